@@ -46,8 +46,9 @@ test: $(DONE)/test $(DONE)/torch  ## the whole test suite (PYTEST_ARGS="-k name"
 explore: $(DONE)/test $(DONE)/torch  ## the laws with random seeds and growing sizes (EXPLORE_ARGS="--minutes 60 tests/scheduler")
 	$(BIN)/python scripts/explore.py $(EXPLORE_ARGS)
 
-lint: $(DONE)/test  ## ruff
+lint: $(DONE)/test  ## ruff: rules and format
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(DONE)/test  ## mypy, strict, over all of hopyard and its benchmarks
 	$(BIN)/mypy

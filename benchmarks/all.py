@@ -17,13 +17,30 @@ from typing import Any
 
 from benchmarks.harness import Arguments, read_limits, record_limits, say, table
 
-NAMES = ("footprint", "submit_latency", "throughput", "submissions", "log_calls", "datasets", "store", "placements", "plan_scale", "starvation", "kueue", "mop_hops", "mop_study", "searchers")
+NAMES = (
+    "footprint",
+    "submit_latency",
+    "throughput",
+    "submissions",
+    "log_calls",
+    "datasets",
+    "store",
+    "placements",
+    "plan_scale",
+    "starvation",
+    "kueue",
+    "mop_hops",
+    "mop_study",
+    "searchers",
+)
 
 
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
     parser.add_argument("--only", metavar="NAME[,NAME…]", help=f"of: {', '.join(NAMES)}")
-    parser.add_argument("--record", action="store_true", help="write the figures beside their limits in limits.json")
+    parser.add_argument(
+        "--record", action="store_true", help="write the figures beside their limits in limits.json"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 when a limit is not reached")
     parser.set_defaults(repeats=None)  # each benchmark has its own
     return parser
@@ -43,7 +60,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
     command += [] if options.peer is None else ["--peer" if options.peer else "--no-peer"]
     command += [] if options.peer_python is None else ["--peer-python", options.peer_python]
     command += [] if options.repeats is None else ["--repeats", str(options.repeats)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], check=False)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], check=False
+    )
     return dict(json.loads(done.stdout)) if done.returncode == 0 else None
 
 
@@ -62,7 +81,10 @@ def verdicts(reports: Sequence[dict[str, Any]]) -> tuple[list[str], bool]:
         holds = limit.holds(m["median"])
         good &= holds
         spread = f"median {m['median']:.4g} ({m['min']:.4g} to {m['max']:.4g}, n={m['n']})"
-        lines.append(f"  {'ok' if holds else 'MISSED':6} {limit.name}: {spread} {limit.unit}, {limit.direction} {limit.limit:g}")
+        lines.append(
+            f"  {'ok' if holds else 'MISSED':6} {limit.name}: {spread} {limit.unit}, {limit.direction} "
+            f"{limit.limit:g}"
+        )
     return lines, good
 
 

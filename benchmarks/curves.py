@@ -2,9 +2,10 @@
 
     python -m benchmarks.curves [--epochs 27] [--output benchmarks/curves.csv]       makes it anew
 
-Each is a perceptron with one hidden layer (ReLU), trained by SGD with momentum on two thirds of the 1,797 digits of scikit-learn and
-evaluated on the rest: every combination of learning rate, momentum, width, batch size and weight decay in `SPACE`, once, with one seed.
-What does not train at all (an overflow) has the loss 99.
+Each is a perceptron with one hidden layer (ReLU), trained by SGD with momentum on two thirds of the 1,797
+digits of scikit-learn and evaluated on the rest: every combination of learning rate, momentum, width, batch
+size and weight decay in `SPACE`, once, with one seed. What does not train at all (an overflow) has the loss
+99.
 """
 
 from __future__ import annotations
@@ -35,11 +36,15 @@ def read(path: Path = FILE) -> Curves:
     with path.open(newline="") as lines:
         rows = list(csv.reader(lines))
     names = len(SPACE)
-    return {tuple(float(cell) for cell in row[:names]): tuple(float(cell) for cell in row[names:]) for row in rows[1:]}
+    return {
+        tuple(float(cell) for cell in row[:names]): tuple(float(cell) for cell in row[names:])
+        for row in rows[1:]
+    }
 
 
 def train(epochs: int, width: int, batch: int, others: np.ndarray) -> np.ndarray:
-    """Losses [configuration, epoch] of all configurations (lr, momentum, decay) of this width and batch size, side by side."""
+    """Losses [configuration, epoch] of all configurations (lr, momentum, decay) of this width and batch size,
+    side by side."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -51,7 +56,10 @@ def train(epochs: int, width: int, batch: int, others: np.ndarray) -> np.ndarray
     lr, momentum, decay = (others[:, i, None, None] for i in range(3))
     chance = np.random.default_rng(1)
     first, last = chance.normal(0, 1 / 8, (64, width)), chance.normal(0, width**-0.5, (width, 10))
-    weights = [np.repeat(each[None], len(others), 0) for each in (first, np.zeros((1, width)), last, np.zeros((1, 10)))]
+    weights = [
+        np.repeat(each[None], len(others), 0)
+        for each in (first, np.zeros((1, width)), last, np.zeros((1, 10)))
+    ]
     speeds = [np.zeros_like(each) for each in weights]
     found = []
     for _ in range(epochs):
@@ -62,9 +70,15 @@ def train(epochs: int, width: int, batch: int, others: np.ndarray) -> np.ndarray
             error = (out - ty[some]) / len(some)
             back = (error @ weights[2].transpose(0, 2, 1)) * (hidden > 0)
             slopes = [
-                tx[some].T @ back, back.sum(1, keepdims=True), hidden.transpose(0, 2, 1) @ error, error.sum(1, keepdims=True),
-            ]  # fmt: skip
-            speeds = [momentum * speed - lr * (slope + decay * weight) for weight, speed, slope in zip(weights, speeds, slopes, strict=True)]
+                tx[some].T @ back,
+                back.sum(1, keepdims=True),
+                hidden.transpose(0, 2, 1) @ error,
+                error.sum(1, keepdims=True),
+            ]
+            speeds = [
+                momentum * speed - lr * (slope + decay * weight)
+                for weight, speed, slope in zip(weights, speeds, slopes, strict=True)
+            ]
             weights = [weight + speed for weight, speed in zip(weights, speeds, strict=True)]
         likely = (_forward(weights, vx)[1] * vy).sum(2)
         found.append(-np.log(np.maximum(likely, 1e-43)).mean(1))
@@ -91,11 +105,16 @@ def make(epochs: int, path: Path) -> None:
     with path.open("w", newline="") as out:
         lines = csv.writer(out, lineterminator="\n")
         lines.writerow([*SPACE, *range(1, epochs + 1)])
-        lines.writerows([*(f"{value:g}" for value in key), *(f"{loss:.4f}" for loss in curves[key])] for key in product(*SPACE.values()))
+        lines.writerows(
+            [*(f"{value:g}" for value in key), *(f"{loss:.4f}" for loss in curves[key])]
+            for key in product(*SPACE.values())
+        )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=27)
     parser.add_argument("--output", type=Path, default=FILE)
     given = parser.parse_args()

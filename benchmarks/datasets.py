@@ -1,13 +1,15 @@
-"""Pushing and pulling a dataset: 10,000 files of 10 KiB, and one file of 1 GiB, beside DVC with a remote in a local folder.
+"""Pushing and pulling a dataset: 10,000 files of 10 KiB, and one file of 1 GiB, beside DVC with a remote in a
+local folder.
 
     python -m benchmarks.datasets [--files 10000] [--file-bytes 10240] [--large-bytes 1073741824]
 
-Every command is timed as a whole process. Push: `hop dataset push`; `dvc add` and `dvc push`. Pull, into an empty folder by
-somebody who has nothing of it yet: `hop dataset pull`; `dvc pull` in a fresh clone with an empty cache. Push again, unchanged:
-the same commands once more. Each round has new random bytes, a new server and a new repository. The files were written just
-before, so they are in the page cache for both, and `sync` has been called, so neither pays for the other's writing. What is
-pulled is compared byte by byte. DVC runs with its default settings; only its usage report and its look for updates are off.
-Bound: `cp -r` of the same files.
+Every command is timed as a whole process. Push: `hop dataset push`; `dvc add` and `dvc push`. Pull, into an
+empty folder by somebody who has nothing of it yet: `hop dataset pull`; `dvc pull` in a fresh clone with an
+empty cache. Push again, unchanged: the same commands once more. Each round has new random bytes, a new server
+and a new repository. The files were written just before, so they are in the page cache for both, and `sync`
+has been called, so neither pays for the other's writing. What is pulled is compared byte by byte. DVC runs
+with its default settings; only its usage report and its look for updates are off. Bound: `cp -r` of the same
+files.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from benchmarks.peers.find import PeerPython
 NAME = "datasets"
 PER_FOLDER = 1000
 REPUSHES = 3
-# A round's folder with more files than this stays until the end: for minutes after many files were removed ext4 makes new ones
-# 20 times more slowly (it passes over every inode freed lately), and that would fall on whoever comes next.
+# A round's folder with more files than this stays until the end: for minutes after many files were removed
+# ext4 makes new ones 20 times more slowly (it passes over every inode freed lately), and that would fall on
+# whoever comes next.
 FEW_FILES = 1000
 _WRITE_BYTES = 16 << 20
 Shape = tuple[str, int, int]  # name, number of files, bytes of each
@@ -102,11 +105,20 @@ def dvc_round(folder: Path, shape: Shape, peers: PeerPython) -> dict[str, float]
 def copy_round(folder: Path, shape: Shape) -> dict[str, float]:
     name, files, size = shape
     fill(folder / "data", files, size)
-    return {f"cp_{name}": timed(lambda: subprocess.run(["cp", "-r", folder / "data", folder / "copy"], check=True))}
+    return {
+        f"cp_{name}": timed(
+            lambda: subprocess.run(["cp", "-r", folder / "data", folder / "copy"], check=True)
+        )
+    }
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
-    settings = {"files": options.files, "file_bytes": options.file_bytes, "large_bytes": options.large_bytes, "repeats": options.repeats}
+    settings = {
+        "files": options.files,
+        "file_bytes": options.file_bytes,
+        "large_bytes": options.large_bytes,
+        "repeats": options.repeats,
+    }
     report = Report(NAME, settings)
     shapes: list[Shape] = [("many", options.files, options.file_bytes), ("large", 1, options.large_bytes)]
     dvc = peers.versions("dvc") if peers else {}
@@ -134,16 +146,36 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             sides.append(place(lambda made, shape=shape: copy_round(made, shape)))  # type: ignore[misc]
         found = alternate_many(options.repeats, sides)
         if peers and dvc:
-            report.notes.append(f"DVC's cache.type is its default (reflink,copy); this file system offers: {cache_types(folder, peers)}")
-    told = {"many": f"{options.files} files of {options.file_bytes} bytes", "large": f"one file of {options.large_bytes} bytes"}
+            report.notes.append(
+                "DVC's cache.type is its default (reflink,copy); this file system offers: "
+                f"{cache_types(folder, peers)}"
+            )
+    told = {
+        "many": f"{options.files} files of {options.file_bytes} bytes",
+        "large": f"one file of {options.large_bytes} bytes",
+    }
     for name, _, _ in shapes:
         report.add(f"push_{name}", "s", found[f"hop_push_{name}"], note=f"`hop dataset push`, {told[name]}")
-        report.add(f"pull_{name}", "s", found[f"hop_pull_{name}"], note="`hop dataset pull` into an empty folder")
-        report.add(f"repush_{name}", "s", found[f"hop_repush_{name}"], note=f"`hop dataset push` with nothing changed (a round is the median of {REPUSHES})")
+        report.add(
+            f"pull_{name}", "s", found[f"hop_pull_{name}"], note="`hop dataset pull` into an empty folder"
+        )
+        report.add(
+            f"repush_{name}",
+            "s",
+            found[f"hop_repush_{name}"],
+            note=f"`hop dataset push` with nothing changed (a round is the median of {REPUSHES})",
+        )
         report.add(f"cp_{name}", "s", found[f"cp_{name}"], "bound", "`cp -r` of the same")
         for what in ("push", "pull", "repush") if dvc else ():
             report.add(f"dvc_{what}_{name}", "s", found[f"dvc_{what}_{name}"], "peer")
-            report.measurements.append(ratio(f"{what}_{name}_ratio", found[f"dvc_{what}_{name}"], found[f"hop_{what}_{name}"], note="DVC / Hopyard"))
+            report.measurements.append(
+                ratio(
+                    f"{what}_{name}_ratio",
+                    found[f"dvc_{what}_{name}"],
+                    found[f"hop_{what}_{name}"],
+                    note="DVC / Hopyard",
+                )
+            )
     return report
 
 

@@ -1,9 +1,10 @@
-"""What Hopyard costs while nothing happens: `hop --help` as a whole process, and the idle server's memory and CPU.
+"""What Hopyard costs while nothing happens: `hop --help` as a whole process, and the idle server's memory and
+CPU.
 
     python -m benchmarks.footprint [--runs 10] [--idle 30]
 
-The server is measured after some runs have passed, so that everything it loads late is loaded. Memory is the resident set of
-the server's process; CPU is that of the server with its spawner, in percent of one core.
+The server is measured after some runs have passed, so that everything it loads late is loaded. Memory is the
+resident set of the server's process; CPU is that of the server with its spawner, in percent of one core.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def idle(server: LocalServer, seconds: float) -> tuple[float, float, float]:
-    """Resident bytes of the server, proportional bytes of it with its spawner, and their CPU share in percent of a core."""
+    """Resident bytes of the server, proportional bytes of it with its spawner, and their CPU share in percent
+    of a core."""
     processes = server.processes()
     before = sum(map(cpu_seconds, processes))
     started = time.perf_counter()
@@ -72,7 +74,12 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     report.add("bare_python", "ms", found["python"], "bound", "`python -c pass`, the same way")
     report.add("server_rss", "MB", memory, note=f"resident set of the server after {options.runs} runs")
     report.add("server_and_spawner_pss", "MB", together, note="both processes, shared pages counted once")
-    report.add("server_cpu", "%", share, note=f"of one core, server and spawner, over {options.idle:g} s without a request")
+    report.add(
+        "server_cpu",
+        "%",
+        share,
+        note=f"of one core, server and spawner, over {options.idle:g} s without a request",
+    )
     return report
 
 
@@ -87,7 +94,9 @@ def trivial_runs(server: LocalServer, folder: Path, count: int) -> None:
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
     parser.add_argument("--runs", type=int, default=10, help="runs that pass before the server is measured")
-    parser.add_argument("--idle", type=float, default=30, metavar="SECONDS", help="length of one idle measurement")
+    parser.add_argument(
+        "--idle", type=float, default=30, metavar="SECONDS", help="length of one idle measurement"
+    )
     parser.add_argument("--idle-repeats", type=int, default=5, help="idle measurements")
     return parser
 

@@ -24,7 +24,8 @@ LIMITS_FILE = Path(__file__).with_name("limits.json")
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure, measured once a round. `name` is unique in its benchmark; `note` says what exactly was timed."""
+    """One figure, measured once a round. `name` is unique in its benchmark; `note` says what exactly was
+    timed."""
 
     name: str
     unit: str
@@ -103,7 +104,9 @@ class Report:
     notes: list[str] = field(default_factory=list)
     peers: Mapping[str, str] = field(default_factory=dict)  # name of a peer -> its version
 
-    def add(self, name: str, unit: str, values: Sequence[float], side: Side = "hopyard", note: str = "") -> None:
+    def add(
+        self, name: str, unit: str, values: Sequence[float], side: Side = "hopyard", note: str = ""
+    ) -> None:
         self.measurements.append(Measurement(name, unit, tuple(values), side, note))
 
     def as_json(self) -> dict[str, Any]:
@@ -114,7 +117,13 @@ class Report:
             "peers": dict(self.peers),
             "measurements": [m.as_json() for m in self.measurements],
             "limits": [
-                {"name": m.name, "limit": limit.limit, "direction": limit.direction, "median": m.median, "holds": limit.holds(m.median)}
+                {
+                    "name": m.name,
+                    "limit": limit.limit,
+                    "direction": limit.direction,
+                    "median": m.median,
+                    "holds": limit.holds(m.median),
+                }
                 for m in self.measurements
                 if (limit := read_limits().get(f"{self.benchmark}.{m.name}"))
             ],
@@ -124,7 +133,10 @@ class Report:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on; nothing that names the machine."""
-    model = next((line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    model = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
     total = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     cores = len(os.sched_getaffinity(0))
     return {
@@ -145,7 +157,9 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def alternate(rounds: int, sides: Mapping[str, Callable[[], float]], *, warm_up: int = 1) -> dict[str, tuple[float, ...]]:
+def alternate(
+    rounds: int, sides: Mapping[str, Callable[[], float]], *, warm_up: int = 1
+) -> dict[str, tuple[float, ...]]:
     """Call every side once a round, in turn (A B C A B C …), after `warm_up` rounds that do not count."""
 
     def named(name: str, measure: Callable[[], float]) -> Callable[[], dict[str, float]]:
@@ -154,7 +168,9 @@ def alternate(rounds: int, sides: Mapping[str, Callable[[], float]], *, warm_up:
     return alternate_many(rounds, [named(name, measure) for name, measure in sides.items()], warm_up=warm_up)
 
 
-def alternate_many(rounds: int, sides: Sequence[Callable[[], Mapping[str, float]]], *, warm_up: int = 1) -> dict[str, tuple[float, ...]]:
+def alternate_many(
+    rounds: int, sides: Sequence[Callable[[], Mapping[str, float]]], *, warm_up: int = 1
+) -> dict[str, tuple[float, ...]]:
     """As `alternate`, for sides that measure several things at once; all their names are different."""
     found: dict[str, list[float]] = {}
     for number in range(-warm_up, rounds):
@@ -179,8 +195,17 @@ class Arguments(argparse.ArgumentParser):
     def __init__(self, description: str, *, repeats: int = 5) -> None:
         super().__init__(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         self.add_argument("--repeats", type=_positive, default=repeats, help="rounds that count")
-        self.add_argument("--peer", action=argparse.BooleanOptionalAction, default=None, help="measure the peers too (default: if there are any)")
-        self.add_argument("--peer-python", metavar="PATH", help="the peers' interpreter or environment (default: $HOPYARD_BENCH_PEERS)")
+        self.add_argument(
+            "--peer",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help="measure the peers too (default: if there are any)",
+        )
+        self.add_argument(
+            "--peer-python",
+            metavar="PATH",
+            help="the peers' interpreter or environment (default: $HOPYARD_BENCH_PEERS)",
+        )
         self.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
@@ -191,17 +216,30 @@ def _positive(text: str) -> int:
     return value
 
 
-def main(benchmark: str, parser: Arguments, measure: Callable[[argparse.Namespace, PeerPython | None], Report], argv: Sequence[str] | None) -> int:
-    """Parse, measure, print. 0 unless something broke, 2 where what was given is wrong: a limit that is not reached is told, not punished."""
+def main(
+    benchmark: str,
+    parser: Arguments,
+    measure: Callable[[argparse.Namespace, PeerPython | None], Report],
+    argv: Sequence[str] | None,
+) -> int:
+    """Parse, measure, print. 0 unless something broke, 2 where what was given is wrong: a limit that is not
+    reached is told, not punished."""
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that servers and folders are cleared away
+    # so that servers and folders are cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     peers = None
     if options.peer is not False:
         peers = find_peers(options.peer_python)
         if peers is None:
             if options.peer:
-                parser.error("no peers: make them with `python -m benchmarks.peers install VENV`, then set HOPYARD_BENCH_PEERS=VENV")
-            say("no peers found: Hopyard is measured alone (docs/internals/benchmarks.md says how to get them)")
+                parser.error(
+                    "no peers: make them with `python -m benchmarks.peers install VENV`, then set "
+                    "HOPYARD_BENCH_PEERS=VENV"
+                )
+            say(
+                "no peers found: Hopyard is measured alone (docs/internals/benchmarks.md says how to "
+                "get them)"
+            )
     say(f"== {benchmark}")
     try:
         report = measure(options, peers).as_json()
@@ -225,7 +263,15 @@ def table(report: Mapping[str, Any]) -> str:
         limit = limits.get(m["name"])
         told = f"{limit['direction']} {limit['limit']:g}" if limit else ""
         verdict = ("ok" if limit["holds"] else "MISSED") if limit else ""
-        rows.append((f"{m['name']} ({m['unit']})", *(f"{m[k]:.4g}" for k in ("median", "min", "max")), str(m["n"]), told, verdict))
+        rows.append(
+            (
+                f"{m['name']} ({m['unit']})",
+                *(f"{m[k]:.4g}" for k in ("median", "min", "max")),
+                str(m["n"]),
+                told,
+                verdict,
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [f"{report['benchmark']}: {report['machine']['note']}, load {report['machine']['load_1m']}"]
     if report["peers"]:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.kueue [--share 1.0] [--json]
 
-15,000 gangs with rack constraints in 30 queues of 5 cohorts, submitted as they arrive; the engine only waits (see
-benchmarks/kueue_case.py). Beside it the same policy in the simulator, where decisions cost no time, and the bound before which
-nothing can end. Every gang is looked at: whole, and its racks as it asked.
+15,000 gangs with rack constraints in 30 queues of 5 cohorts, submitted as they arrive; the engine only waits
+(see benchmarks/kueue_case.py). Beside it the same policy in the simulator, where decisions cost no time, and
+the bound before which nothing can end. Every gang is looked at: whole, and its racks as it asked.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ CLASS_OF = {kind.priority: kind.name for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """seconds: from the first submission to the end of the last run. waits_s: to the first admission, by class."""
+    """seconds: from the first submission to the end of the last run.
+    waits_s: to the first admission, by class."""
 
     seconds: float
     waits_s: Mapping[str, list[float]]
@@ -64,7 +65,8 @@ class Outcome:
     stages_s: Mapping[str, list[float]] = field(default_factory=dict)
 
 
-def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
+# as every benchmark
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001
     report = Report(NAME, {"share": options.share, "policy": options.policy, "repeats": options.repeats})
     ideal = simulated(options.share, options.policy)
     look_briefly()  # as the server does
@@ -73,7 +75,12 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
         with scratch_folder() as folder:
             found.append(asyncio.run(in_real_time(folder, arrivals(options.share), options.policy)))
     bound = bound_s(options.share)
-    report.add("all_done", "s", [one.seconds for one in found], note="first submission to the end of the last of all gangs")
+    report.add(
+        "all_done",
+        "s",
+        [one.seconds for one in found],
+        note="first submission to the end of the last of all gangs",
+    )
     report.add("bound", "s", [bound], "bound", "a queue's work over its quota")
     report.add("simulated", "s", [ideal.seconds], "bound", "the same policy with decisions that cost no time")
     if options.share == 1.0:
@@ -83,9 +90,19 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
         waits, free = [fmean(one.waits_s[kind.name]) for one in found], fmean(ideal.waits_s[kind.name])
         report.add(f"wait_{kind.name}", "s", waits, note="mean from submission to admission")
         report.add(f"wait_{kind.name}_simulated", "s", [free], "bound")
-        report.add(f"wait_{kind.name}_over_simulated", "x", [wait / free for wait in waits] if free else [float("inf")], "ratio")
+        report.add(
+            f"wait_{kind.name}_over_simulated",
+            "x",
+            [wait / free for wait in waits] if free else [float("inf")],
+            "ratio",
+        )
     report.add("preemptions", "attempts", [float(one.preemptions) for one in found])
-    report.add("cpu", "s", [one.cpu_s for one in found], note="of the process that holds controller, policy and store")
+    report.add(
+        "cpu",
+        "s",
+        [one.cpu_s for one in found],
+        note="of the process that holds controller, policy and store",
+    )
     for stage in STAGES:
         report.add(f"stage_{stage}", "ms", [fmean(one.stages_s[stage]) * 1000 for one in found])
     report.notes.extend(line for one in found for line in told(one.stages_s))
@@ -138,7 +155,9 @@ async def first_look(cluster: SqlClusterStore) -> None:
         await asyncio.sleep(0.01)
 
 
-async def submit(controller: Controller, runs: SqlRunStore, due: Sequence[Arrival], began: float) -> dict[RunId, Arrival]:
+async def submit(
+    controller: Controller, runs: SqlRunStore, due: Sequence[Arrival], began: float
+) -> dict[RunId, Arrival]:
     """Each at its time, those that came due meanwhile together."""
     found: dict[RunId, Arrival] = {}
     at = 0
@@ -149,7 +168,10 @@ async def submit(controller: Controller, runs: SqlRunStore, due: Sequence[Arriva
             upto += 1
         if upto > at:
             now = datetime.now(UTC)
-            batch = [NewRun(new_run_id(now, number.to_bytes(7, "little")), USER, spec(due[number])) for number in range(at, upto)]
+            batch = [
+                NewRun(new_run_id(now, number.to_bytes(7, "little")), USER, spec(due[number]))
+                for number in range(at, upto)
+            ]
             found.update((new.id, due[number]) for new, number in zip(batch, range(at, upto), strict=True))
             controller.submitted(await runs.create(batch, now=now))
             at = upto
@@ -157,7 +179,9 @@ async def submit(controller: Controller, runs: SqlRunStore, due: Sequence[Arriva
     return found
 
 
-async def look_at(runs: SqlRunStore, submitted: Mapping[RunId, Arrival]) -> tuple[dict[str, list[float]], int]:
+async def look_at(
+    runs: SqlRunStore, submitted: Mapping[RunId, Arrival]
+) -> tuple[dict[str, list[float]], int]:
     waits: dict[str, list[float]] = defaultdict(list)
     preemptions = 0
     for run_id, arrival in submitted.items():
@@ -207,20 +231,26 @@ class Watched:
         for gang in (placement.gang for placement in plan.place):
             if gang.id not in self._placed:
                 self._placed.add(gang.id)
-                self.waits_s[CLASS_OF[gang.priority]].append((snapshot.now - gang.submitted_at).total_seconds())
+                self.waits_s[CLASS_OF[gang.priority]].append(
+                    (snapshot.now - gang.submitted_at).total_seconds()
+                )
         return plan
 
 
 def _share(text: str) -> float:
     least = 1 / min(kind.count for kind in KINDS)
     if not least <= (share := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between {least} (one large gang for each queue) and 1")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not between {least} (one large gang for each queue) and 1"
+        )
     return share
 
 
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
-    parser.add_argument("--share", type=_share, default=1.0, help="share of each queue's gangs that arrive (default: all)")
+    parser.add_argument(
+        "--share", type=_share, default=1.0, help="share of each queue's gangs that arrive (default: all)"
+    )
     parser.add_argument("--policy", default="hopyard", choices=sorted(POLICIES))
     return parser
 

@@ -1,7 +1,9 @@
-"""Kueue's topology-aware performance case as data (kubernetes-sigs/kueue, test/performance/scheduler/configs/tas; facts only).
+"""Kueue's topology-aware performance case as data (kubernetes-sigs/kueue,
+test/performance/scheduler/configs/tas; facts only).
 
-One block of 10 racks of 64 nodes with 96 CPUs and 256 GiB each; 5 cohorts of 6 queues, each with a quota of 20 CPUs, 100 more to
-borrow; 500 gangs a queue in three classes. Work is 1,320 CPU-seconds per queue on a quota of 20: nothing can end before 66 s.
+One block of 10 racks of 64 nodes with 96 CPUs and 256 GiB each; 5 cohorts of 6 queues, each with a quota of
+20 CPUs, 100 more to borrow; 500 gangs a queue in three classes. Work is 1,320 CPU-seconds per queue on a
+quota of 20: nothing can end before 66 s.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ RACK = "rack"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A class of gangs. every_s: a queue gets one after each such span. slice: pods that stay in one rack when balanced."""
+    """A class of gangs. every_s: a queue gets one after each such span.
+    slice: pods that stay in one rack when balanced."""
 
     name: str
     count: int
@@ -70,7 +73,9 @@ def queues() -> QueueTree:
     for cohort in range(COHORTS):
         parent = QueueName(f"cohort{cohort}")
         found[parent] = Queue(
-            parent, guarantee={CPU: QUEUES_PER_COHORT * QUOTA_MILLI}, maximum={CPU: QUEUES_PER_COHORT * QUOTA_MILLI}
+            parent,
+            guarantee={CPU: QUEUES_PER_COHORT * QUOTA_MILLI},
+            maximum={CPU: QUEUES_PER_COHORT * QUOTA_MILLI},
         )
         for at in range(QUEUES_PER_COHORT):
             name = QueueName(f"cohort{cohort}-queue{at}")
@@ -94,20 +99,30 @@ def _arrivals(share: float) -> Iterator[Arrival]:
 
 def _topology(kind: Kind, number: int) -> Topology:
     """In thirds: one rack required, preferred, or balanced in slices."""
-    return (Topology(RACK, Closeness.SAME), Topology(RACK, Closeness.NEAR), Topology(RACK, Closeness.BALANCED, kind.slice))[
-        number % 3
-    ]
+    return (
+        Topology(RACK, Closeness.SAME),
+        Topology(RACK, Closeness.NEAR),
+        Topology(RACK, Closeness.BALANCED, kind.slice),
+    )[number % 3]
 
 
 def spec(arrival: Arrival) -> RunSpec:
     kind = arrival.kind
-    role = RoleSpec(("wait",), replicas=kind.pods, resources=Resources(kind.cpu_milli), topology=arrival.topology)
-    return RunSpec(kind.name, (role,), queue=arrival.queue, priority=kind.priority, params={"runs_s": kind.runs_s})
+    role = RoleSpec(
+        ("wait",), replicas=kind.pods, resources=Resources(kind.cpu_milli), topology=arrival.topology
+    )
+    return RunSpec(
+        kind.name, (role,), queue=arrival.queue, priority=kind.priority, params={"runs_s": kind.runs_s}
+    )
 
 
 def bound_s(share: float = 1.0) -> float:
-    """Seconds before which nothing can have ended: a cohort's work over its quota, or the last arrival and its run."""
-    work = sum(round(kind.count * share) * kind.pods * kind.cpu_milli * kind.runs_s for kind in KINDS) / QUOTA_MILLI
+    """Seconds before which nothing can have ended: a cohort's work over its quota, or the last arrival and
+    its run."""
+    work = (
+        sum(round(kind.count * share) * kind.pods * kind.cpu_milli * kind.runs_s for kind in KINDS)
+        / QUOTA_MILLI
+    )
     last = max((round(kind.count * share) - 1) * kind.every_s + kind.runs_s for kind in KINDS)
     return max(work, last)
 

@@ -28,7 +28,8 @@ class _Turn:
 
 
 class Stages:
-    """Wraps policy and store of one measurement, and reads the engine's own times. Times by the monotonic clock."""
+    """Wraps policy and store of one measurement, and reads the engine's own times.
+    Times by the monotonic clock."""
 
     def __init__(self, engine: WaitingEngine, cluster: SqlClusterStore, policy: SchedulingPolicy) -> None:
         self._engine, self._cluster, self._policy = engine, cluster, policy
@@ -64,8 +65,8 @@ class Stages:
         return result
 
     def spans_s(self) -> Mapping[str, list[float]]:
-        """By stage, of each gang that ended how long the stage took it; `launched` of each that was started. What took the place of a gang
-        was applied when those that its turn placed were, on average."""
+        """By stage, of each gang that ended how long the stage took it; `launched` of each that was started.
+        What took the place of a gang was applied when those that its turn placed were, on average."""
         found: dict[str, list[float]] = {stage: [] for stage in STAGES}
         whole = [turn for turn in self._turns if turn.applied]
         begins = [turn.began for turn in whole]
@@ -90,5 +91,7 @@ def told(spans_s: Mapping[str, list[float]]) -> list[str]:
 
 def _distribution(spans_s: list[float]) -> str:
     ms = sorted(span * 1000 for span in spans_s)
-    parts = ", ".join(f"p{part} {ms[min(len(ms) * part // 100, len(ms) - 1)]:.1f}" for part in (10, 50, 90, 99))
+    parts = ", ".join(
+        f"p{part} {ms[min(len(ms) * part // 100, len(ms) - 1)]:.1f}" for part in (10, 50, 90, 99)
+    )
     return f"mean {fmean(ms):.1f} ms, {parts}, most {ms[-1]:.1f}"

@@ -1,4 +1,5 @@
-"""A fresh Hopyard in a folder of its own: its server, its command line, and runs made straight over the API."""
+"""A fresh Hopyard in a folder of its own: its server, its command line, and runs made straight over the
+API."""
 
 from __future__ import annotations
 
@@ -42,13 +43,17 @@ def hop_command() -> list[str]:
     """The installed `hop` of this interpreter's environment."""
     script = Path(sys.executable).with_name("hop")
     if not script.exists():
-        raise SystemExit("error: this interpreter's environment has no `hop`\nhint: install Hopyard into it, then run the benchmark with its python")
+        raise SystemExit(
+            "error: this interpreter's environment has no `hop`\n"
+            "hint: install Hopyard into it, then run the benchmark with its python"
+        )
     return [str(script)]
 
 
 @contextmanager
 def local_server(folder: Path, *, settings: Mapping[str, Any] | None = None) -> Iterator[LocalServer]:
-    """A server on a home of its own below `folder`; on leaving, it and all that its runs left behind are ended, by pid.
+    """A server on a home of its own below `folder`; on leaving, it and all that its runs left behind are
+    ended, by pid.
 
     settings: what goes into the home's config.yaml.
     """
@@ -84,7 +89,8 @@ class LocalServer:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")}
         return {**kept, HOME_VARIABLE: str(self.home.root)}
 
-    # -- its life --------------------------------------------------------------------------------------------------
+    # -- its life
+    # --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start it, or find it started; it has answered when this returns."""
@@ -116,18 +122,31 @@ class LocalServer:
                 continue
             try:
                 variables = process.environ()
-                mine = variables.get(HOME_VARIABLE) == root or variables.get(REPLICA_VARIABLE, "").startswith(root + "/") or any(root in word for word in process.cmdline())
+                mine = (
+                    variables.get(HOME_VARIABLE) == root
+                    or variables.get(REPLICA_VARIABLE, "").startswith(root + "/")
+                    or any(root in word for word in process.cmdline())
+                )
             except (psutil.Error, OSError):
                 continue
             if mine:
                 found.append(process)
         return found
 
-    # -- runs ------------------------------------------------------------------------------------------------------
+    # -- runs
+    # ------------------------------------------------------------------------------------------------------
 
     def hop(self, *words: str, cwd: Path | None = None) -> str:
-        """Run a `hop` command to its end and return its stdout. Raises RuntimeError with what it said when it failed."""
-        done = subprocess.run([*hop_command(), *words], check=False, cwd=cwd, env=self.environment, capture_output=True, text=True)
+        """Run a `hop` command to its end and return its stdout.
+        Raises RuntimeError with what it said when it failed."""
+        done = subprocess.run(
+            [*hop_command(), *words],
+            check=False,
+            cwd=cwd,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             raise RuntimeError(f"hop {' '.join(words)}: exit {done.returncode}\n{done.stderr[-2000:]}")
         return done.stdout
@@ -151,7 +170,9 @@ class LocalServer:
 
     def wait(self, run: str) -> dict[str, Any]:
         """Follow a run to its end, without its output: the run. Raises RuntimeError unless it succeeded."""
-        with self.client.open("GET", f"/runs/{run}/follow", query={"streams": "stderr", "ranks": "0"}, timeout_s=600) as frames:
+        with self.client.open(
+            "GET", f"/runs/{run}/follow", query={"streams": "stderr", "ranks": "0"}, timeout_s=600
+        ) as frames:
             while line := frames.readline():
                 frame = json.loads(line)
                 if frame["kind"] == "output":
@@ -159,7 +180,10 @@ class LocalServer:
                 elif frame["kind"] == "end":
                     ended: dict[str, Any] = frame["run"]
                     if ended["phase"] != "succeeded":
-                        raise RuntimeError(f"run {run} {ended['phase']}: {ended.get('exit')}\n{self.output(run, 'stderr').decode(errors='replace')}")
+                        raise RuntimeError(
+                            f"run {run} {ended['phase']}: {ended.get('exit')}\n"
+                            f"{self.output(run, 'stderr').decode(errors='replace')}"
+                        )
                     return ended
         raise RuntimeError(f"the server stopped telling about run {run}")
 
@@ -185,7 +209,9 @@ class LocalServer:
             time.sleep(0.01)
 
 
-def script_spec(code: Digest, command: Sequence[str], *, cpu_milli: int, project: str = "bench") -> dict[str, Any]:
+def script_spec(
+    code: Digest, command: Sequence[str], *, cpu_milli: int, project: str = "bench"
+) -> dict[str, Any]:
     """What `hop run` would send for a script that needs nothing but the caller's interpreter."""
     return {
         "project": project,
@@ -211,12 +237,15 @@ def gone_or_zombie(process: psutil.Process, *, timeout_s: float) -> None:
 
 
 def first_line(command: Sequence[str], wanted: bytes, *, cwd: Path, env: Mapping[str, str]) -> float:
-    """Seconds from starting the command until a line on its stdout is exactly `wanted`; its exit is awaited, untimed.
+    """Seconds from starting the command until a line on its stdout is exactly `wanted`; its exit is awaited,
+    untimed.
 
     Raises RuntimeError when the line never comes or the command fails.
     """
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=cwd, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, cwd=cwd, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None and process.stderr is not None
     seconds = None
     for line in process.stdout:
@@ -226,5 +255,8 @@ def first_line(command: Sequence[str], wanted: bytes, *, cwd: Path, env: Mapping
     process.stdout.read()
     said = process.stderr.read()
     if process.wait() or seconds is None:
-        raise RuntimeError(f"{' '.join(map(str, command))}: exit {process.returncode}\n{said.decode(errors='replace')[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(map(str, command))}: exit {process.returncode}\n"
+            f"{said.decode(errors='replace')[-2000:]}"
+        )
     return seconds

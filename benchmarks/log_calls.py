@@ -2,13 +2,13 @@
 
     python -m benchmarks.log_calls [--calls 20000] [--points 300000] [--history 20000]
 
-All of Hopyard's figures come from scripts under `hop run` on a local server, with the replica shipping while the script logs.
-Durable: from the first call of `hop.log` to the moment when the server tells that the run has ended, which it does only after
-it has synced the streams to disk; the script's, the replica's and the last request's end are in it. The number of points
-that the API then counts must be the number logged.
-Peers do the like as far as they can: trackio writes SQLite from a thread (durable: after `finish`), tensorboardX an event file
-from a thread (after `close`; never synced, cannot read back), MLflow writes SQLite on the caller's thread (durable: `log_batch`
-of 1,000, its largest; its file store is no longer maintained).
+All of Hopyard's figures come from scripts under `hop run` on a local server, with the replica shipping while
+the script logs. Durable: from the first call of `hop.log` to the moment when the server tells that the run
+has ended, which it does only after it has synced the streams to disk; the script's, the replica's and the
+last request's end are in it. The number of points that the API then counts must be the number logged.
+Peers do the like as far as they can: trackio writes SQLite from a thread (durable: after `finish`),
+tensorboardX an event file from a thread (after `close`; never synced, cannot read back), MLflow writes SQLite
+on the caller's thread (durable: `log_batch` of 1,000, its largest; its file store is no longer maintained).
 """
 
 from __future__ import annotations
@@ -77,8 +77,11 @@ class Hopyard:
         return spent
 
 
-def peer(peers: PeerPython, name: str, folder: Path, options: argparse.Namespace) -> Callable[[], dict[str, float]]:
-    """Runs one peer's program in a fresh process and folder; what it could measure, each name with the peer's in front."""
+def peer(
+    peers: PeerPython, name: str, folder: Path, options: argparse.Namespace
+) -> Callable[[], dict[str, float]]:
+    """Runs one peer's program in a fresh process and folder; what it could measure, each name with the peer's
+    in front."""
     number = iter(range(1_000_000))
 
     def measure() -> dict[str, float]:
@@ -103,12 +106,29 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             report.peers = peers.versions(*PEERS)
             sides += [peer(peers, name, folder, options) for name in report.peers]
         found = alternate_many(options.repeats, sides)
-    report.add("one_metric", "us", found["one"], note=f"a call of `hop.log` with one metric and a step, over {options.calls} calls")
+    report.add(
+        "one_metric",
+        "us",
+        found["one"],
+        note=f"a call of `hop.log` with one metric and a step, over {options.calls} calls",
+    )
     report.add("three_metrics", "us", found["three"], note="the same with three metrics")
-    report.add("durable", "points/s", found["durable"], note=f"{options.points} points, {METRICS} a call, first call to all synced on the server")
+    report.add(
+        "durable",
+        "points/s",
+        found["durable"],
+        note=f"{options.points} points, {METRICS} a call, first call to all synced on the server",
+    )
     report.add("logging", "points/s", found["logging"], note="the same calls, only until the last returned")
-    report.add("read_back", "ms", found["read_back"], note=f"{options.history} points of a metric through the API, parsed; the first read of each run")
-    report.add("read_again", "ms", found["read_again"], note=f"the same again (a round is the median of {READS})")
+    report.add(
+        "read_back",
+        "ms",
+        found["read_back"],
+        note=f"{options.history} points of a metric through the API, parsed; the first read of each run",
+    )
+    report.add(
+        "read_again", "ms", found["read_again"], note=f"the same again (a round is the median of {READS})"
+    )
     for name in report.peers:
         for key, unit in (("one", "us"), ("three", "us"), ("durable", "points/s"), ("read_back", "ms")):
             if values := found.get(f"{name}_{key}"):
@@ -123,7 +143,12 @@ def arguments() -> Arguments:
     parser.add_argument("--calls", type=int, default=20_000, help="timed calls of each kind")
     parser.add_argument("--points", type=int, default=300_000, help="points until durable")
     parser.add_argument("--history", type=int, default=20_000, help="points read back")
-    parser.add_argument("--peer-calls", type=int, default=500, help="timed calls of the peers: fewer, because they take so long")
+    parser.add_argument(
+        "--peer-calls",
+        type=int,
+        default=500,
+        help="timed calls of the peers: fewer, because they take so long",
+    )
     parser.add_argument("--peer-points", type=int, default=15_000, help="points until durable of the peers")
     return parser
 

@@ -1,12 +1,15 @@
 """From the end of one unit to the start of the next, with states of 50 MB, and the bytes that hop.
 
-    python -m benchmarks.mop_hops [--trials 4] [--workers 2] [--epochs 3] [--size-mb 50] [--unit-s 0.2] [--hosts 1]
+    python -m benchmarks.mop_hops [--trials 4] [--workers 2] [--epochs 3] [--size-mb 50] [--unit-s 0.2]
+        [--hosts 1]
 
-The real coordinator, real worker processes with partitions of a real dataset, and states (a NumPy array of that size, changed in every
-unit) that hop between them. Both ends of a gap are the workers' own: from where the user's `train` returned to where the next `train` on
-the same worker is called, in which the state is encoded and kept, the driver writes the hop down and decides, and the next state is fetched
-and decoded. Gaps in which the worker evaluated, or had nothing to do because no trial was free for it, are left out. With `--hosts 2` each
-worker keeps its states in a folder of its own, as on hosts apart, and they move over the network. The bound: copying one state in memory, twice.
+The real coordinator, real worker processes with partitions of a real dataset, and states (a NumPy array of
+that size, changed in every unit) that hop between them. Both ends of a gap are the workers' own: from where
+the user's `train` returned to where the next `train` on the same worker is called, in which the state is
+encoded and kept, the driver writes the hop down and decides, and the next state is fetched and decoded. Gaps
+in which the worker evaluated, or had nothing to do because no trial was free for it, are left out. With
+`--hosts 2` each worker keeps its states in a folder of its own, as on hosts apart, and they move over the
+network. The bound: copying one state in memory, twice.
 """
 
 from __future__ import annotations
@@ -60,13 +63,24 @@ def spec_of(workers: int) -> StudySpec:
 
 
 def measure(options: argparse.Namespace, _peers: PeerPython | None) -> Report:
-    settings = {name: getattr(options, name) for name in ("trials", "workers", "epochs", "size_mb", "unit_s", "hosts", "repeats")}
+    settings = {
+        name: getattr(options, name)
+        for name in ("trials", "workers", "epochs", "size_mb", "unit_s", "hosts", "repeats")
+    }
     report = Report(NAME, settings)
     rounds = [play(options) for _ in range(options.repeats)]
-    about = f"{options.size_mb:g} MB, {options.trials} trials on {options.workers} workers, {options.epochs} epochs; median gap of a round"
+    about = (
+        f"{options.size_mb:g} MB, {options.trials} trials on {options.workers} workers, "
+        f"{options.epochs} epochs; median gap of a round"
+    )
     report.add("gap", "ms", [statistics.median(one["gaps"]) * 1000 for one in rounds], note=about)
     report.add("gap_p90", "ms", [_quantile(one["gaps"], 0.9) * 1000 for one in rounds])
-    report.add("deciding", "ms", [statistics.median(one["deciding"]) * 1000 for one in rounds], note="of that, outside the workers' own fetch and save")
+    report.add(
+        "deciding",
+        "ms",
+        [statistics.median(one["deciding"]) * 1000 for one in rounds],
+        note="of that, outside the workers' own fetch and save",
+    )
     report.add("copying_twice", "ms", [copying_s(options.size_mb) * 2000 for _ in rounds], "bound")
     note = "bytes read by hops over states times hops" + ("; over the network" if options.hosts > 1 else "")
     report.add("bytes", "x", [one["bytes"] for one in rounds], "ratio", note)
@@ -118,12 +132,24 @@ def study(folder: Path, options: argparse.Namespace) -> Iterator[Hopper]:
             process.wait(30)
 
 
-def worker(folder: Path, secret: bytes, port: int, at: int, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+def worker(
+    folder: Path, secret: bytes, port: int, at: int, options: argparse.Namespace
+) -> subprocess.Popen[bytes]:
     host = at % options.hosts
     memory = folder / f"host{host}" if host else Path("/dev/shm")
     memory.mkdir(exist_ok=True)
-    said = {"folder": str(folder), "secret": secret.hex(), "port": port, "worker": f"w{at}", "workers": options.workers, "memory": str(memory)}
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.mop_hops", "--be-worker", json.dumps(said)], stderr=subprocess.DEVNULL)
+    said = {
+        "folder": str(folder),
+        "secret": secret.hex(),
+        "port": port,
+        "worker": f"w{at}",
+        "workers": options.workers,
+        "memory": str(memory),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.mop_hops", "--be-worker", json.dumps(said)],
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def be_worker(said: Mapping[str, Any]) -> int:
@@ -131,9 +157,15 @@ def be_worker(said: Mapping[str, Any]) -> int:
 
     folder = Path(said["folder"])
     run_worker(
-        f"127.0.0.1:{said['port']}", bytes.fromhex(said["secret"]), spec_of(said["workers"]), folder / "data", said["worker"],
-        folder / "states", code=folder / "code", memory=Path(said["memory"]),
-    )  # fmt: skip
+        f"127.0.0.1:{said['port']}",
+        bytes.fromhex(said["secret"]),
+        spec_of(said["workers"]),
+        folder / "data",
+        said["worker"],
+        folder / "states",
+        code=folder / "code",
+        memory=Path(said["memory"]),
+    )
     return 0
 
 
@@ -149,16 +181,25 @@ def gaps_of(records: Sequence[Mapping[str, Any]], apart: bool) -> dict[str, Any]
     for of_worker in units.values():
         of_worker.sort(key=lambda one: one["began_at"])
         for before, after in itertools.pairwise(of_worker):
-            if before["kind"] == after["kind"] == "hop" and ended.get(after["start_from"], 0.0) <= before["ended_at"] + before["save_s"]:
+            if (
+                before["kind"] == after["kind"] == "hop"
+                and ended.get(after["start_from"], 0.0) <= before["ended_at"] + before["save_s"]
+            ):
                 gap = after["began_at"] - before["ended_at"]
                 gaps.append(gap)
                 deciding.append(gap - before["save_s"] - after["fetch_s"])
     if not gaps:
         raise RuntimeError("no two units followed each other: more trials, or more epochs, are needed")
     at = {hop["state"]: hop["workers"][0] for hop in hops}
-    moved = [hop for hop in hops if hop["start_from"] and (not apart or at[hop["start_from"]] != hop["workers"][0])]
+    moved = [
+        hop for hop in hops if hop["start_from"] and (not apart or at[hop["start_from"]] != hop["workers"][0])
+    ]
     size = hops[0]["bytes"]
-    carried = sum(hop["fetched_bytes"] for hop in hops) if apart else sum(hop["bytes"] for hop in hops if hop["start_from"])
+    carried = (
+        sum(hop["fetched_bytes"] for hop in hops)
+        if apart
+        else sum(hop["bytes"] for hop in hops if hop["start_from"])
+    )
     return {"gaps": gaps, "deciding": deciding, "bytes": carried / (size * len(moved))}
 
 

@@ -1,11 +1,14 @@
-"""Cerebro's scheduler simulation: the makespan of one epoch of model hopper parallelism over the open-shop bound.
+"""Cerebro's scheduler simulation: the makespan of one epoch of model hopper parallelism over the open-shop
+bound.
 
-    python -m benchmarks.mop_makespan [--configs N] [--workers N] [--kind homogeneous|cnn|lognormal] [--seeds 20] [--unknown-times] [--json]
+    python -m benchmarks.mop_makespan [--configs N] [--workers N] [--kind homogeneous|cnn|lognormal] [--seeds
+        20] [--unknown-times] [--json]
 
-The real coordinator is played with unit times of cost / speed. homogeneous: all equal. cnn: costs drawn with replacement from the
-list of `--costs` (GFLOPs of 35 CNNs), speeds from 12.1, 5.6, 11.3, 18.7 TFLOPS. lognormal: costs with sigma 1, speeds with 0.5.
-With --unknown-times the coordinator learns them from the hops that end. A line per case: mean and max over seeds of makespan over
-bound, and the median milliseconds that all decisions of one epoch took together.
+The real coordinator is played with unit times of cost / speed. homogeneous: all equal. cnn: costs drawn with
+replacement from the list of `--costs` (GFLOPs of 35 CNNs), speeds from 12.1, 5.6, 11.3, 18.7 TFLOPS.
+lognormal: costs with sigma 1, speeds with 0.5. With --unknown-times the coordinator learns them from the hops
+that end. A line per case: mean and max over seeds of makespan over bound, and the median milliseconds that
+all decisions of one epoch took together.
 """
 
 from __future__ import annotations
@@ -62,10 +65,17 @@ def measure(case: Case, gflops: Sequence[float]) -> dict[str, object]:
         took = play_epoch(coordinator, costs, speeds, tell_times=not case.unknown_times)
         ratios.append(took / bound(costs, speeds))
         decided.append(coordinator.seconds * 1000)
-    return {**asdict(case), "mean": statistics.fmean(ratios), "max": max(ratios), "decide_ms": statistics.median(decided)}
+    return {
+        **asdict(case),
+        "mean": statistics.fmean(ratios),
+        "max": max(ratios),
+        "decide_ms": statistics.median(decided),
+    }
 
 
-def draw(case: Case, gflops: Sequence[float], chance: random.Random) -> tuple[dict[TrialId, float], dict[WorkerId, float]]:
+def draw(
+    case: Case, gflops: Sequence[float], chance: random.Random
+) -> tuple[dict[TrialId, float], dict[WorkerId, float]]:
     if case.kind == "homogeneous":
         costs, speeds = [1.0] * case.configs, [1.0] * case.workers
     elif case.kind == "cnn":
@@ -83,7 +93,9 @@ def read_costs(path: Path) -> list[float]:
     """Raises SystemExit where there is no list of GFLOPs."""
     files = [path] if path.is_file() else sorted(path.glob("*.csv"))
     if not files:
-        raise SystemExit(f"error: no list of costs at {path}\nhint: name a CSV file with a column `gflops`: --costs FILE")
+        raise SystemExit(
+            f"error: no list of costs at {path}\nhint: name a CSV file with a column `gflops`: --costs FILE"
+        )
     with files[0].open(newline="") as rows:
         try:
             return [float(row["gflops"]) for row in csv.DictReader(rows)]
@@ -92,15 +104,25 @@ def read_costs(path: Path) -> list[float]:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--configs", type=int, nargs="*", default=CONFIGS, help="numbers of configurations (default: the whole grid)"
+        "--configs",
+        type=int,
+        nargs="*",
+        default=CONFIGS,
+        help="numbers of configurations (default: the whole grid)",
     )
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
     parser.add_argument("--kind", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--unknown-times", action="store_true", help="the coordinator learns times from hops that end")
-    parser.add_argument("--costs", type=Path, default=COSTS, help="CSV with a column gflops, or a folder with one")
+    parser.add_argument(
+        "--unknown-times", action="store_true", help="the coordinator learns times from hops that end"
+    )
+    parser.add_argument(
+        "--costs", type=Path, default=COSTS, help="CSV with a column gflops, or a folder with one"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     if min([*given.configs, *given.workers, given.seeds]) < 1:
@@ -109,14 +131,17 @@ def run(argv: Sequence[str] | None = None) -> int:
     for kind in given.kind:
         for configs in given.configs:
             for workers in given.workers:
-                case = Case(configs, workers, kind, 1 if kind == "homogeneous" else given.seeds, given.unknown_times)
+                case = Case(
+                    configs, workers, kind, 1 if kind == "homogeneous" else given.seeds, given.unknown_times
+                )
                 found = measure(case, gflops)
                 said = (
                     json.dumps(found)
                     if given.json
-                    else "{kind:12} {configs:4} x {workers:3}  mean {mean:.4f}  max {max:.4f}  decided in {decide_ms:.1f} ms".format_map(
-                        found
-                    )
+                    else (
+                        "{kind:12} {configs:4} x {workers:3}  mean {mean:.4f}  max {max:.4f}  decided "
+                        "in {decide_ms:.1f} ms"
+                    ).format_map(found)
                 )
                 print(said, flush=True)
     return 0

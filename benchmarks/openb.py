@@ -2,11 +2,12 @@
 
     python -m benchmarks.openb --nodes FILE --pods FILE --seeds 42-51 [--shuffle-nodes] [--policy NAME] --json
 
-The protocol of "Beware of Fragmentation" (USENIX ATC'23): the list is shuffled with the seed, then pods drawn from it are
-appended until 1.3 times the cluster's GPUs are asked for. One pod is placed at a time, is tried once, and never leaves.
-allocated_at_100 (130): thousandths of GPUs that are allocated when those asked for so far reach 100% (130%) of the cluster's.
-decisions_per_s: pods tried, placed or not, over the seconds from the first to the last, on one core, with all that the
-scheduler does for them: the mix of shapes that it keeps room for is made of the pods that have come so far.
+The protocol of "Beware of Fragmentation" (USENIX ATC'23): the list is shuffled with the seed, then pods drawn
+from it are appended until 1.3 times the cluster's GPUs are asked for. One pod is placed at a time, is tried
+once, and never leaves. allocated_at_100 (130): thousandths of GPUs that are allocated when those asked for so
+far reach 100% (130%) of the cluster's. decisions_per_s: pods tried, placed or not, over the seconds from the
+first to the last, on one core, with all that the scheduler does for them: the mix of shapes that it keeps
+room for is made of the pods that have come so far.
 """
 
 from __future__ import annotations
@@ -74,10 +75,15 @@ def read_pods(path: Path) -> list[Resources]:
         count, milli = _number(row, "num_gpu", where), _number(row, "gpu_milli", where)
         if (count > 1 and milli != WHOLE_GPU) or (count and not 1 <= milli <= WHOLE_GPU):
             raise SpecError(
-                f"{where}: {count} GPUs of {milli} thousandths each", hints=("a pod asks for whole GPUs or for a share of one",)
+                f"{where}: {count} GPUs of {milli} thousandths each",
+                hints=("a pod asks for whole GPUs or for a share of one",),
             )
         share = count == 1 and milli < WHOLE_GPU
-        models = tuple(dict.fromkeys(model for model in (row.get("gpu_spec") or "").split("|") if model)) if count else ()
+        models = (
+            tuple(dict.fromkeys(model for model in (row.get("gpu_spec") or "").split("|") if model))
+            if count
+            else ()
+        )
         pods.append(
             Resources(
                 _number(row, "cpu_milli", where),
@@ -96,7 +102,9 @@ def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]
             reader = csv.DictReader(file)
             missing = [name for name in needed if name not in (reader.fieldnames or ())]
             if missing:
-                raise SpecError(f"{path}: no column `{missing[0]}`", hints=(f"it must have {', '.join(needed)}",))
+                raise SpecError(
+                    f"{path}: no column `{missing[0]}`", hints=(f"it must have {', '.join(needed)}",)
+                )
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -138,7 +146,10 @@ def sequence(pods: Sequence[Resources], seed: int, total: int) -> list[Resources
 def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: int) -> Line:
     """Place one pod after another."""
     total = WHOLE_GPU * sum(len(node.gpus) for node in nodes)
-    gangs = [Gang(GangId(str(i)), (Role("pod", 1, request),), SUBMITTED) for i, request in enumerate(sequence(pods, seed, total))]
+    gangs = [
+        Gang(GangId(str(i)), (Role("pod", 1, request),), SUBMITTED)
+        for i, request in enumerate(sequence(pods, seed, total))
+    ]
     capacity, seen = Capacity.of(nodes), dict[Ask, int]()
     asked = allocated = decisions = 0
     reached: dict[float, float] = {}
@@ -163,7 +174,9 @@ def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: 
         if len(reached) == 2:
             break
     seconds = time.perf_counter() - started
-    return Line(policy, seed, round(reached[1.0], 4), round(reached[ASKED_IN_ALL], 4), round(decisions / seconds, 1))
+    return Line(
+        policy, seed, round(reached[1.0], 4), round(reached[ASKED_IN_ALL], 4), round(decisions / seconds, 1)
+    )
 
 
 def seeds(text: str) -> list[int]:
@@ -182,10 +195,16 @@ def seeds(text: str) -> list[int]:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.openb", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.openb",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--nodes", type=Path, required=True, metavar="FILE", help="CSV with sn, cpu_milli, memory_mib, gpu, model"
+        "--nodes",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="CSV with sn, cpu_milli, memory_mib, gpu, model",
     )
     parser.add_argument(
         "--pods",
@@ -195,7 +214,9 @@ def arguments() -> argparse.ArgumentParser:
         help="CSV with cpu_milli, memory_mib, num_gpu, gpu_milli and perhaps gpu_spec",
     )
     parser.add_argument("--seeds", type=seeds, default=seeds("42-51"), help="as 42-51 or 1,5,7-9")
-    parser.add_argument("--shuffle-nodes", action="store_true", help="shuffle the order of the nodes with each seed")
+    parser.add_argument(
+        "--shuffle-nodes", action="store_true", help="shuffle the order of the nodes with each seed"
+    )
     parser.add_argument(
         "--policy",
         choices=sorted({*GRADIENTS, *SCORES}),
@@ -213,7 +234,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         lines = []
         for number, seed in enumerate(options.seeds, start=1):
             if sys.stderr.isatty():
-                print(f"\rseed {seed} ({number} of {len(options.seeds)})", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\rseed {seed} ({number} of {len(options.seeds)})", end="", file=sys.stderr, flush=True
+                )
             order = list(nodes)
             if options.shuffle_nodes:
                 random.Random(seed).shuffle(order)
@@ -232,13 +255,21 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def table(lines: Sequence[Line]) -> str:
     rows = [
-        f"{line.policy:>16} {line.seed:>6} {line.allocated_at_100:9.2f} {line.allocated_at_130:9.2f} {line.decisions_per_s:12,.0f}"
+        (
+            f"{line.policy:>16} {line.seed:>6} {line.allocated_at_100:9.2f} {line.allocated_at_130:9.2f} "
+            f"{line.decisions_per_s:12,.0f}"
+        )
         for line in lines
     ]
-    mean = [statistics.fmean(getattr(line, name) for line in lines) for name in ("allocated_at_100", "allocated_at_130")]
+    mean = [
+        statistics.fmean(getattr(line, name) for line in lines)
+        for name in ("allocated_at_100", "allocated_at_130")
+    ]
     median = statistics.median(line.decisions_per_s for line in lines)
     head = f"{'policy':>16} {'seed':>6} {'at 100%':>9} {'at 130%':>9} {'decisions/s':>12}"
-    return "\n".join([head, *rows, f"{'mean, median':>16} {'':>6} {mean[0]:9.2f} {mean[1]:9.2f} {median:12,.0f}"])
+    return "\n".join(
+        [head, *rows, f"{'mean, median':>16} {'':>6} {mean[0]:9.2f} {mean[1]:9.2f} {median:12,.0f}"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
-"""Months of a real cluster, replayed: how long runs take from submission to end, under several policies in the same run.
+"""Months of a real cluster, replayed: how long runs take from submission to end, under several policies in
+the same run.
 
     python -m benchmarks.philly --trace FILE [--policy NAME]... [--nodes N | --load 0.8] [--limit N] [--json]
 
-The real controller and policy over a memory store, an engine whose runs only take time, and a clock that jumps (`hop simulate`
-is the same for people). A policy knows of a run what its owner would have said at submission, and of those that have ended how
-long they took; how long a run takes, only the engine knows. `--policy` names one, may be repeated, or is `all`.
+The real controller and policy over a memory store, an engine whose runs only take time, and a clock that
+jumps (`hop simulate` is the same for people). A policy knows of a run what its owner would have said at
+submission, and of those that have ended how long they took; how long a run takes, only the engine knows.
+`--policy` names one, may be repeated, or is `all`.
 
-The trace: `timestamp,duration,num_gpus,cluster`, the format of the Philly traces (Jeon et al., USENIX ATC'19). They do not say
-on what their runs were after the filtering that made them, so the cluster is `--nodes` alike of `--gpus-per-node`, or by default
-as many as make the trace's GPU time, of the 98 of 100 runs in the middle, `--load` of what they have meanwhile; never fewer than
-the largest run needs. Every preemption costs `--save` seconds on its GPUs before it leaves, and every return `--restore`.
+The trace: `timestamp,duration,num_gpus,cluster`, the format of the Philly traces (Jeon et al., USENIX
+ATC'19). They do not say on what their runs were after the filtering that made them, so the cluster is
+`--nodes` alike of `--gpus-per-node`, or by default as many as make the trace's GPU time, of the 98 of 100
+runs in the middle, `--load` of what they have meanwhile; never fewer than the largest run needs. Every
+preemption costs `--save` seconds on its GPUs before it leaves, and every return `--restore`.
 
-Queues (`--queues`): `one`: all share one queue that slices time, and the virtual cluster that a run came from is its user.
-`virtual`: a queue for each virtual cluster, guaranteed the part of the GPUs that its runs ask of all GPU time, each slicing
-time. Without it: `virtual` for `capacity`, which is an order of queues, and `one` for all others, which heed none but `hopyard`.
+Queues (`--queues`): `one`: all share one queue that slices time, and the virtual cluster that a run came from
+is its user. `virtual`: a queue for each virtual cluster, guaranteed the part of the GPUs that its runs ask of
+all GPU time, each slicing time. Without it: `virtual` for `capacity`, which is an order of queues, and `one`
+for all others, which heed none but `hopyard`.
 """
 
 from __future__ import annotations
@@ -65,7 +69,9 @@ def nodes_for(workload: Workload, gpus_per_node: int, load: float) -> int:
 
 def machines(count: int, gpus: int) -> tuple[Node, ...]:
     cards = tuple(Gpu(index, "P100") for index in range(gpus))
-    return tuple(Node(NodeId(f"node-{at:03}"), "simulated", CPU_MILLI, MEMORY_BYTES, cards) for at in range(count))
+    return tuple(
+        Node(NodeId(f"node-{at:03}"), "simulated", CPU_MILLI, MEMORY_BYTES, cards) for at in range(count)
+    )
 
 
 def in_one_queue(workload: Workload) -> tuple[Workload, QueueTree]:
@@ -90,7 +96,9 @@ def play(policy: str, workload: Workload, options: argparse.Namespace) -> Report
     virtual = (options.queues or ("virtual" if policy == "capacity" else "one")) == "virtual"
     gpus = count * options.gpus_per_node
     played, tree = in_virtual_clusters(workload, gpus) if virtual else in_one_queue(workload)
-    settings = Settings(costs=Costs(save_s=options.save, restore_s=options.restore), watch=None if options.quiet else _Watch())
+    settings = Settings(
+        costs=Costs(save_s=options.save, restore_s=options.restore), watch=None if options.quiet else _Watch()
+    )
     return simulate(played, Cluster(machines(count, options.gpus_per_node), tree), policy, settings)
 
 
@@ -104,7 +112,10 @@ class _Watch:
         tenths = 10 * at.ended // max(at.runs, 1)
         if tenths > self._told:
             self._told = tenths
-            say(f"{at.policy}: {10 * tenths}% ended, {at.now:%Y-%m-%d}, {at.running} run, {at.waiting} wait, {at.used:.0%} used")
+            say(
+                f"{at.policy}: {10 * tenths}% ended, {at.now:%Y-%m-%d}, {at.running} run, {at.waiting} "
+                f"wait, {at.used:.0%} used"
+            )
 
 
 def line(report: Report, nodes: int, gpus: int) -> dict[str, Any]:
@@ -135,7 +146,9 @@ def measure(workload: Workload, options: argparse.Namespace) -> Iterator[dict[st
     for policy in options.policy:
         report = play(policy, workload, options)
         if report.ended + sum(report.refused.values()) < report.runs:
-            raise RuntimeError(f"{policy}: only {report.ended} of {report.runs} runs ended: {dict(report.unfinished)}")
+            raise RuntimeError(
+                f"{policy}: only {report.ended} of {report.runs} runs ended: {dict(report.unfinished)}"
+            )
         nodes = options.nodes or nodes_for(workload, options.gpus_per_node, options.load)
         yield line(report, nodes, nodes * options.gpus_per_node)
 
@@ -149,12 +162,17 @@ def verdicts(lines: Sequence[dict[str, Any]]) -> list[str]:
         best = min(others, key=lambda one: float(one[key]))
         over, limit = ours[0][key] / best[key], limits[f"{NAME}.{name}_over_best"]
         verdict = "ok" if limit.holds(over) else "MISSED"
-        told.append(f"{name}: hopyard / {best['policy']} = {over:.3f} ({limit.direction} {limit.limit:g}: {verdict})")
+        told.append(
+            f"{name}: hopyard / {best['policy']} = {over:.3f} ({limit.direction} {limit.limit:g}: {verdict})"
+        )
     return told
 
 
 def row(one: dict[str, Any]) -> str:
-    figures = " ".join(f"{one[key]:>10.3f}" for key in ("mean_jct_h", "median_jct_h", "p99_jct_h", "max_jct_h", "mean_wait_h"))
+    figures = " ".join(
+        f"{one[key]:>10.3f}"
+        for key in ("mean_jct_h", "median_jct_h", "p99_jct_h", "max_jct_h", "mean_wait_h")
+    )
     return f"{one['policy']:10} {figures} {one['preemptions']:>11} {one['wall_s']:>7.0f}"
 
 
@@ -191,17 +209,29 @@ def _policies(named: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trace", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--policy", action="append", choices=[*POLICIES, "all"], help=f"default: {', '.join(DEFAULT)}")
+    parser.add_argument(
+        "--policy", action="append", choices=[*POLICIES, "all"], help=f"default: {', '.join(DEFAULT)}"
+    )
     parser.add_argument("--nodes", type=_positive, help="how many machines (default: by --load)")
     parser.add_argument("--gpus-per-node", type=_positive, default=8)
-    parser.add_argument("--load", type=_part, default=0.8, help="GPU time asked for of GPU time there is (default: 0.8)")
+    parser.add_argument(
+        "--load", type=_part, default=0.8, help="GPU time asked for of GPU time there is (default: 0.8)"
+    )
     parser.add_argument("--queues", choices=["one", "virtual"])
-    parser.add_argument("--save", type=_seconds, default=30.0, help="seconds to save a checkpoint (default: 30)")
-    parser.add_argument("--restore", type=_seconds, default=30.0, help="seconds to read it back (default: 30)")
+    parser.add_argument(
+        "--save", type=_seconds, default=30.0, help="seconds to save a checkpoint (default: 30)"
+    )
+    parser.add_argument(
+        "--restore", type=_seconds, default=30.0, help="seconds to read it back (default: 30)"
+    )
     parser.add_argument("--first", type=_positive, metavar="N", help="leave out the runs before the Nth")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="so many runs of the trace, the first ones")
+    parser.add_argument(
+        "--limit", type=_positive, metavar="N", help="so many runs of the trace, the first ones"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="a JSON object a line, one per policy")
     return parser
@@ -217,9 +247,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     for problem in workload.problems:
         say(f"{options.trace}:{problem.line}: {problem.text} (left out)")
     first = (options.first or 1) - 1
-    workload = replace(workload, runs=workload.runs[first : None if options.limit is None else first + options.limit])
+    workload = replace(
+        workload, runs=workload.runs[first : None if options.limit is None else first + options.limit]
+    )
     if not workload.runs:
-        print(f"error: {options.trace}: no runs are left of it\nhint: --first and --limit choose which", file=sys.stderr)
+        print(
+            f"error: {options.trace}: no runs are left of it\nhint: --first and --limit choose which",
+            file=sys.stderr,
+        )
         return 2
     if not options.json:
         print(HEADING)

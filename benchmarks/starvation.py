@@ -2,11 +2,11 @@
 
     python -m benchmarks.starvation [--gpus 64] [--takes 600] [--every 9]
 
-The stream alone keeps all GPUs in use for ever: it brings a little more than they can do. (If it brought much more, most of the
-wait would be for those that came before.) All are of one user and one queue. The shortest possible wait is until the last run has ended that was running
-when the gang came, with nothing started after it. Measured: how many times as long it waits, once with durations that the runs
-state (`--time`), once with durations that only the history tells, once with no history at all. Pure: the planner on a clock
-that jumps.
+The stream alone keeps all GPUs in use for ever: it brings a little more than they can do. (If it brought much
+more, most of the wait would be for those that came before.) All are of one user and one queue. The shortest
+possible wait is until the last run has ended that was running when the gang came, with nothing started after
+it. Measured: how many times as long it waits, once with durations that the runs state (`--time`), once with
+durations that only the history tells, once with no history at all. Pure: the planner on a clock that jumps.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.nodes = {
-            NodeId(f"n{number}"): Node(NodeId(f"n{number}"), "sim", 64000, 2**40, CARDS) for number in range(self.gpus // 8)
+            NodeId(f"n{number}"): Node(NodeId(f"n{number}"), "sim", 64000, 2**40, CARDS)
+            for number in range(self.gpus // 8)
         }
 
     def submit(self, name: str, replicas: int, gpus: int) -> None:
@@ -120,7 +121,8 @@ def times_the_shortest_wait(options: argparse.Namespace, known: str, seed: int) 
     return float("inf")
 
 
-def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
+# as every benchmark
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001
     settings = {name: getattr(options, name) for name in ("gpus", "takes", "every", "repeats")}
     report = Report(NAME, settings)
     for known in KNOWN:

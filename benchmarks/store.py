@@ -2,9 +2,10 @@
 
     python -m benchmarks.store [--waiting 10000] [--running 3000] [--nodes 1000]
 
-Every round fills a fresh SQLite file through the store's own calls: `running` gangs of one GPU each run, `waiting` more wait.
-Bounds, on the same file and disk: reading the rows of all that wait with the bare driver, which is what a snapshot would cost
-at least that keeps nothing in mind; and inserting and updating as many rows as a plan does in one bare commit.
+Every round fills a fresh SQLite file through the store's own calls: `running` gangs of one GPU each run,
+`waiting` more wait. Bounds, on the same file and disk: reading the rows of all that wait with the bare
+driver, which is what a snapshot would cost at least that keeps nothing in mind; and inserting and updating as
+many rows as a plan does in one bare commit.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class World:
         self.made += 1
         spec = RunSpec(f"project-{self.made % 7}", (ROLE,))
         return NewRun(
-            new_run_id(START + timedelta(milliseconds=self.made), self.made.to_bytes(7)), f"user-{self.made % 50}", spec
+            new_run_id(START + timedelta(milliseconds=self.made), self.made.to_bytes(7)),
+            f"user-{self.made % 50}",
+            spec,
         )
 
     async def snapshot(self) -> Snapshot:
@@ -104,7 +107,9 @@ class World:
 
     async def observe(self, ended: Sequence[AttemptId] = ()) -> None:
         gone = set(ended)
-        statuses = tuple(AttemptStatus(attempt, ENDED if attempt in gone else RUNNING) for attempt in self.live)
+        statuses = tuple(
+            AttemptStatus(attempt, ENDED if attempt in gone else RUNNING) for attempt in self.live
+        )
         recorded = await self.cluster.record(ENGINE, Observation(self.seen, statuses), now=self.now())
         for one in recorded.ended:
             self.free.append(self.live.pop(one.attempt))
@@ -130,8 +135,13 @@ async def one_round(folder: Path, options: argparse.Namespace) -> dict[str, floa
             found.setdefault("record_unchanged", []).append(await timed(world.observe))
         await world.submit(PER_PLAN * TIMES)
         snapshot = await world.snapshot()
-        holds = [Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at) for at, gang in enumerate(snapshot.pending, 1)]
-        note = partial(world.cluster.note_holds, based_on=snapshot.version, now=world.now(), epoch=world.epoch)
+        holds = [
+            Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at)
+            for at, gang in enumerate(snapshot.pending, 1)
+        ]
+        note = partial(
+            world.cluster.note_holds, based_on=snapshot.version, now=world.now(), epoch=world.epoch
+        )
         await note(holds)
         moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
         found["holds_again"] = [await timed(lambda: note(moved))]
@@ -158,7 +168,8 @@ def bare(folder: Path) -> dict[str, float]:
     with sqlite3.connect(folder / "hopyard.db") as reading:
         began = time.perf_counter()
         reading.execute(
-            "SELECT id, gang, submitted_at, queue, priority, user_name, script, wants FROM runs WHERE phase = 'queued'"
+            "SELECT id, gang, submitted_at, queue, priority, user_name, script, wants FROM runs WHERE "
+            "phase = 'queued'"
         ).fetchall()
         read = time.perf_counter() - began
     writing = sqlite3.connect(folder / "bare.db", isolation_level=None)
@@ -166,14 +177,21 @@ def bare(folder: Path) -> dict[str, float]:
     writing.execute("PRAGMA synchronous=FULL")
     writing.execute("CREATE TABLE runs (id TEXT PRIMARY KEY, phase TEXT)")
     writing.execute("CREATE TABLE attempts (id TEXT PRIMARY KEY, run TEXT, placement TEXT)")
-    writing.executemany("INSERT INTO runs VALUES (?, 'queued')", [(str(at),) for at in range(PER_PLAN * TIMES)])
+    writing.executemany(
+        "INSERT INTO runs VALUES (?, 'queued')", [(str(at),) for at in range(PER_PLAN * TIMES)]
+    )
     times: list[float] = []
     for number in range(TIMES):
         ids = [str(number * PER_PLAN + at) for at in range(PER_PLAN)]
         began = time.perf_counter()
         writing.execute("BEGIN IMMEDIATE")
-        writing.executemany("INSERT INTO attempts VALUES (?, ?, '[[\"n00001\",[1],1000]]')", [(f"{run}.1", run) for run in ids])
-        writing.executemany("UPDATE runs SET phase = 'starting' WHERE id = ? AND phase = 'queued'", [(run,) for run in ids])
+        writing.executemany(
+            "INSERT INTO attempts VALUES (?, ?, '[[\"n00001\",[1],1000]]')",
+            [(f"{run}.1", run) for run in ids],
+        )
+        writing.executemany(
+            "UPDATE runs SET phase = 'starting' WHERE id = ? AND phase = 'queued'", [(run,) for run in ids]
+        )
         writing.execute("COMMIT")
         times.append(time.perf_counter() - began)
     writing.close()
@@ -186,21 +204,35 @@ NOTES = {
     "apply_20": "a plan of 20 placements, durably",
     "record_unchanged": "a complete observation in which nothing is new",
     "holds_again": "why all wait: each moved up by one, nothing else is new",
-    "gang_cpu": "CPU time a gang: submitted, seen, placed, running, ended, in turns of 20 with complete observations",
+    "gang_cpu": (
+        "CPU time a gang: submitted, seen, placed, running, ended, in turns of 20 with complete observations"
+    ),
 }
-BOUNDS = {"bare_read": "all waiting rows, bare driver", "bare_commit": "20 inserts and 20 updates in one bare commit"}
+BOUNDS = {
+    "bare_read": "all waiting rows, bare driver",
+    "bare_commit": "20 inserts and 20 updates in one bare commit",
+}
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     del peers  # nobody else has such a store
     report = Report(
-        NAME, {"waiting": options.waiting, "running": options.running, "nodes": options.nodes, "turns": options.turns}
+        NAME,
+        {
+            "waiting": options.waiting,
+            "running": options.running,
+            "nodes": options.nodes,
+            "turns": options.turns,
+        },
     )
     rounds: list[dict[str, float]] = []
     for number in range(options.repeats):
         with scratch_folder() as folder:
             rounds.append(asyncio.run(one_round(folder, options)))
-        say(f"round {number + 1}/{options.repeats}: " + ", ".join(f"{name} {value:.3g}" for name, value in rounds[-1].items()))
+        say(
+            f"round {number + 1}/{options.repeats}: "
+            + ", ".join(f"{name} {value:.3g}" for name, value in rounds[-1].items())
+        )
     values = {name: [found[name] for found in rounds] for name in rounds[0]}
     for name, note in NOTES.items():
         report.add(name, "ms", values[name], note=note)
@@ -216,7 +248,9 @@ def arguments() -> Arguments:
     parser.add_argument("--waiting", type=int, default=10_000, help="gangs that wait")
     parser.add_argument("--running", type=int, default=3000, help="gangs that run")
     parser.add_argument("--nodes", type=int, default=1000, help=f"of {GPUS} GPUs")
-    parser.add_argument("--turns", type=int, default=50, help=f"of {PER_PLAN} gangs each, to measure what a gang costs")
+    parser.add_argument(
+        "--turns", type=int, default=50, help=f"of {PER_PLAN} gangs each, to measure what a gang costs"
+    )
     return parser
 
 
@@ -227,7 +261,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--waiting: {TIMES} plans of {PER_PLAN} need {PER_PLAN * TIMES} at least")
     if options.nodes * GPUS < options.running + PER_PLAN * (TIMES + 1):
         parser.error(
-            f"--nodes: {options.nodes} nodes of {GPUS} GPUs are too few for {options.running} that run and {PER_PLAN * TIMES} that start"
+            f"--nodes: {options.nodes} nodes of {GPUS} GPUs are too few for {options.running} that run "
+            f"and {PER_PLAN * TIMES} that start"
         )
     return main(NAME, parser, measure, argv)
 

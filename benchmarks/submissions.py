@@ -2,10 +2,10 @@
 
     python -m benchmarks.submissions [--runs 10000] [--connections 48]
 
-Nothing starts meanwhile: a first run holds all CPUs of the node. When the last answer has come the server is killed with
-SIGKILL, another is started on the same home, and every run that was acknowledged must be there, by id.
-Bound: rows of the same size put into SQLite (WAL, with the fsync setting of the server's store), one commit each and
-batched by as many as there are connections; and bare fsyncs of a file. All on the same disk.
+Nothing starts meanwhile: a first run holds all CPUs of the node. When the last answer has come the server is
+killed with SIGKILL, another is started on the same home, and every run that was acknowledged must be there,
+by id. Bound: rows of the same size put into SQLite (WAL, with the fsync setting of the server's store), one
+commit each and batched by as many as there are connections; and bare fsyncs of a file. All on the same disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ PAGE = 500
 
 
 class Connection(asyncio.Protocol):
-    """Sends the same request over and over, the next as soon as the answer is there, while `take` grants one more."""
+    """Sends the same request over and over, the next as soon as the answer is there, while `take` grants one
+    more."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -68,20 +69,26 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """`count` equal requests over `connections` connections; answers are kept raw and looked at afterwards."""
+    """`count` equal requests over `connections` connections; answers are kept raw and looked at
+    afterwards."""
 
     def __init__(self, url: str, token: str, body: bytes, count: int) -> None:
         split = urlsplit(url)
         assert split.hostname and split.port
         self.host, self.port, self.left = split.hostname, split.port, count
         head = f"POST /api/v1/runs HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: Bearer {token}\r\n"
-        self.request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        self.request = (
+            f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
         self.answers: list[bytes] = []
 
     async def send(self, connections: int) -> float:
         """Seconds from the first request to the last answer, on connections that are open already."""
         loop = asyncio.get_running_loop()
-        opened = [(await loop.create_connection(lambda: Connection(self), self.host, self.port))[1] for _ in range(connections)]
+        opened = [
+            (await loop.create_connection(lambda: Connection(self), self.host, self.port))[1]
+            for _ in range(connections)
+        ]
         started = time.perf_counter()
         for connection in opened:
             connection.next()
@@ -106,7 +113,9 @@ def submit(folder: Path, count: int, connections: int) -> float:
     """Accepted runs a second on a fresh server, checked after a kill."""
     with local_server(folder) as server:
         hold_node(server)
-        spec = script_spec(server.upload({"hello.py": "print('hello')\n"}), ["python", "hello.py"], cpu_milli=1000)
+        spec = script_spec(
+            server.upload({"hello.py": "print('hello')\n"}), ["python", "hello.py"], cpu_milli=1000
+        )
         load = Load(server.client.url, server.client.token, json.dumps({"spec": spec}).encode(), count)
         seconds = run_loop(load.send(connections))
         server.kill()
@@ -114,14 +123,22 @@ def submit(folder: Path, count: int, connections: int) -> float:
         server.start()
         missing = accepted - stored(server)
         if len(accepted) != count or missing:
-            raise RuntimeError(f"{count} runs sent, {len(accepted)} acknowledged, of these {len(missing)} are gone after SIGKILL of the server")
+            raise RuntimeError(
+                f"{count} runs sent, {len(accepted)} acknowledged, of these {len(missing)} are gone "
+                "after SIGKILL of the server"
+            )
         return count / seconds
 
 
 def hold_node(server: LocalServer) -> None:
     """Take every CPU of the node, so that nothing else starts."""
     node = server.wait_node()
-    spec = script_spec(server.upload({"hold.py": HOLD}), ["python", "hold.py"], cpu_milli=int(node["cpu_milli"]), project="hold")
+    spec = script_spec(
+        server.upload({"hold.py": HOLD}),
+        ["python", "hold.py"],
+        cpu_milli=int(node["cpu_milli"]),
+        project="hold",
+    )
     server.wait_phase(server.submit(spec), ["running"])
 
 
@@ -159,7 +176,10 @@ def sqlite_inserts(folder: Path, count: int, batch: int, row: str, synchronous: 
     started = time.perf_counter()
     for first in range(0, count, batch):
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany("INSERT INTO run VALUES (?, ?)", ((f"{time.time_ns():020}{first + i:08}", row) for i in range(min(batch, count - first))))
+        connection.executemany(
+            "INSERT INTO run VALUES (?, ?)",
+            ((f"{time.time_ns():020}{first + i:08}", row) for i in range(min(batch, count - first))),
+        )
         connection.execute("COMMIT")
     seconds = time.perf_counter() - started
     connection.close()
@@ -183,7 +203,12 @@ def fsyncs(folder: Path, count: int) -> float:
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     del peers  # no peer accepts runs durably; the bound is the disk
-    settings = {"runs": options.runs, "connections": options.connections, "repeats": options.repeats, "synchronous": options.synchronous}
+    settings = {
+        "runs": options.runs,
+        "connections": options.connections,
+        "repeats": options.repeats,
+        "synchronous": options.synchronous,
+    }
     report = Report(NAME, settings)
     with scratch_folder() as folder:
         row = json.dumps(script_spec("0" * 64, ["python", "hello.py"], cpu_milli=1000))  # type: ignore[arg-type]
@@ -200,14 +225,32 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             {
                 "hop": lambda: submit(fresh(), options.runs, options.connections),
                 "one": lambda: sqlite_inserts(folder, single, 1, row, options.synchronous),
-                "batch": lambda: sqlite_inserts(folder, batched, options.connections, row, options.synchronous),
+                "batch": lambda: sqlite_inserts(
+                    folder, batched, options.connections, row, options.synchronous
+                ),
                 "fsync": lambda: fsyncs(folder, single),
             },
             warm_up=0,
         )
-    report.add("durable", "runs/s", found["hop"], note=f"{options.runs} POST /runs over {options.connections} connections; all there by id after SIGKILL of the server")
-    report.add("sqlite_single", "rows/s", found["one"], "bound", f"SQLite WAL synchronous={options.synchronous}, one commit a row")
-    report.add("sqlite_batched", "rows/s", found["batch"], "bound", f"the same, {options.connections} rows a commit")
+    report.add(
+        "durable",
+        "runs/s",
+        found["hop"],
+        note=(
+            f"{options.runs} POST /runs over {options.connections} connections; all there by id after "
+            "SIGKILL of the server"
+        ),
+    )
+    report.add(
+        "sqlite_single",
+        "rows/s",
+        found["one"],
+        "bound",
+        f"SQLite WAL synchronous={options.synchronous}, one commit a row",
+    )
+    report.add(
+        "sqlite_batched", "rows/s", found["batch"], "bound", f"the same, {options.connections} rows a commit"
+    )
     report.add("fsync", "1/s", found["fsync"], "bound", "append 4 KiB and fdatasync")
     report.measurements.append(ratio("over_sqlite_single", found["hop"], found["one"]))
     return report
@@ -217,7 +260,12 @@ def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
     parser.add_argument("--runs", type=int, default=10_000, help="submissions a round")
     parser.add_argument("--connections", type=int, default=48)
-    parser.add_argument("--synchronous", choices=("FULL", "NORMAL"), default="FULL", help="of the bound; FULL is what the server's store uses")
+    parser.add_argument(
+        "--synchronous",
+        choices=("FULL", "NORMAL"),
+        default="FULL",
+        help="of the bound; FULL is what the server's store uses",
+    )
     return parser
 
 

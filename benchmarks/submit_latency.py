@@ -3,8 +3,9 @@
     python -m benchmarks.submit_latency [--repeats 15]
 
 The script prints a line and goes on for 0.3 s, as one that trains would; only the time to the line counts.
-Each round: the script alone (`python hello.py`), the same script by `hop run` on a warm local server, and by Ray Jobs,
-once with `ray job submit` and once with Ray's Python client asking for the log every 10 ms (what favours Ray most).
+Each round: the script alone (`python hello.py`), the same script by `hop run` on a warm local server, and by
+Ray Jobs, once with `ray job submit` and once with Ray's Python client asking for the log every 10 ms (what
+favours Ray most).
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
         script.write_text(SCRIPT)
         environment = server.environment
         sides: dict[str, Callable[[], float]] = {
-            "bare": lambda: first_line([sys.executable, script.name], LINE.encode(), cwd=project, env=environment),
-            "hop": lambda: first_line([*hop_command(), "run", script.name], LINE.encode(), cwd=project, env=environment),
+            "bare": lambda: first_line(
+                [sys.executable, script.name], LINE.encode(), cwd=project, env=environment
+            ),
+            "hop": lambda: first_line(
+                [*hop_command(), "run", script.name], LINE.encode(), cwd=project, env=environment
+            ),
         }
         if ray is not None:
             report.peers = ray.version
@@ -43,11 +48,30 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
         found = alternate(options.repeats, sides, warm_up=2)
     bare, hop = found["bare"], found["hop"]
     report.add("bare", "s", bare, "bound", "`python hello.py` to its line")
-    report.add("hop_run", "s", hop, note="`hop run hello.py`, process start to the script's line on its stdout")
-    report.add("above_bare", "s", [a - b for a, b in zip(hop, bare, strict=True)], note="hop_run - bare, round by round")
+    report.add(
+        "hop_run", "s", hop, note="`hop run hello.py`, process start to the script's line on its stdout"
+    )
+    report.add(
+        "above_bare",
+        "s",
+        [a - b for a, b in zip(hop, bare, strict=True)],
+        note="hop_run - bare, round by round",
+    )
     if ray is not None:
-        report.add("ray_job_submit", "s", found["ray_cli"], "peer", "`ray job submit -- python hello.py`, the same way")
-        report.add("ray_client", "s", found["ray_client"], "peer", "JobSubmissionClient already imported and connected, log asked for every 10 ms")
+        report.add(
+            "ray_job_submit",
+            "s",
+            found["ray_cli"],
+            "peer",
+            "`ray job submit -- python hello.py`, the same way",
+        )
+        report.add(
+            "ray_client",
+            "s",
+            found["ray_client"],
+            "peer",
+            "JobSubmissionClient already imported and connected, log asked for every 10 ms",
+        )
         report.measurements.append(ratio("ray_job_submit_over_hop", found["ray_cli"], hop))
         report.measurements.append(ratio("ray_client_over_hop", found["ray_client"], hop))
     return report

@@ -1,4 +1,5 @@
-"""An engine whose runs only wait, in real time: what is left of a measurement is the controller, the policy and the store."""
+"""An engine whose runs only wait, in real time: what is left of a measurement is the controller, the policy
+and the store."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ class _Waiting:
 
 
 class WaitingEngine:
-    """Implements `hopyard.interfaces.engine.Engine` and `TellsChanges`. A run ends by itself when it has waited its parameter `runs_s`
-    seconds in all: one that is preempted saves what it has waited, at no cost. launches,
-    launched_at: every gang that was started, and when. ends: of those that ended by themselves, when, and when that was seen; by
-    the monotonic clock."""
+    """Implements `hopyard.interfaces.engine.Engine` and `TellsChanges`. A run ends by itself when it has
+    waited its parameter `runs_s` seconds in all: one that is preempted saves what it has waited, at no cost.
+    launches, launched_at: every gang that was started, and when. ends: of those that ended by themselves,
+    when, and when that was seen; by the monotonic clock."""
 
     name = "waiting"
 
@@ -60,7 +61,8 @@ class WaitingEngine:
         if self._ends[0][1] == launch.attempt:
             self._set_alarm()
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:  # noqa: ARG002 - nothing here takes long
+    # nothing here takes long
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:  # noqa: ARG002
         found = self._attempts.get(attempt)
         if found is not None and not found.over:
             self._left_s[split_attempt(attempt)[0]] = max(found.ends_at - time.monotonic(), 0.0)

@@ -1,6 +1,7 @@
-"""Read a leaderboard (`hop dataset board NAME --json`) from stdin and fail unless it is as good as it should be.
+"""Read a leaderboard (`hop dataset board NAME --json`) from stdin and fail unless it is as good as it should
+be.
 
-    hop dataset board mnist --json | python scripts/check_board.py --runs 2 --above 0.9
+hop dataset board mnist --json | python scripts/check_board.py --runs 2 --above 0.9
 """
 
 from __future__ import annotations

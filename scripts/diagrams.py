@@ -1,6 +1,7 @@
 """Draw the diagrams of the documentation: docs/images/*.svg (`python scripts/diagrams.py [--check]`).
 
-Each diagram is plain SVG without scripts or fonts of other hosts. Its colours follow the reader's light or dark mode.
+Each diagram is plain SVG without scripts or fonts of other hosts. Its colours follow the reader's light or
+dark mode.
 """
 
 from __future__ import annotations
@@ -24,29 +25,62 @@ STYLE = """
   .warm { fill: var(--warmbox); stroke: var(--warm); } .cool { fill: var(--coolbox); stroke: var(--cool); }
   .frame { fill: none; stroke: var(--line); stroke-dasharray: 5 4; } .line { stroke: var(--line); fill: none; stroke-width: 1.5; }
   .dashed { stroke-dasharray: 5 4; } .head { fill: var(--line); stroke: none; } .thin { stroke-width: 1; }
-"""
-HEAD = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse"><path class="head" d="M0 0 8 4 0 8z"/></marker>'
+"""  # noqa: E501
+HEAD = (
+    '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'orient="auto-start-reverse"><path class="head" d="M0 0 8 4 0 8z"/></marker>'
+)
 
 
 class Drawing:
     def __init__(self, width: int, height: int, title: str) -> None:
-        self._size, self._title, self._parts = (width, height), title, [f'<rect class="paper" width="{width}" height="{height}" rx="10"/>']
+        self._size, self._title, self._parts = (
+            (width, height),
+            title,
+            [f'<rect class="paper" width="{width}" height="{height}" rx="10"/>'],
+        )
 
     def text(self, x: float, y: float, words: str, kind: str = "") -> None:
         self._parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(words)}</text>')
 
-    def box(self, x: float, y: float, width: float, height: float, lines: Sequence[str] = (), kind: str = "box", *, first: str = "bold") -> None:
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        lines: Sequence[str] = (),
+        kind: str = "box",
+        *,
+        first: str = "bold",
+    ) -> None:
         """A rectangle with lines of text in its middle; the first line is in bold."""
-        self._parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{min(6, height / 5):g}"/>')
+        self._parts.append(
+            f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+            f'rx="{min(6, height / 5):g}"/>'
+        )
         top = y + height / 2 - (len(lines) - 1) * 9 + 5
         for number, words in enumerate(lines):
-            self.text(x + width / 2, top + number * 18, words, f"mid {first if number == 0 else 'small soft'}")
+            self.text(
+                x + width / 2, top + number * 18, words, f"mid {first if number == 0 else 'small soft'}"
+            )
 
     def frame(self, x: float, y: float, width: float, height: float, words: str) -> None:
-        self._parts.append(f'<rect class="frame" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8"/>')
+        self._parts.append(
+            f'<rect class="frame" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8"/>'
+        )
         self.text(x + 12, y + 20, words, "small soft")
 
-    def arrow(self, points: Sequence[tuple[float, float]], words: str = "", *, at: tuple[float, float] | None = None, both: bool = False, kind: str = "", side: str = "mid") -> None:
+    def arrow(
+        self,
+        points: Sequence[tuple[float, float]],
+        words: str = "",
+        *,
+        at: tuple[float, float] | None = None,
+        both: bool = False,
+        kind: str = "",
+        side: str = "mid",
+    ) -> None:
         path = "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
         start = ' marker-start="url(#head)"' if both else ""
         self._parts.append(f'<path class="line {kind}" d="{path}"{start} marker-end="url(#head)"/>')
@@ -62,8 +96,10 @@ class Drawing:
         width, height = self._size
         body = "\n".join(self._parts)
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">\n'
-            f"<title>{escape(self._title)}</title>\n<style>{STYLE}</style>\n<defs>{HEAD}</defs>\n{body}\n</svg>\n"
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" role="img">\n'
+            f"<title>{escape(self._title)}</title>\n<style>{STYLE}</style>\n<defs>{HEAD}</defs>\n{body}\n"
+            "</svg>\n"
         )
 
 
@@ -108,7 +144,11 @@ def run_states() -> Drawing:
     draw.arrow([(480, y + 50), (480, 240)], "stop requested", at=(488, 208), side="")
     draw.arrow([(540, 265), (690, 265)], "ended", at=(630, 258))
     draw.arrow([(290, y + 50), (290, 265), (420, 265)])
-    draw.arrow([(480, y), (480, 56), (100, 56), (100, y)], "preempted, lost, or a node fault: a new attempt from the newest checkpoint", at=(290, 46))
+    draw.arrow(
+        [(480, y), (480, 56), (100, 56), (100, y)],
+        "preempted, lost, or a node fault: a new attempt from the newest checkpoint",
+        at=(290, 46),
+    )
     draw.arrow([(100, y + 50), (100, 310), (760, 310), (760, 288)], "cancelled while it waits", at=(300, 303))
     return draw
 
@@ -120,7 +160,12 @@ def queues() -> Drawing:
     draw.box(600, 120, 220, 46, ("production", "guarantee 8"))
     draw.box(40, 220, 180, 46, ("vision", "guarantee 8"))
     draw.box(260, 220, 180, 46, ("nlp", "guarantee 8"))
-    for points in ([(440, 70), (440, 94), (230, 94), (230, 120)], [(440, 70), (440, 94), (710, 94), (710, 120)], [(230, 166), (230, 194), (130, 194), (130, 220)], [(230, 166), (230, 194), (350, 194), (350, 220)]):
+    for points in (
+        [(440, 70), (440, 94), (230, 94), (230, 120)],
+        [(440, 70), (440, 94), (710, 94), (710, 120)],
+        [(230, 166), (230, 194), (130, 194), (130, 220)],
+        [(230, 166), (230, 194), (350, 194), (350, 220)],
+    ):
         draw.arrow(points)
     _gpus(draw, 40, 290, ["mark"] * 8 + ["warm"] * 4)
     draw.text(40, 356, "uses 12: 8 guaranteed, 4 borrowed", "small soft")
@@ -150,19 +195,40 @@ def backfill() -> Drawing:
         draw.line(left, top + number * row + 44, left + 6 * hour, top + number * row + 44, "thin")
     for number in range(7):
         draw.line(left + number * hour, top - 8, left + number * hour, top + 4 * row + 4, "thin dashed")
-        draw.text(left + number * hour, top + 4 * row + 24, "now" if number == 0 else f"+{number} h", "small soft mid")
+        draw.text(
+            left + number * hour,
+            top + 4 * row + 24,
+            "now" if number == 0 else f"+{number} h",
+            "small soft mid",
+        )
     draw.box(left, top, 3 * hour, 40, ("run A, GPUs 0 and 1, until +3 h",), "box", first="")
     draw.box(left, top + row, 3 * hour, 40, (), "box")
-    draw.box(left + 3 * hour, top, 2.6 * hour, 4 * row - 12, ("run B: 4 GPUs", "promised start: +3 h"), "cool")
+    draw.box(
+        left + 3 * hour, top, 2.6 * hour, 4 * row - 12, ("run B: 4 GPUs", "promised start: +3 h"), "cool"
+    )
     draw.box(left, top + 2 * row, 2 * hour, 40, ("run C: --time 2h, backfilled",), "mark", first="")
     draw.box(left, top + 3 * row, 3 * hour, 40, ("run D: no limit, waits",), "frame", first="small soft")
-    draw.text(left, top + 4 * row + 56, "B needs 4 GPUs and gets a promise at +3 h. C ends before +3 h and starts now.", "small")
-    draw.text(left, top + 4 * row + 76, "D has no time limit and could still run at +3 h, so it waits behind B (reason: behind).", "small")
+    draw.text(
+        left,
+        top + 4 * row + 56,
+        "B needs 4 GPUs and gets a promise at +3 h. C ends before +3 h and starts now.",
+        "small",
+    )
+    draw.text(
+        left,
+        top + 4 * row + 76,
+        "D has no time limit and could still run at +3 h, so it waits behind B (reason: behind).",
+        "small",
+    )
     return draw
 
 
 def mop() -> Drawing:
-    draw = Drawing(880, 300, "Model hopper parallelism: three trials hop between three workers; one epoch is every partition once")
+    draw = Drawing(
+        880,
+        300,
+        "Model hopper parallelism: three trials hop between three workers; one epoch is every partition once",
+    )
     left, step, top, row = 190.0, 200.0, 56.0, 64.0
     kinds = {"1": "mark", "2": "cool", "3": "warm"}
     for number, trials in enumerate((("1", "3", "2"), ("2", "1", "3"), ("3", "2", "1"))):
@@ -176,8 +242,17 @@ def mop() -> Drawing:
         for a, b in ((0, 1), (1, 2)):
             draw.arrow([(x, top + a * row + 22), (x + 50, top + b * row + 22)], kind="dashed")
         draw.arrow([(x, top + 2 * row + 22), (x + 50, top + 22)], kind="dashed")
-    draw.arrow([(left, top + 3 * row + 4), (left + 3 * step - 50, top + 3 * row + 4)], "time: one epoch of each trial", at=(left + 1.4 * step, top + 3 * row + 24))
-    draw.text(20, 288, "The data stays. A trial's state (weights, optimiser, random numbers) moves: a hop.", "small soft")
+    draw.arrow(
+        [(left, top + 3 * row + 4), (left + 3 * step - 50, top + 3 * row + 4)],
+        "time: one epoch of each trial",
+        at=(left + 1.4 * step, top + 3 * row + 24),
+    )
+    draw.text(
+        20,
+        288,
+        "The data stays. A trial's state (weights, optimiser, random numbers) moves: a hop.",
+        "small soft",
+    )
     return draw
 
 
@@ -196,13 +271,23 @@ PURE = ("scheduler", "searchers", "mop", "domain")
 
 
 def rooms() -> Drawing:
-    draw = Drawing(880, 40 + 56 * len(LAYERS) + 44, "The packages of Hopyard in layers; imports go downwards only")
+    draw = Drawing(
+        880, 40 + 56 * len(LAYERS) + 44, "The packages of Hopyard in layers; imports go downwards only"
+    )
     for number, (name, members) in enumerate(LAYERS):
         y = 24 + number * 56
         draw.text(24, y + 27, name, "small soft")
         width = 666 / len(members)
         for place, member in enumerate(members):
-            draw.box(190 + place * width, y, width - 8, 42, (member,), "mark" if member in PURE else "box", first="small" if len(members) > 5 else "")
+            draw.box(
+                190 + place * width,
+                y,
+                width - 8,
+                42,
+                (member,),
+                "mark" if member in PURE else "box",
+                first="small" if len(members) > 5 else "",
+            )
     y = 24 + len(LAYERS) * 56
     draw.arrow([(174, 30), (174, y - 14)])
     draw.box(190, y + 6, 18, 18, (), "mark")
@@ -210,7 +295,14 @@ def rooms() -> Drawing:
     return draw
 
 
-DRAWINGS: dict[str, Callable[[], Drawing]] = {"processes": processes, "run-states": run_states, "queues": queues, "backfill": backfill, "mop": mop, "rooms": rooms}
+DRAWINGS: dict[str, Callable[[], Drawing]] = {
+    "processes": processes,
+    "run-states": run_states,
+    "queues": queues,
+    "backfill": backfill,
+    "mop": mop,
+    "rooms": rooms,
+}
 
 
 def main(check: bool) -> int:
@@ -222,7 +314,11 @@ def main(check: bool) -> int:
             if not check:
                 file.write_text(text)
     if check and stale:
-        print(f"error: docs/images differs from scripts/diagrams.py: {', '.join(stale)}\nhint: run `python scripts/diagrams.py`", file=sys.stderr)
+        print(
+            f"error: docs/images differs from scripts/diagrams.py: {', '.join(stale)}\n"
+            "hint: run `python scripts/diagrams.py`",
+            file=sys.stderr,
+        )
     return int(check and bool(stale))
 
 

@@ -1,8 +1,10 @@
-"""`make explore`: the laws of the suite with random seeds, in rounds that grow, until the time is up or a law breaks.
+"""`make explore`: the laws of the suite with random seeds, in rounds that grow, until the time is up or a law
+breaks.
 
     scripts/explore.py [--minutes 10] [--seed N [--round R]] [PATH or pytest option ...]
 
-What breaks a law is printed as the case to add to its test, and as the command that shows it again. Exit code: 0 when all laws held.
+What breaks a law is printed as the case to add to its test, and as the command that shows it again. Exit
+code: 0 when all laws held.
 """
 
 from __future__ import annotations
@@ -44,11 +46,27 @@ def main() -> int:
 
 def play(seed: int, number: int, options: list[str]) -> int:
     """One round: pytest's exit code. Prints the cases that it found."""
-    environment = os.environ | {"HOPYARD_EXPLORE_ROUND": str(number), "HOPYARD_EXPLORE_SEED": str(seed), "PYTHONHASHSEED": "random"}
+    environment = os.environ | {
+        "HOPYARD_EXPLORE_ROUND": str(number),
+        "HOPYARD_EXPLORE_SEED": str(seed),
+        "PYTHONHASHSEED": "random",
+    }
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = ["-m", "pytest", "-q", "-n", "auto", "--maxprocesses", "4", f"--hypothesis-seed={seed}", f"--junitxml={report}"]
-        code = subprocess.run([sys.executable, *words, *options], cwd=ROOT, env=environment, check=False).returncode
+        words = [
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "auto",
+            "--maxprocesses",
+            "4",
+            f"--hypothesis-seed={seed}",
+            f"--junitxml={report}",
+        ]
+        code = subprocess.run(
+            [sys.executable, *words, *options], cwd=ROOT, env=environment, check=False
+        ).returncode
         if code == NO_TESTS:
             print("no law is among these tests")
         elif code and report.exists():
@@ -62,7 +80,10 @@ def findings(report: Path, seed: int, number: int) -> Iterator[str]:
         for failure in [*case.iter("failure"), *case.iter("error")]:
             text = re.sub(r"^E {0,7}", "", failure.text or "", flags=re.M)
             yield f"\n== {case.get('classname', '')}.{case.get('name', '')}"
-            yield from (f"add above its @given:   @example({without_notes(m['arguments'])})" for m in EXAMPLE.finditer(text))
+            yield from (
+                f"add above its @given:   @example({without_notes(m['arguments'])})"
+                for m in EXAMPLE.finditer(text)
+            )
             yield from (f"add as a test of its own:\n{found}" for found in MACHINE.findall(text))
             yield from (f"or, until it is mended:  {found}" for found in BLOB.findall(text))
             if not EXAMPLE.search(text) and not MACHINE.search(text):

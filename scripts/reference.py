@@ -1,6 +1,9 @@
-"""Write the references that are made from the program itself: docs/cli.md and docs/openapi.json (`make reference`).
+"""Write the references that are made from the program itself: docs/cli.md and docs/openapi.json (`make
+reference`).
 
-    python scripts/reference.py [--check]      --check changes nothing and fails where a file is not as it would be written
+python scripts/reference.py [--check]
+
+--check changes nothing and fails where a file is not as it would be written.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ def commands(at: click.Context) -> Iterator[click.Context]:
 def cli_reference() -> str:
     from hopyard.cli.main import hop
 
-    top = click.Context(hop, info_name="hop", terminal_width=100, help_option_names=hop.context_settings["help_option_names"])
+    top = click.Context(
+        hop, info_name="hop", terminal_width=100, help_option_names=hop.context_settings["help_option_names"]
+    )
     parts = [HEAD, "```text\n" + top.get_help() + "\n```\n"]
     for context in commands(top):
         level = "##" if context.parent is top else "###"
@@ -62,7 +67,8 @@ def openapi() -> str:
 
 
 def main(check: bool) -> int:
-    os.environ.setdefault("HOPYARD_HOME", os.devnull)  # no default in a help text may come from this machine's home
+    # no default in a help text may come from this machine's home
+    os.environ.setdefault("HOPYARD_HOME", os.devnull)
     stale = []
     for name, text in (("cli.md", cli_reference()), ("openapi.json", openapi())):
         file = DOCS / name
@@ -71,7 +77,10 @@ def main(check: bool) -> int:
             if not check:
                 file.write_text(text)
     if stale and check:
-        print(f"error: docs/{', docs/'.join(stale)} are not what the program says\nhint: make reference", file=sys.stderr)
+        print(
+            f"error: docs/{', docs/'.join(stale)} are not what the program says\nhint: make reference",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -1,4 +1,5 @@
-"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, and the table of the API's addresses."""
+"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, and the table of the API's
+addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +34,14 @@ def api_table(file: Path) -> str:
         name = path.removeprefix("/api/v1").strip("/").partition("/")[0] or "/"
         for method in METHODS:
             if method in methods:
-                summary = str(methods[method].get("summary") or methods[method].get("description") or "").replace("|", "\\|").split("\n")[0]
+                summary = (
+                    str(methods[method].get("summary") or methods[method].get("description") or "")
+                    .replace("|", "\\|")
+                    .split("\n")[0]
+                )
                 groups.setdefault(name, []).append(f"| `{method.upper()}` | `{path}` | {summary} |")
-    parts = [f"## {name}\n\n| method | path | |\n|---|---|---|\n" + "\n".join(rows) + "\n" for name, rows in groups.items()]
+    parts = [
+        f"## {name}\n\n| method | path | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+        for name, rows in groups.items()
+    ]
     return "\n".join(parts)

@@ -1,4 +1,5 @@
-"""For all tests: nobody's real home folder is touched, no process is left behind, and no test is judged by the clock."""
+"""For all tests: nobody's real home folder is touched, no process is left behind, and no test is judged by
+the clock."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import pytest
 
 from tests import exploring
 
-# A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the developer's.
+# A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the
+# developer's.
 os.environ["HOPYARD_HOME"] = "/proc/set-HOPYARD_HOME-below-tmp_path"
 exploring.load_profile()
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
@@ -28,7 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Ends what tests left running, and says so as an error. Told by the temporary folder in its arguments or environment."""
+    """Ends what tests left running, and says so as an error.
+    Told by the temporary folder in its arguments or environment."""
     base = tmp_path_factory.getbasetemp()
     yield
     _, alive = psutil.wait_procs(_using(base), timeout=15)
@@ -44,7 +47,9 @@ def _using(base: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             homes = [process.environ().get(name, "") for name in ("HOPYARD_HOME", "HOPYARD_REPLICA_DIR")]
-            if process.pid != os.getpid() and (any(mark in home for home in homes) or any(mark in word for word in process.cmdline())):
+            if process.pid != os.getpid() and (
+                any(mark in home for home in homes) or any(mark in word for word in process.cmdline())
+            ):
                 found.append(process)
         except psutil.Error:
             continue

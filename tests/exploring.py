@@ -1,4 +1,5 @@
-"""What `make explore` changes in the suite: the laws alone, with seeds by chance, more examples and larger worlds each round.
+"""What `make explore` changes in the suite: the laws alone, with seeds by chance, more examples and larger
+worlds each round.
 
 Without it every function returns what stands in the test, and Hypothesis draws the same examples each time.
 """
@@ -17,10 +18,20 @@ seeded = pytest.mark.seeded
 
 
 def load_profile() -> None:
-    """Before any test module is imported: what its `settings` leave open is taken from the profile of that moment."""
+    """Before any test module is imported: what its `settings` leave open is taken from the profile of that
+    moment."""
     slow = [HealthCheck.too_slow]
-    settings.register_profile("fixed", deadline=None, suppress_health_check=slow, derandomize=True, print_blob=True)
-    settings.register_profile("explore", deadline=None, suppress_health_check=slow, derandomize=False, database=None, print_blob=True)
+    settings.register_profile(
+        "fixed", deadline=None, suppress_health_check=slow, derandomize=True, print_blob=True
+    )
+    settings.register_profile(
+        "explore",
+        deadline=None,
+        suppress_health_check=slow,
+        derandomize=False,
+        database=None,
+        print_blob=True,
+    )
     settings.load_profile("explore" if ROUND else "fixed")
 
 
@@ -64,4 +75,10 @@ def _grow(item: pytest.Item, grown: set[object]) -> None:
 
 def _larger(before: settings) -> settings:
     steps = before.stateful_step_count * ROUND
-    return settings(before, max_examples=before.max_examples * ROUND, stateful_step_count=steps, derandomize=False, database=None)
+    return settings(
+        before,
+        max_examples=before.max_examples * ROUND,
+        stateful_step_count=steps,
+        derandomize=False,
+        database=None,
+    )

@@ -1,1 +1,2 @@
-"""The programs that Hopyard is measured against. They live in an environment of their own, never in Hopyard's."""
+"""The programs that Hopyard is measured against. They live in an environment of their own, never in
+Hopyard's."""

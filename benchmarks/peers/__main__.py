@@ -1,4 +1,5 @@
-"""`python -m benchmarks.peers install VENV` makes the peers' environment; `… show` says which peers are found."""
+"""`python -m benchmarks.peers install VENV` makes the peers' environment; `… show` says which peers are
+found."""
 
 from __future__ import annotations
 
@@ -30,8 +31,14 @@ def install(venv: Path, also: Sequence[str] = ()) -> None:
         environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
     python = venv / "bin" / "python"
     if not python.exists():
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True, env=environment)
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *requirements(), *also], check=True, env=environment)
+        subprocess.run(
+            [uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True, env=environment
+        )
+    subprocess.run(
+        [uv, "pip", "install", "--quiet", "--python", str(python), *requirements(), *also],
+        check=True,
+        env=environment,
+    )
     print(f"the peers are in {venv}; now: export {PEERS_VARIABLE}={venv.absolute()}")
 
 
@@ -49,7 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, dest="command")
     making = commands.add_parser("install")
     making.add_argument("venv", type=Path)
-    making.add_argument("--also", nargs="+", default=[], metavar="PACKAGE", help="for mop_study: 'ray[tune]' and the torch that Hopyard's environment has")
+    making.add_argument(
+        "--also",
+        nargs="+",
+        default=[],
+        metavar="PACKAGE",
+        help="for mop_study: 'ray[tune]' and the torch that Hopyard's environment has",
+    )
     commands.add_parser("show").add_argument("--peer-python")
     options = parser.parse_args(argv)
     if options.command == "install":

@@ -12,7 +12,8 @@ from benchmarks.peers.find import PeerPython
 
 @dataclass(frozen=True, slots=True)
 class DvcRepository:
-    """Everything of it, its caches and its settings too, is below one folder: nothing of the user's is read or filled."""
+    """Everything of it, its caches and its settings too, is below one folder: nothing of the user's is read
+    or filled."""
 
     root: Path
     folder: Path
@@ -38,7 +39,16 @@ class DvcRepository:
     def clone(self, target: Path) -> DvcRepository:
         """As somebody else has it who has just cloned it: no data, no cache."""
         self._git("add", "--all")
-        self._git("-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--message", "data")
+        self._git(
+            "-c",
+            "user.name=bench",
+            "-c",
+            "user.email=bench@localhost",
+            "commit",
+            "--quiet",
+            "--message",
+            "data",
+        )
         self._git("clone", "--quiet", str(self.root), str(target))
         cloned = DvcRepository(target, self.folder, self.peers)
         cloned._dvc("config", "--local", "core.site_cache_dir", str(self.folder / "site-of-the-clone"))
@@ -49,25 +59,37 @@ class DvcRepository:
 
     def _dvc(self, *words: str) -> str:
         environment = {**os.environ, "DVC_NO_ANALYTICS": "1"}
-        environment["DVC_GLOBAL_CONFIG_DIR"] = environment["DVC_SYSTEM_CONFIG_DIR"] = str(self.folder / "settings")
+        environment["DVC_GLOBAL_CONFIG_DIR"] = environment["DVC_SYSTEM_CONFIG_DIR"] = str(
+            self.folder / "settings"
+        )
         return self._run([str(self.peers.command("dvc")), *words], environment)
 
     def _git(self, *words: str) -> str:
         return self._run(["git", *words], dict(os.environ))
 
     def _run(self, command: list[str], environment: dict[str, str]) -> str:
-        done = subprocess.run(command, cwd=self.root if self.root.exists() else self.folder, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            cwd=self.root if self.root.exists() else self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-2000:]}")
         return done.stdout
 
 
 def cache_types(folder: Path, peers: PeerPython) -> str:
-    """The kinds of links that DVC finds possible on this file system (`dvc version`); without reflinks it copies."""
+    """The kinds of links that DVC finds possible on this file system (`dvc version`); without reflinks it
+    copies."""
     place = folder / "types"
     place.mkdir()
     repository = DvcRepository.create(place, peers)
     (repository.root / "data").write_text("DVC tells only once it has a cache")
     repository._dvc("add", "--quiet", "data")
     lines = repository._dvc("version").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Cache types:")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("Cache types:")), "unknown"
+    )

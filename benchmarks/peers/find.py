@@ -24,10 +24,12 @@ class PeerPython:
     def versions(self, *names: str) -> dict[str, str]:
         """Those of the packages that are there, with their versions."""
         program = (
-            "import importlib.metadata as m, json, sys\nfound = {}\nfor n in sys.argv[1:]:\n try: found[n] = m.version(n)\n"
-            " except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
+            "import importlib.metadata as m, json, sys\nfound = {}\nfor n in sys.argv[1:]:\n"
+            " try: found[n] = m.version(n)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
         )
-        told = subprocess.run([self.executable, "-c", program, *names], check=True, capture_output=True, text=True)
+        told = subprocess.run(
+            [self.executable, "-c", program, *names], check=True, capture_output=True, text=True
+        )
         return dict(json.loads(told.stdout))
 
 
@@ -40,5 +42,8 @@ def find_peers(given: str | None) -> PeerPython | None:
     if path.is_dir():
         path = path / "bin" / "python"
     if not os.access(path, os.X_OK):
-        raise SystemExit(f"error: {path} is not an interpreter\nhint: make it with `python -m benchmarks.peers install VENV`")
+        raise SystemExit(
+            f"error: {path} is not an interpreter\nhint: make it with `python -m benchmarks.peers "
+            "install VENV`"
+        )
     return PeerPython(path)

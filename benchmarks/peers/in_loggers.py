@@ -1,4 +1,5 @@
-"""Runs in the peers' environment: `in_loggers.py PEER FOLDER CALLS POINTS HISTORY` logs, and says what it took as JSON."""
+"""Runs in the peers' environment: `in_loggers.py PEER FOLDER CALLS POINTS HISTORY` logs, and says what it
+took as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def tensorboardx(folder: Path, calls: int, points: int, history: int) -> dict[st
         writer.add_scalar("rate", 0.5, i)
 
     writer = SummaryWriter(str(folder / "calls"))
-    found = {"one": timed(calls, lambda i: writer.add_scalar("one", 0.5, i)), "three": timed(calls, lambda i: three(writer, i))}
+    found = {
+        "one": timed(calls, lambda i: writer.add_scalar("one", 0.5, i)),
+        "three": timed(calls, lambda i: three(writer, i)),
+    }
     writer.close()
     writer = SummaryWriter(str(folder / "points"))
     started = time.perf_counter()
@@ -85,7 +89,9 @@ def mlflow(folder: Path, calls: int, points: int, history: int) -> dict[str, flo
     with peer.start_run() as run:
         few = max(20, calls // 10)  # a call is a commit of its own: milliseconds
         found = {"one": timed(few, lambda i: peer.log_metric("one", 0.5, step=i))}
-        found["three"] = timed(few, lambda i: peer.log_metrics({"loss": 0.5, "accuracy": 0.5, "rate": 0.5}, step=i))
+        found["three"] = timed(
+            few, lambda i: peer.log_metrics({"loss": 0.5, "accuracy": 0.5, "rate": 0.5}, step=i)
+        )
         identity = run.info.run_id
     with peer.start_run() as run:
         started = time.perf_counter()

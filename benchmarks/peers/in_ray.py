@@ -1,4 +1,5 @@
-"""Runs in the peers' environment: submits Ray jobs as a line of JSON on stdin asks, answers with seconds on stdout."""
+"""Runs in the peers' environment: submits Ray jobs as a line of JSON on stdin asks, answers with seconds on
+stdout."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def throughput(client: JobSubmissionClient, script: str, count: int) -> float:
     while waiting:
         time.sleep(0.1)
         states = {job: client.get_job_status(job) for job in waiting}
-        bad = [f"{job}: {state}" for job, state in states.items() if state.is_terminal() and state != "SUCCEEDED"]
+        bad = [
+            f"{job}: {state}" for job, state in states.items() if state.is_terminal() and state != "SUCCEEDED"
+        ]
         if bad:
             raise RuntimeError(", ".join(bad))
         waiting = [job for job, state in states.items() if not state.is_terminal()]

@@ -1,11 +1,14 @@
-"""Trains the configurations of benchmarks.mop_study without Hopyard. `in_study.py copies ORDER`, or under torchrun `in_study.py ddp ORDER`.
+"""Trains the configurations of benchmarks.mop_study without Hopyard.
+`in_study.py copies ORDER`, or under torchrun `in_study.py ddp ORDER`.
 
-ORDER is a JSON object: networks (file), model, data (folder), epochs, seed, and for ddp configs, wide, out (file).
+ORDER is a JSON object: networks (file), model, data (folder), epochs, seed, and for ddp configs, wide, out
+(file).
 
-copies: one worker of task parallelism, with all data in its own memory. It prints `{"ready": …}` when all is imported. For each line on
-stdin, a configuration, it prints `{"ended_at", "accuracy"}`; with the first come the data.
-ddp: all configurations one after another, each on all processes: every process has its share of the rows in memory, gradients are
-averaged by DistributedDataParallel (gloo). wide: every process takes whole batches, else its part of each.
+copies: one worker of task parallelism, with all data in its own memory. It prints `{"ready": …}` when all is
+imported. For each line on stdin, a configuration, it prints `{"ended_at", "accuracy"}`; with the first come
+the data. ddp: all configurations one after another, each on all processes: every process has its share of the
+rows in memory, gradients are averaged by DistributedDataParallel (gloo). wide: every process takes whole
+batches, else its part of each.
 """
 
 from __future__ import annotations
@@ -48,9 +51,15 @@ def copies(order: dict[str, Any]) -> None:
             accuracy = right / rows
             train_s, evaluate_s = train_s + trained - clock, evaluate_s + time.perf_counter() - trained
         tell(
-            began_at=began_at, loaded_at=loaded_at, ended_at=time.time(), accuracy=accuracy, train_s=train_s, evaluate_s=evaluate_s,
-            data_bytes=data.nbytes, grown_bytes=anonymous_bytes() - at_first,
-        )  # fmt: skip
+            began_at=began_at,
+            loaded_at=loaded_at,
+            ended_at=time.time(),
+            accuracy=accuracy,
+            train_s=train_s,
+            evaluate_s=evaluate_s,
+            data_bytes=data.nbytes,
+            grown_bytes=anonymous_bytes() - at_first,
+        )
 
 
 def ddp(order: dict[str, Any]) -> None:
@@ -75,7 +84,12 @@ def ddp(order: dict[str, Any]) -> None:
         accuracies.append(float(total[0] / total[2]))
     ended_at = time.time()
     if rank == 0:
-        said = {"began_at": began_at, "ended_at": ended_at, "accuracies": accuracies, "data_bytes": data.nbytes}
+        said = {
+            "began_at": began_at,
+            "ended_at": ended_at,
+            "accuracies": accuracies,
+            "data_bytes": data.nbytes,
+        }
         Path(order["out"]).write_text(json.dumps({**said, "grown_bytes": anonymous_bytes() - at_first}))
     distributed.barrier()
     sys.stdout.flush()

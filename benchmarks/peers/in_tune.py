@@ -1,8 +1,9 @@
-"""Runs in the peers' environment: `in_tune.py ORDER` trains the configurations of benchmarks.mop_study under Ray Tune.
+"""Runs in the peers' environment: `in_tune.py ORDER` trains the configurations of benchmarks.mop_study under
+Ray Tune.
 
-As Tune is fastest: actors are used again from trial to trial, and the data lie once, in Ray's shared memory, for all of them.
-ORDER: as of in_study.py's ddp, with workers (how many trials at a time) and folder (for all that Ray writes). This folder must be on
-$PYTHONPATH, for Ray's workers.
+As Tune is fastest: actors are used again from trial to trial, and the data lie once, in Ray's shared memory,
+for all of them. ORDER: as of in_study.py's ddp, with workers (how many trials at a time) and folder (for all
+that Ray writes). This folder must be on $PYTHONPATH, for Ray's workers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         from plain_training import begin
 
         self.params = self.order["configs"][config["number"]]
-        self.model, self.optimizer = begin(self.networks, self.order["model"], self.params, self.order["seed"])
+        self.model, self.optimizer = begin(
+            self.networks, self.order["model"], self.params, self.order["seed"]
+        )
         self.rng, self.began_at = np.random.default_rng(self.order["seed"]), time.time()
         return True
 
@@ -53,14 +56,24 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 def main(order: dict[str, Any]) -> None:
     from plain_training import Data
 
-    ray.init(num_cpus=order["workers"], include_dashboard=False, _temp_dir=order["folder"], log_to_driver=False, configure_logging=False)
+    ray.init(
+        num_cpus=order["workers"],
+        include_dashboard=False,
+        _temp_dir=order["folder"],
+        log_to_driver=False,
+        configure_logging=False,
+    )
     loaded = Data.load(order["data"])
-    trainable = tune.with_parameters(Trial, data=(loaded.x, loaded.y, loaded.test_x, loaded.test_y), order=order)
+    trainable = tune.with_parameters(
+        Trial, data=(loaded.x, loaded.y, loaded.test_x, loaded.test_y), order=order
+    )
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
         param_space={"number": tune.grid_search(list(range(len(order["configs"]))))},
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", reuse_actors=True),
-        run_config=tune.RunConfig(stop={"training_iteration": order["epochs"]}, storage_path=order["folder"] + "/results", verbose=0),
+        run_config=tune.RunConfig(
+            stop={"training_iteration": order["epochs"]}, storage_path=order["folder"] + "/results", verbose=0
+        ),
     )
     results = tuner.fit()
     if results.errors:

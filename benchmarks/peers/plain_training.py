@@ -1,6 +1,8 @@
-"""Training as one writes it without a platform: PyTorch and NumPy alone, the data in memory. All peers of benchmarks.mop_study share it.
+"""Training as one writes it without a platform: PyTorch and NumPy alone, the data in memory.
+All peers of benchmarks.mop_study share it.
 
-The order of rows is drawn anew for every epoch; batches are rows of one array; pictures of bytes become floats a batch at a time.
+The order of rows is drawn anew for every epoch; batches are rows of one array; pictures of bytes become
+floats a batch at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ _EVALUATED_ROWS = 512
 
 
 def load_networks(file: str) -> ModuleType:
-    """benchmarks/study_code/networks.py, wherever it lies. What PyTorch imports with its first optimiser is imported here, not while
-    somebody trains."""
+    """benchmarks/study_code/networks.py, wherever it lies.
+    What PyTorch imports with its first optimiser is imported here, not while somebody trains."""
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])
     spec = importlib.util.spec_from_file_location("networks", file)
     assert spec is not None and spec.loader is not None
@@ -31,7 +33,8 @@ def load_networks(file: str) -> ModuleType:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is no file's: what arrays and programs made. Peak of all memory where the kernel does not tell."""
+    """Memory of this process that is no file's: what arrays and programs made.
+    Peak of all memory where the kernel does not tell."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
@@ -52,7 +55,13 @@ class Data:
     def load(cls, folder: str, *, share: tuple[int, int] = (0, 1)) -> Data:
         """share: (which, of how many): every so-many-th row, as many for each."""
         which, of = share
-        return cls(*(_read(Path(folder, part, f"{name}.npy"), which, of) for part in ("train", "test") for name in ("x", "y")))
+        return cls(
+            *(
+                _read(Path(folder, part, f"{name}.npy"), which, of)
+                for part in ("train", "test")
+                for name in ("x", "y")
+            )
+        )
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +86,9 @@ def batches(x: Any, y: Any, size: int, order: Any | None) -> Iterator[tuple[Any,
         yield inputs_of(x[rows]), torch.from_numpy(y[rows]).long()
 
 
-def train_epoch(networks: ModuleType, model: Any, optimizer: Any, data: Data, size: int, rng: np.random.Generator) -> None:
+def train_epoch(
+    networks: ModuleType, model: Any, optimizer: Any, data: Data, size: int, rng: np.random.Generator
+) -> None:
     model.train()
     for x, y in batches(data.x, data.y, size, rng.permutation(len(data.y))):
         optimizer.zero_grad(set_to_none=True)

@@ -26,8 +26,8 @@ _SETTLE_TIMEOUT_S, _SETTLE_WINDOW_S, _IDLE_CORES = 30, 0.5, 0.2
 
 @contextmanager
 def ray_head(folder: Path, peers: PeerPython | None) -> Iterator[RayHead | None]:
-    """A head on free ports with the defaults of `ray start --head`; None where there is no Ray. Ended by pid: `ray stop` would
-    end every Ray on the machine."""
+    """A head on free ports with the defaults of `ray start --head`; None where there is no Ray.
+    Ended by pid: `ray stop` would end every Ray on the machine."""
     version = peers.versions("ray") if peers else {}
     if peers is None or not version:
         yield None
@@ -36,14 +36,32 @@ def ray_head(folder: Path, peers: PeerPython | None) -> Iterator[RayHead | None]
     temporary.mkdir()
     address = f"http://127.0.0.1:{_free_port()}"
     # Ray's own authentication off: it would need a token file in the user's home.
-    settings = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": address, "RAY_COLOR_PREFIX": "0"}
+    settings = {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": address,
+        "RAY_COLOR_PREFIX": "0",
+    }
     environment = {**os.environ, **settings}
     environment.pop("RAY_ADDRESS")
-    command: list[Any] = [peers.command("ray"), "start", "--head", "--block", "--port=0", f"--ray-client-server-port={_free_port()}"]
-    command += ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={address.rpartition(':')[2]}"]
+    command: list[Any] = [
+        peers.command("ray"),
+        "start",
+        "--head",
+        "--block",
+        "--port=0",
+        f"--ray-client-server-port={_free_port()}",
+    ]
+    command += [
+        "--include-dashboard=true",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={address.rpartition(':')[2]}",
+    ]
     command += ["--disable-usage-stats", f"--temp-dir={temporary}"]
     with (folder / "ray.log").open("wb") as log:
-        head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        head = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     driver = None
     try:
         _wait_ready(address, head, folder / "ray.log")
@@ -78,8 +96,19 @@ class RayHead:
         """From the start of `ray job submit` to the script's line on its stdout."""
         from benchmarks.local_server import first_line
 
-        command = [self.peers.command("ray"), "job", "submit", "--address", self.address, "--", str(self.peers.executable), str(script)]
-        seconds = first_line([str(word) for word in command], line.encode(), cwd=script.parent, env=self.environment)
+        command = [
+            self.peers.command("ray"),
+            "job",
+            "submit",
+            "--address",
+            self.address,
+            "--",
+            str(self.peers.executable),
+            str(script),
+        ]
+        seconds = first_line(
+            [str(word) for word in command], line.encode(), cwd=script.parent, env=self.environment
+        )
         self._settle()
         return seconds
 
@@ -136,7 +165,8 @@ def _wait_ready(address: str, head: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def end_session(head: subprocess.Popen[bytes]) -> None:
-    """End it, which began a session of its own, and all that it started: the processes of its session and their descendants."""
+    """End it, which began a session of its own, and all that it started: the processes of its session and
+    their descendants."""
     mine = {p.pid: p for p in psutil.process_iter() if _session(p.pid) == head.pid}
     for process in list(mine.values()):
         try:

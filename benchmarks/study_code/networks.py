@@ -1,4 +1,5 @@
-"""The two models of benchmarks.mop_study, as every side trains them: nothing here knows of Hopyard. A config is a mapping of parameters."""
+"""The two models of benchmarks.mop_study, as every side trains them: nothing here knows of Hopyard.
+A config is a mapping of parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def digits_model(config: Mapping[str, Any]) -> nn.Module:
 def table_model(config: Mapping[str, Any]) -> nn.Module:
     """A perceptron on 256 columns, two classes."""
     wide = config["width"]
-    return nn.Sequential(nn.Linear(256, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 2))
+    return nn.Sequential(
+        nn.Linear(256, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 2)
+    )
 
 
 def optimizer(parameters: Any, config: Mapping[str, Any]) -> torch.optim.Optimizer:

@@ -1,4 +1,5 @@
-"""What the studies of benchmarks.mop_study train: the same networks as its peers, and what the process holds in memory told as metrics."""
+"""What the studies of benchmarks.mop_study train: the same networks as its peers, and what the process holds
+in memory told as metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import hopyard as hop
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is no file's: what arrays and programs made. Peak of all memory where the kernel does not tell."""
+    """Memory of this process that is no file's: what arrays and programs made.
+    Peak of all memory where the kernel does not tell."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
@@ -22,11 +24,15 @@ def anonymous_bytes() -> int:
 
 
 class Measured(hop.TorchTrainable):
-    """data_bytes: of all partitions that this process has in memory. grown_bytes: its anonymous memory since all was imported."""
+    """data_bytes: of all partitions that this process has in memory.
+    grown_bytes: its anonymous memory since all was imported."""
 
     def __init__(self, model: Any) -> None:
-        networks.optimizer([torch.zeros(1, requires_grad=True)], {"lr": 0.1})  # PyTorch imports a lot with its first one
-        super().__init__(model=model, optimizer=networks.optimizer, loss=networks.loss, metrics={"val_acc": "accuracy"})
+        # PyTorch imports a lot with its first one
+        networks.optimizer([torch.zeros(1, requires_grad=True)], {"lr": 0.1})
+        super().__init__(
+            model=model, optimizer=networks.optimizer, loss=networks.loss, metrics={"val_acc": "accuracy"}
+        )
         self._partitions: dict[tuple[str, int], Any] = {}
         self._at_first = anonymous_bytes()
 
@@ -37,7 +43,11 @@ class Measured(hop.TorchTrainable):
     def evaluate(self, state: Any, partition: Any, config: Any) -> dict[str, float]:
         self._partitions[partition.kind, partition.index] = partition
         held = {"data_bytes": sum(each.bytes_loaded for each in self._partitions.values())}
-        return {**super().evaluate(state, partition, config), **held, "grown_bytes": anonymous_bytes() - self._at_first}
+        return {
+            **super().evaluate(state, partition, config),
+            **held,
+            "grown_bytes": anonymous_bytes() - self._at_first,
+        }
 
 
 digits = Measured(networks.digits_model)

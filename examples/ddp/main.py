@@ -2,7 +2,8 @@
 
     hop run --replicas 2 --cpus 1 examples/ddp/main.py -d mnist
 
-Hopyard sets the variables that torchrun would set, so `torchrun --nproc-per-node 2 examples/ddp/main.py` works as well.
+Hopyard sets the variables that torchrun would set, so `torchrun --nproc-per-node 2 examples/ddp/main.py`
+works as well.
 """
 
 import os
@@ -25,12 +26,18 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset]:
     folder = hop.dataset_path(name)
     images = torch.from_numpy(np.load(folder / "images.npy")).float().div(255).flatten(1)
     labels = torch.from_numpy(np.load(folder / "labels.npy")).long()
-    return TensorDataset(images[:-VALIDATION], labels[:-VALIDATION]), TensorDataset(images[-VALIDATION:], labels[-VALIDATION:])
+    return TensorDataset(images[:-VALIDATION], labels[:-VALIDATION]), TensorDataset(
+        images[-VALIDATION:], labels[-VALIDATION:]
+    )
 
 
 def main() -> None:
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()) if cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        if cuda
+        else torch.device("cpu")
+    )
     dist.init_process_group("nccl" if cuda else "gloo")
     train(device)
     dist.barrier()  # nobody leaves while another still needs him
@@ -64,7 +71,10 @@ def train(device: torch.device) -> None:
         if rank == 0:
             accuracy = evaluate(model, validation, device)
             hop.log(train_loss=mean / world, val_acc=accuracy, step=epoch)
-            print(f"epoch {epoch + 1}/{p.epochs}  train loss {mean.item() / world:.4f}  validation {accuracy:.1%}")
+            print(
+                f"epoch {epoch + 1}/{p.epochs}  train loss {mean.item() / world:.4f}  validation "
+                f"{accuracy:.1%}"
+            )
     if rank == 0:
         hop.summary(val_acc=evaluate(model, validation, device))
 

@@ -52,11 +52,16 @@ def main() -> None:
     torch.manual_seed(p.seed)
     torch.set_num_threads(1)  # in a network this small, several threads mostly wait for each other
     images, labels = load("mnist")
-    train, validation = (images[:-VALIDATION], labels[:-VALIDATION]), (images[-VALIDATION:], labels[-VALIDATION:])
+    train, validation = (
+        (images[:-VALIDATION], labels[:-VALIDATION]),
+        (images[-VALIDATION:], labels[-VALIDATION:]),
+    )
 
     model = Digits()
     optimizer = torch.optim.AdamW(model.parameters(), lr=p.lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, p.lr * 2, epochs=p.epochs, steps_per_epoch=-(-len(train[0]) // p.batch_size))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, p.lr * 2, epochs=p.epochs, steps_per_epoch=-(-len(train[0]) // p.batch_size)
+    )
 
     @torch.no_grad()
     def predict(image: Tensor) -> Tensor:
@@ -78,7 +83,10 @@ def main() -> None:
         train_loss = sum(losses) / len(losses)
         loss_now, accuracy = evaluate(model, *validation)
         hop.log(train_loss=train_loss, val_loss=loss_now, val_acc=accuracy, step=epoch)
-        print(f"epoch {epoch + 1}/{p.epochs}  train loss {train_loss:.4f}  validation {loss_now:.4f}, {accuracy:.1%}  {time.perf_counter() - began:.1f} s")
+        print(
+            f"epoch {epoch + 1}/{p.epochs}  train loss {train_loss:.4f}  validation {loss_now:.4f}, "
+            f"{accuracy:.1%}  {time.perf_counter() - began:.1f} s"
+        )
     hop.summary(val_acc=evaluate(model, *validation)[1])
 
 

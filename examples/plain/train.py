@@ -1,7 +1,8 @@
-"""A script that knows nothing of Hopyard: `hop run examples/plain/train.py -- --steps 200` tracks it all the same.
+"""A script that knows nothing of Hopyard: `hop run examples/plain/train.py -- --steps 200` tracks it all the
+same.
 
-It fits a line by gradient descent, draws a progress bar with carriage returns, and writes TensorBoard files where the
-package `tensorboardX` is installed; Hopyard turns those into metrics.
+It fits a line by gradient descent, draws a progress bar with carriage returns, and writes TensorBoard files
+where the package `tensorboardX` is installed; Hopyard turns those into metrics.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A small convolutional network on 5,000 MNIST digits, for a search by model hopper parallelism.
 
-    hop search examples/search/digits.yaml
+hop search examples/search/digits.yaml
 """
 
 import torch
@@ -15,7 +15,13 @@ def network(config):
     return nn.Sequential(
         *(nn.Conv2d(1, wide, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(wide, 2 * wide, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Dropout(config.dropout), nn.Linear(2 * wide * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10)),
+        *(
+            nn.Flatten(),
+            nn.Dropout(config.dropout),
+            nn.Linear(2 * wide * 7 * 7, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Write a table of 100 columns of floats and a label as Parquet files: 400 MB for each million rows.
 
-    python examples/search/make_table.py FOLDER [ROWS]
+python examples/search/make_table.py FOLDER [ROWS]
 """
 
 import sys
@@ -18,10 +18,14 @@ def main(folder: Path, rows: int) -> None:
     weights = draws.normal(size=(COLUMNS, 2))
     folder.mkdir(parents=True)
     for number in range(FILES):
-        x = draws.normal(size=(rows * (number + 1) // FILES - rows * number // FILES, COLUMNS)).astype(np.float32)
+        x = draws.normal(size=(rows * (number + 1) // FILES - rows * number // FILES, COLUMNS)).astype(
+            np.float32
+        )
         label = (np.tanh(x @ weights).sum(1) + draws.normal(scale=0.3, size=len(x)) > 0).astype(np.int64)
         columns = {f"c{at}": x[:, at] for at in range(COLUMNS)}
-        parquet.write_table(pa.table({**columns, "label": label}), folder / f"part{number}.parquet", row_group_size=50_000)
+        parquet.write_table(
+            pa.table({**columns, "label": label}), folder / f"part{number}.parquet", row_group_size=50_000
+        )
 
 
 if __name__ == "__main__":

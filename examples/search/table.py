@@ -3,8 +3,8 @@
     python examples/search/make_table.py table && hop dataset push table table
     hop search examples/search/table.yaml
 
-The state is whatever the functions return: here a dictionary that holds a module and its optimiser. The random numbers that it
-draws from hop along with it, so the order of batches is as repeatable as the rest.
+The state is whatever the functions return: here a dictionary that holds a module and its optimiser. The
+random numbers that it draws from hop along with it, so the order of batches is as repeatable as the rest.
 """
 
 import torch
@@ -13,8 +13,17 @@ from torch.nn import functional as F
 
 
 def init(config):
-    model = nn.Sequential(nn.Linear(len(COLUMNS), config.width), nn.ReLU(), nn.Linear(config.width, config.width), nn.ReLU(), nn.Linear(config.width, 2))
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum)}
+    model = nn.Sequential(
+        nn.Linear(len(COLUMNS), config.width),
+        nn.ReLU(),
+        nn.Linear(config.width, config.width),
+        nn.ReLU(),
+        nn.Linear(config.width, 2),
+    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum),
+    }
 
 
 def train(state, partition, config):
@@ -31,7 +40,10 @@ def train(state, partition, config):
 def evaluate(state, partition, config):
     data = partition.view(x=COLUMNS, y="label")
     scores, labels = state["model"].eval()(torch.from_numpy(data["x"])), torch.from_numpy(data["y"])
-    return {"loss": F.cross_entropy(scores, labels).item(), "val_acc": (scores.argmax(1) == labels).float().mean().item()}
+    return {
+        "loss": F.cross_entropy(scores, labels).item(),
+        "val_acc": (scores.argmax(1) == labels).float().mean().item(),
+    }
 
 
 COLUMNS = tuple(f"c{number}" for number in range(100))

@@ -2,7 +2,8 @@
 
     import hopyard as hop
 
-What a script uses is listed in `__all__` and loaded when it is first asked for, so that the import itself costs nothing.
+What a script uses is listed in `__all__` and loaded when it is first asked for, so that the import itself
+costs nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +28,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "KerasTrainable", "Study", "TorchTrainable", "bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "search", "study", "summary",
-]  # fmt: skip
+    "KerasTrainable",
+    "Study",
+    "TorchTrainable",
+    "bind",
+    "dataset_path",
+    "load",
+    "log",
+    "loop",
+    "params",
+    "run",
+    "save",
+    "search",
+    "study",
+    "summary",
+]
 _ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
     "Study": "hopyard.pystudy",
     "search": "hopyard.pystudy",

@@ -82,19 +82,26 @@ SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
 PRESENCE_S = 1.0  # between two looks whether the server can still be found
 SECRET_BYTES = 32
-CLOSED_AT_ONCE = 10_000  # files of an old home whose modes are mended before the server answers; the others meanwhile
+# files of an old home whose modes are mended before the server answers; the others meanwhile
+CLOSED_AT_ONCE = 10_000
 FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
 log = logging.getLogger("hopyard.app")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to end; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hopyard.app", description="Serve one Hopyard home folder.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hopyard.app", description="Serve one Hopyard home folder."
+    )
     parser.add_argument("--home", type=Path, help="the home folder (default: $HOPYARD_HOME, or ~/.hopyard)")
-    parser.add_argument("--port", type=int, help="the port on loopback (default: the last one, or one that is free)")
+    parser.add_argument(
+        "--port", type=int, help="the port on loopback (default: the last one, or one that is free)"
+    )
     given = parser.parse_args(arguments)
     home = Home(given.home.expanduser().absolute()) if given.home else Home.default()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     raise_limit()
     give_memory_back()
     look_briefly()
@@ -111,13 +118,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reserves = make_reserves(home)
         listening, warning = bind(home, settings, given.port)
         with listening:
-            uvloop.run(serve(home, settings, listening, reserves, warning=warning, scripts_umask=scripts_umask, entries=entries))
+            uvloop.run(
+                serve(
+                    home,
+                    settings,
+                    listening,
+                    reserves,
+                    warning=warning,
+                    scripts_umask=scripts_umask,
+                    entries=entries,
+                )
+            )
     except (HopyardError, OSError, ExceptionGroup) as failed:
         error = failed
         while isinstance(error, ExceptionGroup):  # of the loops, the first that fails ends the others
             error = error.exceptions[0]
         if is_disk_full(error):
-            error = StorageFull(f"no space left on the disk of {home.root}", hints=("free some: the server needs a few hundred kilobytes to start",))
+            error = StorageFull(
+                f"no space left on the disk of {home.root}",
+                hints=("free some: the server needs a few hundred kilobytes to start",),
+            )
         if not isinstance(error, (HopyardError, OSError)):
             raise
         say("\n".join([f"error: {error}", *(f"hint: {hint}" for hint in getattr(error, "hints", ()))]))
@@ -132,13 +152,14 @@ def say(text: str) -> None:
 
 
 def give_memory_back() -> None:
-    """Large freed blocks go back to the system: streams come in pieces of megabytes, and without this an idle server keeps the
-    memory of its busiest moment."""
+    """Large freed blocks go back to the system: streams come in pieces of megabytes, and without this an idle
+    server keeps the memory of its busiest moment."""
     set_allocator(mmap_bytes=256 * 1024, arenas=2)
 
 
 def take_lock(home: Home) -> int | None:
-    """Hold `server.lock` as long as this process lives, and write its number there; None when another one holds it."""
+    """Hold `server.lock` as long as this process lives, and write its number there; None when another one
+    holds it."""
     descriptor = open_file(home.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,14 +172,16 @@ def take_lock(home: Home) -> int | None:
 
 
 def bind(home: Home, settings: Settings, port: int | None) -> tuple[socket.socket, str]:
-    """A listening socket on loopback, and what its owner must know of it. A port that was asked for must be free; that of the last time is
-    only preferred."""
+    """A listening socket on loopback, and what its owner must know of it.
+    A port that was asked for must be free; that of the last time is only preferred."""
     wanted = port if port is not None else settings.server.port
     if wanted:
         try:
             return _listen(wanted), ""
         except OSError as taken:
-            hint = f"end what listens there, or name another one: `server: {{port: …}}` in {home.settings_file}"
+            hint = (
+                f"end what listens there, or name another one: `server: {{port: …}}` in {home.settings_file}"
+            )
             raise SpecError(f"port {wanted} cannot be used: {taken.strerror}", hints=(hint,)) from taken
     before = port_of((home.read_server() or {}).get("url"))
     try:
@@ -168,8 +191,9 @@ def bind(home: Home, settings: Settings, port: int | None) -> tuple[socket.socke
     uid = listener_of(before)
     holder = "another program" if uid is None else f"a program of {user_name(uid)} (uid {uid})"
     return found, (
-        f"port {before}, where the last server of this home was, is taken by {holder}; this one listens on port {found.getsockname()[1]}. "
-        f"Users who still connect to port {before} send their tokens to that program: notify them, and end it or set `server: {{port: …}}` in config.yaml"
+        f"port {before}, where the last server of this home was, is taken by {holder}; this one listens on "
+        f"port {found.getsockname()[1]}. Users who still connect to port {before} send their tokens to "
+        f"that program: notify them, and end it or set `server: {{port: …}}` in config.yaml"
     )
 
 
@@ -189,8 +213,18 @@ def _listen(port: int) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """uvicorn without its ten wake-ups a second and its own idea of signals."""
 
-    def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event, *, settings: ServerSettings, leave: Callable[[], None]) -> None:
-        connections, local = (Connections(settings.limits, descriptors=count_allowed(), local=local) for local in (False, True))
+    def __init__(
+        self,
+        app: ASGIApp,
+        parts: Parts,
+        end: asyncio.Event,
+        *,
+        settings: ServerSettings,
+        leave: Callable[[], None],
+    ) -> None:
+        connections, local = (
+            Connections(settings.limits, descriptors=count_allowed(), local=local) for local in (False, True)
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -219,7 +253,9 @@ class HttpServer(uvicorn.Server):
         def protocol() -> asyncio.Protocol:
             return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
 
-        self.servers.append(await asyncio.get_running_loop().create_unix_server(lambda: OwnersOnly(protocol), sock=listening))
+        self.servers.append(
+            await asyncio.get_running_loop().create_unix_server(lambda: OwnersOnly(protocol), sock=listening)
+        )
 
     async def main_loop(self) -> None:
         self.server_state.default_headers = self.config.encoded_headers
@@ -233,7 +269,8 @@ class HttpServer(uvicorn.Server):
 
 
 def make_reserves(home: Home) -> Reserves:
-    """Disk space that is given up for what must be possible on a full disk. On one that is full already, for this start."""
+    """Disk space that is given up for what must be possible on a full disk.
+    On one that is full already, for this start."""
     folders = (home.root, home.streams, home.attempts)
     reserves = Reserves([home.root, *(folder for folder in folders if folder.exists())])
     reserves.ease()
@@ -242,10 +279,21 @@ def make_reserves(home: Home) -> Reserves:
     return Reserves(folders)
 
 
-async def serve(home: Home, settings: Settings, listening: socket.socket, reserves: Reserves, *, warning: str, scripts_umask: int, entries: Iterator[str]) -> None:
-    """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything. Runs go on without us.
+async def serve(
+    home: Home,
+    settings: Settings,
+    listening: socket.socket,
+    reserves: Reserves,
+    *,
+    warning: str,
+    scripts_umask: int,
+    entries: Iterator[str],
+) -> None:
+    """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything.
+    Runs go on without us.
 
-    warning: what the owner must know. scripts_umask: of the runs' scripts. entries: what is left to do of `Home.close_entries`, done beside the serving.
+    warning: what the owner must know. scripts_umask: of the runs' scripts. entries: what is left to do of
+    `Home.close_entries`, done beside the serving.
     """
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -254,7 +302,9 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
     url = f"http://{HOST}:{listening.getsockname()[1]}"
     clock, started_at = SystemClock(), datetime.now(UTC)
     async with AsyncExitStack() as closing:
-        database = Database.open(settings.database or home.database, make_room=lambda: reserves.release(home.root))
+        database = Database.open(
+            settings.database or home.database, make_room=lambda: reserves.release(home.root)
+        )
         closing.push_async_callback(database.close)
         database.warm()
         blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
@@ -284,7 +334,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             await check_node_free(home, cluster, engine)
         unswept = await other_database(home, access)
         await check_live_runs(home, cluster, engine, clock.now(), other=bool(unswept))
-        identity = await ensure_identity(home, access)  # from here on, the server is not refused: it may leave something in the database
+        # from here on, the server is not refused: it may leave something in the database
+        identity = await ensure_identity(home, access)
         await ensure_token(home, access, identity.owner, mark, now=clock.now())
         parts = await assemble(
             runs=SqlRunStore(database),
@@ -315,7 +366,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             server_key=server_key,
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
-            holder=f"{socket.gethostname()} {mark}",  # the lock on the home says that an earlier one has ended
+            # the lock on the home says that an earlier one has ended
+            holder=f"{socket.gethostname()} {mark}",
         )
         closing.push_async_callback(parts.tokens.close)
         closing.push_async_callback(parts.ingest.close)
@@ -325,17 +377,43 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
             home.restored_file.unlink()
         presence = Presence(home, url, started_at, warning, reserves)
-        server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=presence.leave)
+        server = HttpServer(
+            create_api(parts, settings.server.limits),
+            parts,
+            end,
+            settings=settings.server,
+            leave=presence.leave,
+        )
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
             keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
-            audit, removal = keep_audit(parts.audit, clock, keep=keep), asyncio.to_thread(exhaust, entries, end.is_set)
-            sweeping = () if unswept else (parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept))
-            background = [parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()]
+            audit, removal = (
+                keep_audit(parts.audit, clock, keep=keep),
+                asyncio.to_thread(exhaust, entries, end.is_set),
+            )
+            sweeping = (
+                ()
+                if unswept
+                else (parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept))
+            )
+            background = [
+                parts.controller.run(),
+                *sweeping,
+                look_at_everything(clock),
+                audit,
+                removal,
+                reserves.run(),
+            ]
             if settings.database is not None:
                 own_url = settings.server.url or url
-                background.append(keep_heartbeat(cluster, clock, server=lambda at: KnownServer(name, place(home), at, own_url, server_key)))
+                background.append(
+                    keep_heartbeat(
+                        cluster,
+                        clock,
+                        server=lambda at: KnownServer(name, place(home), at, own_url, server_key),
+                    )
+                )
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):
@@ -356,7 +434,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
 
 
 def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
-    """Goes through `entries` to their end, or until the server has ended. What fails there does not end the server."""
+    """Goes through `entries` to their end, or until the server has ended.
+    What fails there does not end the server."""
     try:
         for _ in entries:
             if ended():
@@ -367,7 +446,13 @@ def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
 
 def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:
     """What the settings say of this machine, in the engine's words."""
-    gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or UNNAMED_GPU, node.gpu_memory_bytes) for index in range(node.gpus))
+    gpus = (
+        None
+        if node.gpus is None
+        else tuple(
+            Gpu(index, node.gpu_model or UNNAMED_GPU, node.gpu_memory_bytes) for index in range(node.gpus)
+        )
+    )
     return NodeSettings(
         id=node.id,
         cpu_milli=node.cpu_milli,
@@ -386,14 +471,19 @@ def place(home: Home) -> str:
 
 
 async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
-    """Raises SpecError when another home on the same database has a node of this name, or this home is a copy of one with a server that is up: runs
-    of one would be taken for the other's."""
+    """Raises SpecError when another home on the same database has a node of this name, or this home is a copy
+    of one with a server that is up: runs of one would be taken for the other's."""
     own, now = place(home), datetime.now(UTC)
     for server in await cluster.servers():
         if server.engine == engine.name and server.place != own and now - server.seen_at <= AWAY_AFTER:
             raise SpecError(
                 f"the server of {server.place} is up, and this home is a copy of its home",
-                hints=(f"end that server first; or remove {home.mark_file} and {home.token_file}, so that this one is another server of the database",),
+                hints=(
+                    (
+                        f"end that server first; or remove {home.mark_file} and {home.token_file}, so that "
+                        "this one is another server of the database"
+                    ),
+                ),
             )
     name = engine.node.id
     if any(node.id == name and node.engine != engine.name for node in await cluster.nodes()):
@@ -406,9 +496,12 @@ async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine
         )
 
 
-async def check_live_runs(home: Home, cluster: ClusterStore, engine: LocalEngine, now: datetime, *, other: bool) -> None:
-    """Raises SpecError where this server would do harm to runs that an earlier server of the home left alive: end them, because the database
-    is another one (other) and does not know them; or start others on their GPUs, because the node has another name than theirs."""
+async def check_live_runs(
+    home: Home, cluster: ClusterStore, engine: LocalEngine, now: datetime, *, other: bool
+) -> None:
+    """Raises SpecError where this server would do harm to runs that an earlier server of the home left alive:
+    end them, because the database is another one (other) and does not know them; or start others on their
+    GPUs, because the node has another name than theirs."""
     left = await asyncio.to_thread(engine.left_attempts)
     if not left:
         return
@@ -416,10 +509,17 @@ async def check_live_runs(home: Home, cluster: ClusterStore, engine: LocalEngine
     unknown = sorted(left.keys() - live.keys())
     if other and unknown:
         raise SpecError(
-            f"{len(unknown)} run{'s' * (len(unknown) > 1)} of this home ({_some(unknown)}) belong to another database than the one it is given now, which would end them",
+            f"{len(unknown)} run{'s' * (len(unknown) > 1)} of this home ({_some(unknown)}) belong to "
+            "another database than the one it is given now, which would end them",
             hints=(
-                f"go back to that database: see `database:` in {home.settings_file}, or restore {home.database} where that was the database",
-                f"to give up these runs and all blobs and streams of the home: remove {home.database_id_file}",
+                (
+                    f"go back to that database: see `database:` in {home.settings_file}, or restore "
+                    f"{home.database} where that was the database"
+                ),
+                (
+                    "to give up these runs and all blobs and streams of the home: remove "
+                    f"{home.database_id_file}"
+                ),
             ),
         )
     if not any(left.values()):
@@ -429,8 +529,14 @@ async def check_live_runs(home: Home, cluster: ClusterStore, engine: LocalEngine
         if left.get(running.attempt) and engine.node.id not in placed:
             before = min(placed)
             raise SpecError(
-                f"runs of this home are live on node `{before}` ({running.attempt}), and its node is named `{engine.node.id}` now: their resources would be given out twice",
-                hints=(f"keep the name until they have ended: `node: {{id: {before}}}` in {home.settings_file}; without it, the node has the name of the machine",),
+                f"runs of this home are live on node `{before}` ({running.attempt}), and its node is "
+                f"named `{engine.node.id}` now: their resources would be given out twice",
+                hints=(
+                    (
+                        f"keep the name until they have ended: `node: {{id: {before}}}` in "
+                        f"{home.settings_file}; without it, the node has the name of the machine"
+                    ),
+                ),
             )
 
 
@@ -450,8 +556,8 @@ def ensure_mark(home: Home) -> str:
 
 
 async def other_database(home: Home, access: AccessStore) -> str:
-    """A sentence where the blobs and streams of the home belong to another database than this: an empty one knows nothing of them, and
-    would have all of them swept away. "" where they are this one's."""
+    """A sentence where the blobs and streams of the home belong to another database than this: an empty one
+    knows nothing of them, and would have all of them swept away. "" where they are this one's."""
     now = await access.database_id()
     try:
         known = home.database_id_file.read_text().strip()
@@ -461,12 +567,16 @@ async def other_database(home: Home, access: AccessStore) -> str:
         return ""
     if known == now:
         return ""
-    return f"the files of this home belong to another database, so none of them is swept: go back to that, or remove {home.database_id_file} to give them up"
+    return (
+        "the files of this home belong to another database, so none of them is swept: go back to "
+        f"that, or remove {home.database_id_file} to give them up"
+    )
 
 
 async def ensure_identity(home: Home, access: AccessStore) -> Identity:
-    """Who owns the home: written down at the first start. The name is that of the user of the owner's token where the store knows it, else
-    the login name of this process's user, by number: variables such as $USER decide nothing."""
+    """Who owns the home: written down at the first start. The name is that of the user of the owner's token
+    where the store knows it, else the login name of this process's user, by number: variables such as $USER
+    decide nothing."""
     identity = read_identity(home)
     if identity is None:
         token = home.read_token()
@@ -478,8 +588,9 @@ async def ensure_identity(home: Home, access: AccessStore) -> Identity:
 
 
 async def ensure_token(home: Home, access: AccessStore, owner: str, mark: str, *, now: datetime) -> None:
-    """The owner's token of this home, in a file that only the owner can read. Where the file is missing, or holds a token that the
-    store does not know (any more), a new one is made, and the one that lay there before is revoked."""
+    """The owner's token of this home, in a file that only the owner can read. Where the file is missing, or
+    holds a token that the store does not know (any more), a new one is made, and the one that lay there
+    before is revoked."""
     token = home.read_token()
     known = None if token is None else await access.find_token(hash_token(token))
     if known is not None and not known.expired(now):
@@ -494,11 +605,18 @@ async def ensure_token(home: Home, access: AccessStore, owner: str, mark: str, *
 
 
 class Presence:
-    """How processes of this machine find the server: the socket in the home, and `server.json`. Both are made anew where they vanish."""
+    """How processes of this machine find the server: the socket in the home, and `server.json`.
+    Both are made anew where they vanish."""
 
     def __init__(self, home: Home, url: str, started_at: datetime, warning: str, reserves: Reserves) -> None:
         self._home, self._place, self._reserves = home, place_of(home), reserves
-        self._said = {"url": url, "started_at": started_at.isoformat(), "version": __version__, "place": self._place, "warning": warning}
+        self._said = {
+            "url": url,
+            "started_at": started_at.isoformat(),
+            "version": __version__,
+            "place": self._place,
+            "warning": warning,
+        }
         self._stamps: tuple[object, ...] = ()
         self._left = False
 
@@ -507,7 +625,9 @@ class Presence:
         if not self._stamps or _stamp(self._home.socket_file) != self._stamps[1]:
             listening = listen(self._home, backlog=backlog_for(count_allowed()))
             if listening is None:
-                log.warning("%s cannot be made; processes of this machine use the port", self._home.socket_file)
+                log.warning(
+                    "%s cannot be made; processes of this machine use the port", self._home.socket_file
+                )
             else:
                 await add_local(listening)
         self._write(os.getpid())
@@ -545,7 +665,8 @@ class Presence:
     def _publish(self) -> None:
         """For runs, which see none of the other files."""
         folder = self._home.address
-        with suppress(OSError):  # a full disk, or one without hard links: a run then asks the port, as it did when it began
+        # a full disk, or one without hard links: a run then asks the port, as it did when it began
+        with suppress(OSError):
             make_folder(folder)
             for file in (self._home.server_file, self._home.socket_file):
                 (folder / file.name).unlink(missing_ok=True)

@@ -10,13 +10,15 @@ HopyardError
 │   └── DoesNotFit          larger than any node there is
 ├── Conflict                the world moved; look again and retry
 │   ├── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
-│   ├── BlobsElsewhere      bytes that the request refers to lie with another server, which cannot be asked now
+│   ├── BlobsElsewhere      bytes that the request refers to lie with another server,
+│   │                       which cannot be asked now
 │   └── NotLeader           another server decides now; nothing was written
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
 ├── StorageFull             no space left where the bytes have to go
 │   └── QuotaExceeded       no space left of what one user may fill
 ├── ServerUnavailable       no server answers, or it could not be started
-│   ├── ServerFault         a server answers, but a fault of its own ended the request; the same request may succeed later
+│   ├── ServerFault         a server answers, but a fault of its own ended the request;
+│   │                       the same request may succeed later
 │   └── TooManyRequests     one user asks more of the server than it grants; wait and retry
 ├── StudyFailed             nothing came of a study: its trials failed
 │   └── WorkersLost         all of its workers were killed; it may go on with others
@@ -115,7 +117,9 @@ class ServerUnavailable(HopyardError):
 
     code = "server_unavailable"
 
-    def __init__(self, message: str, *, hints: Sequence[str] = (), retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, hints: Sequence[str] = (), retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message, hints=hints)
         self.retry_after_s = retry_after_s
 
@@ -152,15 +156,28 @@ class LaunchFailed(EngineError):
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether it says that a disk, or a quota on it, has no space left."""
-    return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
+    return isinstance(error, StorageFull) or (
+        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    )
 
 
 # ENOENT: what is packed is changed by a process that still lives, and listed again at the next try.
-_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EIO, errno.ENOENT})
+_PASSING = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EAGAIN,
+        errno.EIO,
+        errno.ENOENT,
+    }
+)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether it comes of trouble of this machine that may pass: no descriptors, memory or space left, a device that fails, a file that
-    changed meanwhile."""
+    """Whether it comes of trouble of this machine that may pass: no descriptors, memory or space left, a
+    device that fails, a file that changed meanwhile."""
     failed = error if isinstance(error, OSError) else error.__cause__
     return isinstance(failed, OSError) and failed.errno in _PASSING

@@ -1,4 +1,5 @@
-"""Locks (flock) that live as long as a process holds a file open. Standard library only: the SDK uses it inside users' processes."""
+"""Locks (flock) that live as long as a process holds a file open.
+Standard library only: the SDK uses it inside users' processes."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from pathlib import Path
 
 from hopyard.private_files import open_file, open_inside
 
-_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
+# something else lies there: a damaged folder
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 @contextmanager
 def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[bool]:
-    """Whether the lock of a file was free; it is held within the block then. flags: how the file is opened. Raises OSError."""
+    """Whether the lock of a file was free; it is held within the block then. flags: how the file is opened.
+    Raises OSError."""
     descriptor = open_file(path, flags)
     try:
         try:
@@ -29,11 +32,13 @@ def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[
 
 
 def is_locked(path: str | Path, *, inside: Path | None = None) -> bool:
-    """Whether a process holds the lock of a file for itself. It is taken shared for a moment: a process that wants it tries more than once.
-    inside: a folder that other programs write to, in which `path` is then (see `private_files.open_inside`). Raises OSError, but not for a file
-    that is not there."""
+    """Whether a process holds the lock of a file for itself. It is taken shared for a moment: a process that
+    wants it tries more than once. inside: a folder that other programs write to, in which `path` is then (see
+    `private_files.open_inside`). Raises OSError, but not for a file that is not there."""
     try:
-        descriptor = open_file(path, os.O_RDWR) if inside is None else open_inside(inside, str(path), os.O_RDWR)
+        descriptor = (
+            open_file(path, os.O_RDWR) if inside is None else open_inside(inside, str(path), os.O_RDWR)
+        )
     except _NOT_THERE:
         return False
     try:

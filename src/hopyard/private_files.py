@@ -1,7 +1,7 @@
 """Folders and files that only their owner can read, whatever the umask of the process is.
 
-Everything that Hopyard writes below a home folder is made here (`tests/house/test_private_files.py` checks it). Standard library only:
-the SDK uses it inside users' processes.
+Everything that Hopyard writes below a home folder is made here (`tests/house/test_private_files.py` checks
+it). Standard library only: the SDK uses it inside users' processes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ P = TypeVar("P", str, Path)
 
 
 def make_folder(path: P, *, below: str | Path = "") -> P:
-    """Makes a folder and its missing parents, each with mode 0700; one that exists is left as it is. Raises OSError.
+    """Makes a folder and its missing parents, each with mode 0700; one that exists is left as it is.
+    Raises OSError.
 
-    below: a folder above it that has to be there: FileNotFoundError where it was removed, which it then stays.
+    below: a folder above it that has to be there: FileNotFoundError where it was removed, which it then
+    stays.
     """
     missing = []
     above, top = os.fspath(path), os.fspath(below)
@@ -43,19 +45,24 @@ def make_folder(path: P, *, below: str | Path = "") -> P:
 
 
 def open_file(path: str | Path, flags: int, *, folder: int | None = None) -> int:
-    """A descriptor as `os.open` gives one; a file that is made has mode 0600. folder: a descriptor of that which the path begins in. Also an
-    `opener` of `open`. Raises OSError."""
+    """A descriptor as `os.open` gives one; a file that is made has mode 0600.
+    folder: a descriptor of that which the path begins in. Also an `opener` of `open`. Raises OSError."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
 
 
 def open_plain(path: str | Path, flags: int, *, folder: int | None = None) -> int:
-    """A descriptor of a file or folder that other programs may replace by anything. A link, pipe or device there counts as nothing: the first
-    would lead elsewhere, the others would hold us up. folder: as of `open_file`. Raises OSError."""
-    missing = FileNotFoundError(errno.ENOENT, "only a link, a pipe or a device is in its place", os.fspath(path))
+    """A descriptor of a file or folder that other programs may replace by anything. A link, pipe or device
+    there counts as nothing: the first would lead elsewhere, the others would hold us up. folder: as of
+    `open_file`. Raises OSError."""
+    missing = FileNotFoundError(
+        errno.ENOENT, "only a link, a pipe or a device is in its place", os.fspath(path)
+    )
     try:
         descriptor = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, folder=folder)
     except OSError as failed:
-        in_its_place = failed.errno in (errno.ELOOP, errno.ENXIO) or (failed.errno == errno.ENOTDIR and os.path.islink(path))
+        in_its_place = failed.errno in (errno.ELOOP, errno.ENXIO) or (
+            failed.errno == errno.ENOTDIR and os.path.islink(path)
+        )
         raise missing if in_its_place else failed from None
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
@@ -65,7 +72,8 @@ def open_plain(path: str | Path, flags: int, *, folder: int | None = None) -> in
 
 
 def open_inside(folder: Path, path: str, flags: int) -> int:
-    """As `open_plain`, below `folder`, in which no folder on the way may be a link either. `folder` itself stands in a folder of ours."""
+    """As `open_plain`, below `folder`, in which no folder on the way may be a link either.
+    `folder` itself stands in a folder of ours."""
     wanted = os.path.normpath(f"{os.path.realpath(folder.parent)}/{folder.name}/{path}")
     descriptor = open_plain(wanted, flags)
     if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:
@@ -81,8 +89,9 @@ def read_inside(folder: Path, path: str, *, most: int = 16 * 2**20) -> bytes:
 
 
 def write_inside(folder: Path, name: str, data: bytes) -> None:
-    """Replaces the file `name` of a folder that other programs write to, as `write_atomically` does: in that folder itself, wherever it is moved
-    meanwhile, and through no link in its place. Raises OSError; FileNotFoundError where the folder is not there."""
+    """Replaces the file `name` of a folder that other programs write to, as `write_atomically` does: in that
+    folder itself, wherever it is moved meanwhile, and through no link in its place. Raises OSError;
+    FileNotFoundError where the folder is not there."""
     inside = open_inside(folder.parent, folder.name, os.O_RDONLY | os.O_DIRECTORY)
     scratch = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
@@ -98,7 +107,8 @@ def write_inside(folder: Path, name: str, data: bytes) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing."""
+    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part.
+    Makes the folder where it is missing."""
     make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -118,8 +128,8 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 
 def overwrite(path: Path, text: bytes) -> None:
-    """Writes text (padded with spaces) over a small file that is there, for a disk without room for a second one. A reader may see a
-    part of it. Raises OSError."""
+    """Writes text (padded with spaces) over a small file that is there, for a disk without room for a second
+    one. A reader may see a part of it. Raises OSError."""
     descriptor = open_plain(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
@@ -128,7 +138,8 @@ def overwrite(path: Path, text: bytes) -> None:
 
 
 def make_spare(folder: Path, name: str) -> None:
-    """Sets disk space aside for the small file `name`, which `write_from_spare` uses on a full disk. Raises OSError."""
+    """Sets disk space aside for the small file `name`, which `write_from_spare` uses on a full disk.
+    Raises OSError."""
     try:
         descriptor = open_file(folder / _spare(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
@@ -141,8 +152,9 @@ def make_spare(folder: Path, name: str) -> None:
 
 
 def write_from_spare(folder: Path, name: str, text: bytes) -> None:
-    """Replaces the file `name` by text (padded with spaces) that takes the space that `make_spare` set aside, once. A reader sees the old or the
-    new content. Raises OSError; FileNotFoundError where nothing is set aside."""
+    """Replaces the file `name` by text (padded with spaces) that takes the space that `make_spare` set aside,
+    once. A reader sees the old or the new content. Raises OSError; FileNotFoundError where nothing is set
+    aside."""
     descriptor = open_inside(folder, _spare(name), os.O_WRONLY)
     try:
         os.pwrite(descriptor, text.ljust(SPARE_BYTES), 0)
@@ -156,7 +168,8 @@ def _spare(name: str) -> str:
 
 
 def close_to_others(path: str, mode: int) -> bool:
-    """Takes all rights of group and others from a file or folder with this mode. Returns whether there were any. Raises OSError."""
+    """Takes all rights of group and others from a file or folder with this mode.
+    Returns whether there were any. Raises OSError."""
     if not mode & OTHERS or stat.S_ISLNK(mode):
         return False
     os.chmod(path, stat.S_IMODE(mode) & FOLDER_MODE)
@@ -164,8 +177,9 @@ def close_to_others(path: str, mode: int) -> bool:
 
 
 def close_tree(folder: str, *, without: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Takes all rights of group and others from everything below `folder`, one step for each entry, whose path is yielded. Links are not
-    followed. without: names of folders that are left as they are. What vanishes meanwhile, or may not be changed, is passed over."""
+    """Takes all rights of group and others from everything below `folder`, one step for each entry, whose
+    path is yielded. Links are not followed. without: names of folders that are left as they are. What
+    vanishes meanwhile, or may not be changed, is passed over."""
     try:
         entries = list(os.scandir(folder))
     except OSError:

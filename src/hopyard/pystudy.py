@@ -1,8 +1,8 @@
 """Studies from Python: `hop.search(…)` starts one, `hop.study(REF)` finds one.
 
-    study = hop.search("train.py", space={"lr": "loguniform(1e-4, 1e-1)"}, metric="val_acc", trials=20, epochs=10)
-    study.wait()
-    print(study.best)
+study = hop.search("train.py", space={"lr": "loguniform(1e-4, 1e-1)"}, metric="val_acc", trials=20, epochs=10)
+study.wait()
+print(study.best)
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FINAL = ("succeeded", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration as it stands. value: the metric as reported last; best: the best of all, after `best_epoch` epochs.
-    points: (epoch, value). run: the name of a trial that is a run of its own."""
+    """One configuration as it stands. value: the metric as reported last; best: the best of all, after
+    `best_epoch` epochs. points: (epoch, value). run: the name of a trial that is a run of its own."""
 
     id: str
     params: Mapping[str, Any]
@@ -89,7 +89,8 @@ class Study:
 
     @property
     def importance(self) -> dict[str, float]:
-        """Share of the metric's spread that each parameter explains; empty where there are too few results to tell."""
+        """Share of the metric's spread that each parameter explains; empty where there are too few results to
+        tell."""
         return importance_of(self._view)
 
     def refresh(self) -> Study:
@@ -101,7 +102,8 @@ class Study:
         return self
 
     def wait(self, timeout_s: float | None = None) -> Study:
-        """Until it ends. Raises TimeoutError after `timeout_s` seconds (it goes on), StudyFailed where it failed or was stopped."""
+        """Until it ends. Raises TimeoutError after `timeout_s` seconds (it goes on), StudyFailed where it
+        failed or was stopped."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause, most = _LOOK_EVERY_S
         while not self.done:
@@ -122,27 +124,50 @@ class Study:
         return self.refresh()
 
     def resume(
-        self, *, trials: int | None = None, folder: Path | str | None = None, queue: str | None = None, priority: int | None = None
+        self,
+        *,
+        trials: int | None = None,
+        folder: Path | str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
     ) -> Study:
-        """Go on with a study that has ended; the run that does, as a study of its own. What was under way at the end is repeated, and
-        nothing else. trials: at most so many in all. folder: code that takes the place of the study's. queue, priority: others than the study's. Raises Conflict where it has not ended, or
-        has finished and no more trials are asked for; SpecError where its searcher cannot propose more."""
+        """Go on with a study that has ended; the run that does, as a study of its own. What was under way at
+        the end is repeated, and nothing else. trials: at most so many in all. folder: code that takes the
+        place of the study's. queue, priority: others than the study's. Raises Conflict where it has not
+        ended, or has finished and no more trials are asked for; SpecError where its searcher cannot propose
+        more."""
         from hopyard.cli.studyresume import resume
 
         code = None if folder is None else Path(folder).resolve()
-        return Study(*resume(self._client, self.refresh()._run, trials=trials, code=code, queue=queue, priority=priority))
+        return Study(
+            *resume(
+                self._client, self.refresh()._run, trials=trials, code=code, queue=queue, priority=priority
+            )
+        )
 
     def fork(
-        self, params: Mapping[str, Any] | None = None, *, epochs: int | None = None, name: str | None = None, queue: str | None = None, priority: int | None = None
+        self,
+        params: Mapping[str, Any] | None = None,
+        *,
+        epochs: int | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
     ) -> Study:
-        """Train its best model on (`parallel: mop`), as it was saved last: a study of one trial, which begins with that, on all workers.
-        params: what changes of the best trial's parameters. epochs: so many more, by default as many as the study's; they count on. queue,
-        priority: others than the study's. Raises NotFound where no best model was saved yet; SpecError for parameters that the study has
-        not, and where trials are runs of their own."""
+        """Train its best model on (`parallel: mop`), as it was saved last: a study of one trial, which begins
+        with that, on all workers. params: what changes of the best trial's parameters. epochs: so many more,
+        by default as many as the study's; they count on. queue, priority: others than the study's. Raises
+        NotFound where no best model was saved yet; SpecError for parameters that the study has not, and where
+        trials are runs of their own."""
         body = {
-            "id": new_run_id(datetime.now(UTC), os.urandom(7)), "checkpoint": "best", "params": dict(params or {}), "epochs": epochs,
-            "label": None if name is None else slug(name, fallback="search"), "queue": queue, "priority": priority,
-        }  # fmt: skip
+            "id": new_run_id(datetime.now(UTC), os.urandom(7)),
+            "checkpoint": "best",
+            "params": dict(params or {}),
+            "epochs": epochs,
+            "label": None if name is None else slug(name, fallback="search"),
+            "queue": queue,
+            "priority": priority,
+        }
         return Study(self._client, self._client.post(f"/runs/{self.id}/fork", body, plan=1))
 
     def trial(self, number: int | str) -> Trial:
@@ -153,10 +178,12 @@ class Study:
         return _trial(found)
 
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
-        """What was trained in the best trial, at its best epoch (`parallel: mop`): what `train` returned, or where the trainable captures
-        its states (`hop.TorchTrainable`), what it captured. trainable: gives the state itself, with its model. Of another user's
-        study only tensors, arrays and plain values are read: anything more runs code that its author chose, in this process. trust: read all
-        of it. Raises NotFound where the study has saved none yet; SpecError where trials are runs of their own, and naming what was not read."""
+        """What was trained in the best trial, at its best epoch (`parallel: mop`): what `train` returned, or
+        where the trainable captures its states (`hop.TorchTrainable`), what it captured. trainable: gives the
+        state itself, with its model. Of another user's study only tensors, arrays and plain values are read:
+        anything more runs code that its author chose, in this process. trust: read all of it. Raises NotFound
+        where the study has saved none yet; SpecError where trials are runs of their own, and naming what was
+        not read."""
         import tempfile
 
         from hopyard.cli.pull import pull_tree_to
@@ -164,8 +191,15 @@ class Study:
 
         if self._run["spec"]["study"]["parallel"] != "mop":
             run = self.best.run if self.best is not None else ""
-            raise SpecError(f"the trials of {self.name} are runs of their own", hints=(f"hop pull {run or 'RUN'} --checkpoint",))
-        checkpoints = [one for one in self._client.pages(f"/runs/{self.id}/checkpoints", "checkpoints") if not one.get("damaged")]
+            raise SpecError(
+                f"the trials of {self.name} are runs of their own",
+                hints=(f"hop pull {run or 'RUN'} --checkpoint",),
+            )
+        checkpoints = [
+            one
+            for one in self._client.pages(f"/runs/{self.id}/checkpoints", "checkpoints")
+            if not one.get("damaged")
+        ]
         if not checkpoints:
             raise NotFound(f"{self.name} has saved no state yet")
         with tempfile.TemporaryDirectory(prefix="hopyard-state-") as scratch:
@@ -175,9 +209,13 @@ class Study:
             return read_state(found, trainable, self._view, foreign=not trust and self._is_foreign())
 
     def _is_foreign(self) -> bool:
-        """Whether another user's code made its states: it is another user's, or began with states of another user's."""
+        """Whether another user's code made its states: it is another user's, or began with states of another
+        user's."""
         resume = self._run["spec"].get("resume")
-        return bool(self.name.partition("/")[0] != self._client.get("/status")["user"] or (resume is not None and resume.get("foreign")))
+        return bool(
+            self.name.partition("/")[0] != self._client.get("/status")["user"]
+            or (resume is not None and resume.get("foreign"))
+        )
 
     def data(self) -> dict[str, Any]:
         """All that is known of it, as `hop search show --json` prints it."""
@@ -188,7 +226,10 @@ class Study:
         rows = []
         for trial in self._view.ranked():
             told = trial_data(self._view, trial)
-            rows.append({key: told[key] for key in ("trial", "state", "epoch", "value", "best", "best_epoch")} | dict(trial.params))
+            rows.append(
+                {key: told[key] for key in ("trial", "state", "epoch", "value", "best", "best_epoch")}
+                | dict(trial.params)
+            )
         return rows
 
     def __iter__(self) -> Iterator[Trial]:
@@ -196,32 +237,54 @@ class Study:
 
     def __repr__(self) -> str:
         best = self.best
-        shown = f", best {self._view.metric} {best.best:.4g}" if best is not None and best.best is not None else ""
+        shown = (
+            f", best {self._view.metric} {best.best:.4g}"
+            if best is not None and best.best is not None
+            else ""
+        )
         return f"Study({self.name!r}, {self.phase}, {len(self._view.trials)} trials{shown})"
 
 
-def search(what: str | type | Callable[..., Any] | None = None, /, *, name: str | None = None, folder: Path | str | None = None, **settings: Any) -> Study:
+def search(
+    what: str | type | Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    folder: Path | str | None = None,
+    **settings: Any,
+) -> Study:
     """Start a study, and return it at once.
 
-    what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported: a class, an instance's
-    class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with a part of `dataset`); where `workers` are
-    given, `"train.py"` is a file that has init, train and evaluate itself.
-    settings: all that stands in a search.yaml (docs/reference/search-file.md): space, metric, goal, searcher, trials, epochs, concurrent, workers,
-    dataset, partitions, resources, queue … ; a space may hold objects of Optuna and Ray Tune.
-    folder: the code that travels with the study, the current one by default. Raises SpecError for whatever would be refused in
-    a file, before anything is submitted.
+    what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported:
+    a class, an instance's class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with
+    a part of `dataset`); where `workers` are given, `"train.py"` is a file that has init, train and evaluate
+    itself.
+    settings: all that stands in a search.yaml (docs/reference/search-file.md): space, metric, goal, searcher,
+    trials, epochs, concurrent, workers, dataset, partitions, resources, queue … ; a space may hold objects of
+    Optuna and Ray Tune. folder: the code that travels with the study, the current one by default. Raises
+    SpecError for whatever would be refused in a file, before anything is submitted.
     """
     code = Path(folder or Path.cwd()).resolve()
-    asked = search_of({**_what(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings), **settings}, code, where="hop.search", name=slug(name or code.name, fallback="search"))
+    asked = search_of(
+        {**_what(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings), **settings},
+        code,
+        where="hop.search",
+        name=slug(name or code.name, fallback="search"),
+    )
     if name is not None:
-        asked = replace(asked, study=replace(asked.study, name=slug(name, fallback="search")), run=replace(asked.run, label=slug(name, fallback="search")))
+        asked = replace(
+            asked,
+            study=replace(asked.study, name=slug(name, fallback="search")),
+            run=replace(asked.run, label=slug(name, fallback="search")),
+        )
     searcher_here(asked.study, where="hop.search")
     client, run = submit(asked.run, code, spec=asked.spec)
     return Study(client, run)
 
 
 def study(ref: str = "") -> Study:
-    """The study that `ref` names (id, name, number, label); the newest of your own without. Raises NotFound, SpecError for a run that is none."""
+    """The study that `ref` names (id, name, number, label); the newest of your own without.
+    Raises NotFound, SpecError for a run that is none."""
     client = connect()
     return Study(client, get_study(client, ref))
 
@@ -238,11 +301,17 @@ def _what(what: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
 def _reference(kind: type, folder: Path) -> str:
     """`file.py:Name` of a class: workers read it from the code that travels with the study."""
     if "<locals>" in kind.__qualname__:
-        raise SpecError(f"`{kind.__qualname__}` is made inside a function, where workers cannot find it", hints=("define it at the top of a file",))
+        raise SpecError(
+            f"`{kind.__qualname__}` is made inside a function, where workers cannot find it",
+            hints=("define it at the top of a file",),
+        )
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if file is None:
-        raise SpecError(f"`{kind.__qualname__}` is defined in no file", hints=("write it into a .py file beside the notebook and import it from there",))
+        raise SpecError(
+            f"`{kind.__qualname__}` is defined in no file",
+            hints=("write it into a .py file beside the notebook and import it from there",),
+        )
     path = Path(file).resolve()
     if not path.is_relative_to(folder):
         return f"{kind.__module__}:{kind.__qualname__}"
@@ -251,6 +320,15 @@ def _reference(kind: type, folder: Path) -> str:
 
 def _trial(found: TrialView) -> Trial:
     return Trial(
-        found.id, dict(found.params), found.state.value, found.epoch, found.value, found.best, found.best_epoch, tuple(found.points),
-        dict(found.metrics), found.run_name or found.run, found.error,
-    )  # fmt: skip
+        found.id,
+        dict(found.params),
+        found.state.value,
+        found.epoch,
+        found.value,
+        found.best,
+        found.best_epoch,
+        tuple(found.points),
+        dict(found.metrics),
+        found.run_name or found.run,
+        found.error,
+    )

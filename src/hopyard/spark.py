@@ -1,10 +1,11 @@
-"""Model selection on Apache Spark: trials hop between barrier tasks, each of which keeps one partition of a DataFrame.
+"""Model selection on Apache Spark: trials hop between barrier tasks, each of which keeps one partition of a
+DataFrame.
 
     from hopyard.spark import MopBackend, Study
 
-    study = Study(MopBackend(spark, workers=4, store="hdfs:///hopyard"), model, space={"lr": "loguniform(1e-4, 1e-1)"}, metric="acc", trials=16, epochs=5)
-    summary = study.fit(frame, features=["age", "height"], labels="ill", validation=0.2)
-    summary.best.params, summary.best_model().transform(other_frame)
+    study = Study(MopBackend(spark, workers=4, store="hdfs:///hopyard"), model, space={"lr": "loguniform(1e-4,
+    1e-1)"}, metric="acc", trials=16, epochs=5) summary = study.fit(frame, features=["age", "height"],
+    labels="ill", validation=0.2) summary.best.params, summary.best_model().transform(other_frame)
 
 Needs `pip install 'hopyard[spark]'`; docs/guides/spark.md says which of Spark's settings matter.
 """
@@ -41,11 +42,12 @@ _PATIENCE_S = 300.0  # without any worker
 class MopBackend:
     """Where a study's workers run: tasks of one barrier stage.
 
-    spark: a SparkSession. workers: tasks, each with one partition; by default as many as executors have slots for. store: the
-    folder (URL) where partitions are written while a study runs; by default one of the driver's disk, which executors on other
-    machines cannot read. storage: of s3://, where AWS_… of this process do not say it: access_key_id, secret_access_key,
-    session_token, region, endpoint_url. host: the address under which executors reach the driver (spark.driver.host).
-    wait_s: how long executors may take to join. Raises SpecError where Spark has no room for so many at once, or the store is none.
+    spark: a SparkSession. workers: tasks, each with one partition; by default as many as executors have slots
+    for. store: the folder (URL) where partitions are written while a study runs; by default one of the
+    driver's disk, which executors on other machines cannot read. storage: of s3://, where AWS_… of this
+    process do not say it: access_key_id, secret_access_key, session_token, region, endpoint_url. host: the
+    address under which executors reach the driver (spark.driver.host). wait_s: how long executors may take to
+    join. Raises SpecError where Spark has no room for so many at once, or the store is none.
     """
 
     def __init__(
@@ -81,30 +83,57 @@ class MopBackend:
 
 
 class Study:
-    """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate (docs/guides/trainables.md), sent to the
-    executors; or text such as `"digits:Mlp"`, of a module that executors can import (spark.submit.pyFiles).
+    """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate
+    (docs/guides/trainables.md), sent to the executors; or text such as `"digits:Mlp"`, of a module that
+    executors can import (spark.submit.pyFiles).
 
-    settings: as of a search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed, deterministic, threads, hybrid,
-    tensorboard, mlflow. folder: on the driver's disk, for the journal and saved states; a study that was broken off goes on where
-    it was when `fit` is called again with the same folder and data.
+    settings: as of a search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed,
+    deterministic, threads, hybrid, tensorboard, mlflow. folder: on the driver's disk, for the journal and
+    saved states; a study that was broken off goes on where it was when `fit` is called again with the same
+    folder and data.
     Raises SpecError for whatever would be refused in a file.
     """
 
-    def __init__(self, backend: MopBackend, trainable: Any, /, *, name: str = "study", folder: Path | str | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        backend: MopBackend,
+        trainable: Any,
+        /,
+        *,
+        name: str = "study",
+        folder: Path | str | None = None,
+        **settings: Any,
+    ) -> None:
         self._backend, self._trainable = backend, trainable() if inspect.isclass(trainable) else trainable
-        text = trainable if isinstance(trainable, str) else "shipped:trainable"  # a file that only executors will have
-        known = {**settings, "parallel": "mop", "trainable": text, "workers": backend.workers, "dataset": "frame"}
+        # a file that only executors will have
+        text = trainable if isinstance(trainable, str) else "shipped:trainable"
+        known = {
+            **settings,
+            "parallel": "mop",
+            "trainable": text,
+            "workers": backend.workers,
+            "dataset": "frame",
+        }
         self._folder = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="hopyard-study-"))
-        self._spec: StudySpec = search_of(known, Path.cwd(), where="Study", name=slug(name, fallback="study")).study
+        self._spec: StudySpec = search_of(
+            known, Path.cwd(), where="Study", name=slug(name, fallback="study")
+        ).study
 
     def fit(
-        self, frame: Any, *, features: Sequence[str] | str, labels: str, validation: float = 0.2, stratify: bool = False
+        self,
+        frame: Any,
+        *,
+        features: Sequence[str] | str,
+        labels: str,
+        validation: float = 0.2,
+        stratify: bool = False,
     ) -> Summary:
         """Write `frame` as partitions, train, remove them, and return what came of it.
 
-        features: columns that go into the model (`x`: several numbers make one matrix); labels: the column that it learns (`y`).
-        validation: share of the rows kept apart for evaluation. stratify: the labels' values in equal shares everywhere.
-        Raises SpecError for data or settings that cannot be, StudyFailed when no trial comes to an end.
+        features: columns that go into the model (`x`: several numbers make one matrix); labels: the column
+        that it learns (`y`). validation: share of the rows kept apart for evaluation. stratify: the labels'
+        values in equal shares everywhere. Raises SpecError for data or settings that cannot be, StudyFailed
+        when no trial comes to an end.
         """
         backend, spec = self._backend, self._spec
         columns = (features,) if isinstance(features, str) else tuple(features)
@@ -117,15 +146,33 @@ class Study:
             return self._run(frame, store, columns, labels, validation, stratify, shipped)
 
     def _run(
-        self, frame: Any, store: Store, columns: tuple[str, ...], labels: str, validation: float, stratify: bool, shipped: bytes
-    ) -> Summary:  # fmt: skip
+        self,
+        frame: Any,
+        store: Store,
+        columns: tuple[str, ...],
+        labels: str,
+        validation: float,
+        stratify: bool,
+        shipped: bytes,
+    ) -> Summary:
         backend, spec = self._backend, self._spec
         assert spec.mop is not None
         written = write_partitions(
-            frame, store, features=columns, label=labels, parts=backend.workers, validation=validation, seed=spec.seed, stratify=stratify
+            frame,
+            store,
+            features=columns,
+            label=labels,
+            parts=backend.workers,
+            validation=validation,
+            seed=spec.seed,
+            stratify=stratify,
         )
         trainable = f"{barrier.SHIPPED}:trainable" if shipped else spec.mop.trainable
-        mop: MopSpec = replace(spec.mop, trainable=trainable, partitions=replace(spec.mop.partitions, parts=backend.workers, validation=validation))
+        mop: MopSpec = replace(
+            spec.mop,
+            trainable=trainable,
+            partitions=replace(spec.mop.partitions, parts=backend.workers, validation=validation),
+        )
         study = SparkStudy(
             backend.spark,
             replace(spec, mop=mop),
@@ -139,4 +186,6 @@ class Study:
             summary = study.run()
         finally:
             discard(store, backend.spark)
-        return replace(summary, made=Made(self._trainable, shipped, written.features, written.label, written.label_kind))
+        return replace(
+            summary, made=Made(self._trainable, shipped, written.features, written.label, written.label_kind)
+        )

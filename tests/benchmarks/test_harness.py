@@ -43,7 +43,10 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert ratio("peer_over_ours", [8.0, 2.0, 9.0], [2.0, 1.0, 3.0]).values == (4.0, 2.0, 3.0)
 
 
-@pytest.mark.parametrize(("direction", "value", "holds"), [("at most", 5, True), ("at most", 5.1, False), ("at least", 5, True), ("at least", 4.9, False)])
+@pytest.mark.parametrize(
+    ("direction", "value", "holds"),
+    [("at most", 5, True), ("at most", 5.1, False), ("at least", 5, True), ("at least", 4.9, False)],
+)
 def test_a_limit_holds_up_to_its_value(direction: str, value: float, holds: bool) -> None:
     assert Limit("a.b", 5, direction, "s").holds(value) is holds  # type: ignore[arg-type]
 
@@ -56,7 +59,11 @@ def test_every_limit_belongs_to_a_benchmark() -> None:
 def test_a_report_shows_spread_and_verdict() -> None:
     report = Report("throughput", {}, [Measurement("runs", "runs/s", (30.0, 10.0, 20.0))])
     told = report.as_json()
-    assert (told["measurements"][0]["median"], told["measurements"][0]["min"], told["measurements"][0]["max"]) == (20.0, 10.0, 30.0)
+    assert (
+        told["measurements"][0]["median"],
+        told["measurements"][0]["min"],
+        told["measurements"][0]["max"],
+    ) == (20.0, 10.0, 30.0)
     assert told["limits"][0]["holds"] is False
     line = next(line for line in table(told).splitlines() if line.startswith("  runs (runs/s)"))
     assert line.split() == ["runs", "(runs/s)", "20", "10", "30", "3", "at", "least", "25", "MISSED"]
@@ -65,15 +72,26 @@ def test_a_report_shows_spread_and_verdict() -> None:
 def test_recording_keeps_the_limits_and_writes_what_was_measured(tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_text(LIMITS_FILE.read_text())
-    record_limits([Report("throughput", {}, [Measurement("runs", "runs/s", (30.0, 40.0, 50.0))]).as_json()], file)
+    record_limits(
+        [Report("throughput", {}, [Measurement("runs", "runs/s", (30.0, 40.0, 50.0))]).as_json()], file
+    )
     before, after = read_limits(), read_limits(file)
-    assert {n: (x.limit, x.direction) for n, x in before.items()} == {n: (x.limit, x.direction) for n, x in after.items()}
+    assert {n: (x.limit, x.direction) for n, x in before.items()} == {
+        n: (x.limit, x.direction) for n, x in after.items()
+    }
     measured = after["throughput.runs"].measured
-    assert measured is not None and (measured["median"], measured["min"], measured["max"], measured["n"]) == (40.0, 30.0, 50.0, 3)
+    assert measured is not None and (measured["median"], measured["min"], measured["max"], measured["n"]) == (
+        40.0,
+        30.0,
+        50.0,
+        3,
+    )
 
 
 def test_verdicts_name_what_was_not_measured() -> None:
-    lines, good = every.verdicts([Report("datasets", {}, [Measurement("repush_many", "s", (0.05,))]).as_json()])
+    lines, good = every.verdicts(
+        [Report("datasets", {}, [Measurement("repush_many", "s", (0.05,))]).as_json()]
+    )
     assert good
     assert any("ok" in line and "datasets.repush_many" in line for line in lines)
     assert any("not measured" in line and "datasets.push_many_ratio" in line for line in lines)

@@ -33,7 +33,14 @@ FOUND = {
     "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back", "read_again"},
     "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
     "store": {
-        *("snapshot_after_one", "snapshot_unchanged", "apply_20", "record_unchanged", "holds_again", "gang_cpu"),
+        *(
+            "snapshot_after_one",
+            "snapshot_unchanged",
+            "apply_20",
+            "record_unchanged",
+            "holds_again",
+            "gang_cpu",
+        ),
         *("bare_read", "bare_commit", "snapshot_over_read", "apply_over_commit"),
     },
     "placements": {f"{what}_{nodes}" for what in ("at", "scan", "over_scan") for nodes in (20, 30)},
@@ -46,8 +53,15 @@ FOUND = {
     "starvation": {"stated", "learned", "unknown"},
     "kueue": {
         *("all_done", "bound", "simulated", "over_bound", "preemptions", "cpu"),
-        *(f"wait_{kind}{what}" for kind in ("small", "medium", "large") for what in ("", "_simulated", "_over_simulated")),
-        *(f"stage_{name}" for name in ("observed", "recorded", "turn_begins", "planned", "applied", "launched")),
+        *(
+            f"wait_{kind}{what}"
+            for kind in ("small", "medium", "large")
+            for what in ("", "_simulated", "_over_simulated")
+        ),
+        *(
+            f"stage_{name}"
+            for name in ("observed", "recorded", "turn_begins", "planned", "applied", "launched")
+        ),
     },
 }
 
@@ -55,7 +69,9 @@ FOUND = {
 def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     environment.pop("HOPYARD_BENCH_PEERS", None)
-    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
@@ -70,7 +86,9 @@ def test_measures(name: str, tmp_path: Path) -> None:
 
 
 def test_all_prints_what_broke_and_fails(tmp_path: Path) -> None:
-    done = run(tmp_path, "benchmarks.all", "--only", "footprint", "--peer-python", str(tmp_path / "none"), "--peer")
+    done = run(
+        tmp_path, "benchmarks.all", "--only", "footprint", "--peer-python", str(tmp_path / "none"), "--peer"
+    )
     assert done.returncode == 1
     assert "BROKE  footprint" in done.stdout
     assert "hint:" in done.stderr

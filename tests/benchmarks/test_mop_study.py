@@ -31,22 +31,39 @@ def test_a_table_is_as_large_as_asked_and_made_once(tmp_path: Path) -> None:
     x = [np.load(folder / part / "x.npy", mmap_mode="r") for part in ("train", "test")]
     y = [np.load(folder / part / "y.npy") for part in ("train", "test")]
     assert sum(each.nbytes for each in x) == 2_000_000 // 1024 * 1024
-    assert [len(each) for each in x] == [len(each) for each in y] and len(y[1]) == (len(y[0]) + len(y[1])) // 5
+    assert [len(each) for each in x] == [len(each) for each in y] and len(y[1]) == (
+        len(y[0]) + len(y[1])
+    ) // 5
     assert 0.3 < y[0].mean() < 0.7
     before = (folder / "train" / "x.npy").stat().st_mtime_ns
-    assert case.make_data(tmp_path, tmp_path / "unused") == folder and (folder / "train" / "x.npy").stat().st_mtime_ns == before
+    assert (
+        case.make_data(tmp_path, tmp_path / "unused") == folder
+        and (folder / "train" / "x.npy").stat().st_mtime_ns == before
+    )
 
 
-@pytest.mark.parametrize("case", [study_cases.digits(3), study_cases.table(3, 2_000_000)], ids=lambda case: case.name)
-def test_the_study_tries_the_configurations_of_its_peers_in_their_order(case: study_cases.Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", [study_cases.digits(3), study_cases.table(3, 2_000_000)], ids=lambda case: case.name
+)
+def test_the_study_tries_the_configurations_of_its_peers_in_their_order(
+    case: study_cases.Case, tmp_path: Path
+) -> None:
     case.write_code(tmp_path / "code", workers=2, seed=4)
     asked = search_of(json.loads((tmp_path / "code" / "search.yaml").read_text()), tmp_path / "code")
     assert combinations(asked.study.space) == case.configs and len(case.configs) == 8
-    assert (asked.study.seed, asked.study.max_epochs, asked.study.mop and asked.study.mop.threads) == (4, 3, 1)
+    assert (asked.study.seed, asked.study.max_epochs, asked.study.mop and asked.study.mop.threads) == (
+        4,
+        3,
+        1,
+    )
 
 
 def _idx(array: np.ndarray[Any, Any]) -> bytes:
-    return bytes((0, 0, 8, array.ndim)) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.astype(np.uint8).tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + b"".join(size.to_bytes(4, "big") for size in array.shape)
+        + array.astype(np.uint8).tobytes()
+    )
 
 
 @pytest.fixture
@@ -56,7 +73,9 @@ def mnist(tmp_path: Path) -> Path:
     folder.mkdir()
     for part, count, pack in (("train", 5, bytes), ("t10k", 3, gzip.compress)):
         end = ".gz" if pack is gzip.compress else ""
-        (folder / f"{part}-images-idx3-ubyte{end}").write_bytes(pack(_idx(np.arange(count * 784).reshape(count, 28, 28) % 251)))
+        (folder / f"{part}-images-idx3-ubyte{end}").write_bytes(
+            pack(_idx(np.arange(count * 784).reshape(count, 28, 28) % 251))
+        )
         (folder / f"{part}-labels-idx1-ubyte{end}").write_bytes(pack(_idx(np.arange(count))))
     return folder
 
@@ -73,7 +92,12 @@ def test_what_is_no_mnist_is_named(mnist: Path, tmp_path: Path) -> None:
     case = study_cases.digits(1, mnist)
     images = mnist / "train-images-idx3-ubyte"
     whole = images.read_bytes()
-    for damaged, said in ((whole[:-1], "is damaged"), (whole[:9], "is damaged"), (b"x" + whole, "is damaged"), (_idx(np.zeros((5, 7, 7))), "28 x 28")):
+    for damaged, said in (
+        (whole[:-1], "is damaged"),
+        (whole[:9], "is damaged"),
+        (b"x" + whole, "is damaged"),
+        (_idx(np.zeros((5, 7, 7))), "28 x 28"),
+    ):
         images.write_bytes(damaged)
         with pytest.raises(SpecError, match=said):
             case.make_data(None, tmp_path / "data")
@@ -94,11 +118,29 @@ def test_each_side_comes_before_each_other_as_often_as_after_it() -> None:
 def test_a_journal_tells_where_the_time_went() -> None:
     def hop(n: int, worker: str, began: float, ended: float) -> dict[str, Any]:
         moment = {"began_at": began, "ended_at": ended, "fetch_s": 0.1, "save_s": 0.2}
-        return {"kind": "hop", "n": n, "trial": "0", "epoch": 0, "partitions": [n], "workers": [worker], "bytes": 500, **moment}
+        return {
+            "kind": "hop",
+            "n": n,
+            "trial": "0",
+            "epoch": 0,
+            "partitions": [n],
+            "workers": [worker],
+            "bytes": 500,
+            **moment,
+        }
 
     def evaluated(worker: str, epoch: int, accuracy: float, rows: int, began: float) -> dict[str, Any]:
         metrics = {"acc": accuracy, "held": 7 * rows}
-        return {"kind": "evaluated", "trial": "0", "epoch": epoch, "worker": worker, "metrics": metrics, "rows": rows, "began_at": began, "ended_at": began + 1}
+        return {
+            "kind": "evaluated",
+            "trial": "0",
+            "epoch": epoch,
+            "worker": worker,
+            "metrics": metrics,
+            "rows": rows,
+            "began_at": began,
+            "ended_at": began + 1,
+        }
 
     records = [
         {"kind": "asked", "answer": {"trial": "0", "params": {"lr": 0.1}, "budget": 1}},
@@ -110,7 +152,9 @@ def test_a_journal_tells_where_the_time_went() -> None:
     assert (units.began_at, units.span_s, units.most("held")) == (100, 9, 140)
     assert units.last("acc", {"lr": 0.1}) == pytest.approx((0.5 * 10 + 0.8 * 20) / 30)
     shares = units.shares()
-    assert shares["train_share"] == pytest.approx(6 / 18) and shares["evaluate_share"] == pytest.approx(3 / 18)
+    assert shares["train_share"] == pytest.approx(6 / 18) and shares["evaluate_share"] == pytest.approx(
+        3 / 18
+    )
     assert shares["edges_share"] == pytest.approx(4 / 18) and shares["keep_share"] == pytest.approx(0.6 / 18)
     assert sum(shares[name] for name in shares if name.endswith("_share")) == pytest.approx(1)
     assert (shares["gap_ms"], shares["state_bytes"]) == (1000, 500)
@@ -137,7 +181,13 @@ def test_measures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = {m["name"]: m["median"] for m in json.loads(done.stdout)["measurements"]}
     assert {f"table_{side}{of}" for side in SIDES for of in ("", "_whole", "_data")} < found.keys()
-    assert {"table_over_task_parallel", "table_over_ddp", "table_over_ddp_wide", "table_best_gap", "table_storage_share"} < found.keys()
+    assert {
+        "table_over_task_parallel",
+        "table_over_ddp",
+        "table_over_ddp_wide",
+        "table_best_gap",
+        "table_storage_share",
+    } < found.keys()
     assert found["table_memory_share"] == pytest.approx(0.5, abs=0.01)
     assert found["table_mop_state"] < 500 and 0 < found["table_mop_whole"] < found["table_mop"]
     assert found["table_best_accuracy"] > 0.5 < found["table_best_accuracy_sequential"]

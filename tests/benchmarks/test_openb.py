@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nb,64000,262144,4,T4\na,64000,262144,2,P100\nc,8000,61440,0,\n"
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\n"
-    "p0,4000,1024,1,1000,,LS\np1,4000,1024,1,500,T4,LS\np2,4000,1024,1,500,T4|P100|T4,BE\np3,6000,2048,0,0,,BE\np4,1000,1024,2,1000,,LS\n"
+    "p0,4000,1024,1,1000,,LS\np1,4000,1024,1,500,T4,LS\np2,4000,1024,1,500,T4|P100|T4,BE\n"
+    "p3,6000,2048,0,0,,BE\np4,1000,1024,2,1000,,LS\n"
 )
 
 
@@ -30,7 +31,11 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks.openb", *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks.openb", *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -68,7 +73,9 @@ def test_a_line_of_json_a_seed_that_does_not_depend_on_the_order_of_nodes(files:
     done, shuffled = command(*arguments), command(*arguments, "--shuffle-nodes")
     assert (done.returncode, done.stderr) == (0, "")
     lines, others = ([json.loads(line) for line in one.stdout.splitlines()] for one in (done, shuffled))
-    assert [set(line) for line in lines] == [{"policy", "seed", "allocated_at_100", "allocated_at_130", "decisions_per_s"}] * 3
+    assert [set(line) for line in lines] == [
+        {"policy", "seed", "allocated_at_100", "allocated_at_130", "decisions_per_s"}
+    ] * 3
     assert [line["seed"] for line in lines] == [3, 4, 5]
     assert {line["policy"] for line in lines} == {"fragmentation"}
     assert all(0 < line["allocated_at_100"] <= 100 and 0 < line["allocated_at_130"] <= 100 for line in lines)
@@ -90,9 +97,21 @@ def test_every_rule_can_be_compared(files: tuple[Path, Path], policy: str) -> No
         (NODES + "a,1,1,1,T4\n", PODS, "nodes.csv: two nodes have the same name"),
         (NODES + "d,1,-4,1,T4\n", PODS, "nodes.csv:5: memory_mib: `-4` is no whole number"),
         (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n", "pods.csv: holds no line"),
-        (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,x,0\n", "pods.csv:2: num_gpu: `x` is no whole number"),
-        (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,2,500\n", "pods.csv:2: 2 GPUs of 500 thousandths each"),
-        (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1\n", "pods.csv:2: num_gpu: `` is no whole number"),
+        (
+            NODES,
+            "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,x,0\n",
+            "pods.csv:2: num_gpu: `x` is no whole number",
+        ),
+        (
+            NODES,
+            "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,2,500\n",
+            "pods.csv:2: 2 GPUs of 500 thousandths each",
+        ),
+        (
+            NODES,
+            "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1\n",
+            "pods.csv:2: num_gpu: `` is no whole number",
+        ),
         (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\n", "no pod asks for a GPU"),
         ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,0,\n", PODS, "nodes.csv: no node has a GPU"),
     ],

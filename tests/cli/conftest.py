@@ -1,4 +1,5 @@
-"""One real server for all tests that need one, in a home of its own; each test works in a project of its own."""
+"""One real server for all tests that need one, in a home of its own; each test works in a project of its
+own."""
 
 from __future__ import annotations
 
@@ -41,9 +42,11 @@ def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def shell_in(folder: Path, home: Path) -> Shell:
-    """A folder to type in, with the server's home in its environment. The folder names the project: `study`."""
+    """A folder to type in, with the server's home in its environment.
+    The folder names the project: `study`."""
     folder.mkdir()
-    # Whatever environment the tests run in, the caller here is this interpreter without a terminal or colours.
+    # Whatever environment the tests run in, the caller here is this interpreter without a terminal or
+    # colours.
     hidden = {"VIRTUAL_ENV", "CONDA_PREFIX", "HOPYARD_URL", "HOPYARD_TOKEN", "NO_COLOR"}
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     return Shell(folder, environment | {"HOPYARD_HOME": str(home), "COLUMNS": "100"})
@@ -60,11 +63,15 @@ def trained(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     shell = shell_in(tmp_path_factory.mktemp("trained") / "study", served_home)
     shell.write("train.py", TRAIN)
     shell.write("old.txt", "old\n")
-    first = shell.hop("run", "--json", "-n", "first", "--tag", "kind=trained", "--tag", "n=1", "train.py").json
+    first = shell.hop(
+        "run", "--json", "-n", "first", "--tag", "kind=trained", "--tag", "n=1", "train.py"
+    ).json
     assert first["phase"] == "succeeded", first
     (shell.folder / "old.txt").unlink()
     shell.write("train.py", TRAIN + "print('more')\n")
-    second = shell.hop("run", "--json", "-p", "lr=0.5", "--memory", "1G", "--tag", "kind=trained", "train.py").json
+    second = shell.hop(
+        "run", "--json", "-p", "lr=0.5", "--memory", "1G", "--tag", "kind=trained", "train.py"
+    ).json
     return [first["name"], second["name"]]
 
 

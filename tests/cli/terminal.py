@@ -55,7 +55,15 @@ class Shell:
         return path
 
     def hop(self, *words: str, typed: str = "") -> Done:
-        done = subprocess.run([*HOP, *words], cwd=self.folder, env=self.environment, input=typed.encode(), capture_output=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(
+            [*HOP, *words],
+            cwd=self.folder,
+            env=self.environment,
+            input=typed.encode(),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
         return Done(done.returncode, done.stdout, done.stderr)
 
     def detach(self, *words: str) -> str:
@@ -67,7 +75,9 @@ class Shell:
     @contextmanager
     def terminal(self, *words: str) -> Iterator[Terminal]:
         """The command on a terminal of 100 columns; ended when the block is left."""
-        terminal = Terminal([*HOP, *words], self.folder, {**self.environment, "TERM": "xterm", "COLUMNS": "100"})
+        terminal = Terminal(
+            [*HOP, *words], self.folder, {**self.environment, "TERM": "xterm", "COLUMNS": "100"}
+        )
         try:
             yield terminal
         finally:
@@ -149,7 +159,8 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def normal(text: str) -> str:
-    """A command's text without what differs from run to run: ids, ports, users, times, spans, numbers of runs."""
+    """A command's text without what differs from run to run: ids, ports, users, times, spans, numbers of
+    runs."""
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://SERVER", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "DIGEST", text)
     text = re.sub(r"\b[0-9a-z]{20}\b", "ID", text)

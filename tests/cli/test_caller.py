@@ -22,7 +22,9 @@ def test_the_active_environment_goes_first(tmp_path: Path) -> None:
         (tmp_path / name / "bin" / "python").symlink_to(sys.executable)
     both = {"VIRTUAL_ENV": str(tmp_path / "venv"), "CONDA_PREFIX": str(tmp_path / "conda")}
     assert caller_interpreter(both) == str(tmp_path / "venv" / "bin" / "python")
-    assert caller_interpreter({"CONDA_PREFIX": both["CONDA_PREFIX"]}) == str(tmp_path / "conda" / "bin" / "python")
+    assert caller_interpreter({"CONDA_PREFIX": both["CONDA_PREFIX"]}) == str(
+        tmp_path / "conda" / "bin" / "python"
+    )
     assert caller_interpreter({"VIRTUAL_ENV": str(tmp_path / "gone")}) == str(Path(sys.executable).absolute())
 
 
@@ -35,8 +37,19 @@ def test_packages_are_read_from_folder_names() -> None:
 
 def git(folder: Path, *words: str) -> str:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "init.defaultBranch=main",
+        *words,
+    ]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True, env=environment
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -52,7 +65,12 @@ def repository(tmp_path: Path) -> Path:
 def test_a_clean_repository(repository: Path) -> None:
     (repository / "sub").mkdir()
     state, diff = GitProbe(repository / "sub").collect()
-    assert state == {"commit": git(repository, "rev-parse", "HEAD"), "branch": "main", "dirty": False, "remote": "https://example.org/x.git"}
+    assert state == {
+        "commit": git(repository, "rev-parse", "HEAD"),
+        "branch": "main",
+        "dirty": False,
+        "remote": "https://example.org/x.git",
+    }
     assert diff == b""
 
 
@@ -67,7 +85,9 @@ def test_changes_are_kept_as_a_diff_that_applies(repository: Path) -> None:
     assert (repository / "a.py").read_text() == "two\n"
 
 
-def test_changes_too_large_for_a_diff_are_told(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_too_large_for_a_diff_are_told(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(gitstate, "_MAX_DIFF_BYTES", 1000)
     (repository / "a.py").write_text("two\n" * 1000)
     state, diff = GitProbe(repository).collect()
@@ -76,10 +96,19 @@ def test_changes_too_large_for_a_diff_are_told(repository: Path, monkeypatch: py
     assert "too large to be kept as a diff" in capsys.readouterr().err
 
 
-def test_the_diff_is_of_the_folder_and_lacks_what_is_not_packed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_diff_is_of_the_folder_and_lacks_what_is_not_packed(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exp = repository / "exp"
     (exp / "conf").mkdir(parents=True)
-    files = ("secrets.yaml", "exp/main.py", "exp/local.env", "exp/conf/key.pem", "exp/gone.env", "exp/kept.env")
+    files = (
+        "secrets.yaml",
+        "exp/main.py",
+        "exp/local.env",
+        "exp/conf/key.pem",
+        "exp/gone.env",
+        "exp/kept.env",
+    )
     for name in files:
         (repository / name).write_text("before\n")
     (exp / ".hopignore").write_text("*.env\n!kept.env\nconf/\n")
@@ -97,14 +126,21 @@ def test_the_diff_is_of_the_folder_and_lacks_what_is_not_packed(repository: Path
     assert state is not None and (state["dirty"], diff) == (False, b"")
 
 
-def test_nothing_that_a_repository_names_is_started(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_a_repository_names_is_started(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trap = repository / "trap.sh"
     trap.write_text(f"#!/bin/sh\ntouch {repository}/CAUGHT\n")
     trap.chmod(0o755)
     hooks = repository / "hooks"
     hooks.mkdir()
     (hooks / "post-index-change").symlink_to(trap)
-    for key, value in (("core.fsmonitor", str(trap)), ("core.hooksPath", str(hooks)), ("diff.external", str(trap)), ("diff.x.textconv", str(trap))):
+    for key, value in (
+        ("core.fsmonitor", str(trap)),
+        ("core.hooksPath", str(hooks)),
+        ("diff.external", str(trap)),
+        ("diff.x.textconv", str(trap)),
+    ):
         git(repository, "config", key, value)
     inner = repository / "inner"
     inner.mkdir()
@@ -132,7 +168,11 @@ def test_nothing_that_a_repository_names_is_started(repository: Path, monkeypatc
     [
         {"remote.origin.url": "ext::sh {trap}", "protocol.ext.allow": "always"},
         {"remote.origin.url": "ssh://nowhere.invalid/x", "core.sshCommand": "{trap}"},
-        {"remote.origin.url": "{repository}", "remote.origin.uploadpack": "{trap}; git-upload-pack", "protocol.file.allow": "always"},
+        {
+            "remote.origin.url": "{repository}",
+            "remote.origin.uploadpack": "{trap}; git-upload-pack",
+            "protocol.file.allow": "always",
+        },
     ],
     ids=["ext", "ssh", "uploadpack"],
 )
@@ -143,7 +183,12 @@ def test_what_a_partial_clone_lacks_is_not_fetched(repository: Path, settings: d
     blob = git(repository, "rev-parse", "HEAD:a.py")
     (repository / "a.py").write_text("two\n")
     (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    for key, value in {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin", "remote.origin.promisor": "true", **settings}.items():
+    for key, value in {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        **settings,
+    }.items():
         git(repository, "config", key, value.format(trap=trap, repository=repository))
     GitProbe(repository).collect()
     assert not (repository / "CAUGHT").exists()
@@ -164,7 +209,12 @@ def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("url", "kept"),
-    [("git@example.org:a/b.git", "git@example.org:a/b.git"), ("https://u:p@h/a", "https://h/a"), ("https://h/a@b", "https://h/a@b"), ("", "")],
+    [
+        ("git@example.org:a/b.git", "git@example.org:a/b.git"),
+        ("https://u:p@h/a", "https://h/a"),
+        ("https://h/a@b", "https://h/a@b"),
+        ("", ""),
+    ],
 )
 def test_remotes_lose_their_secrets(url: str, kept: str) -> None:
     assert without_secret(url) == kept

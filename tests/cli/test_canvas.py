@@ -19,7 +19,9 @@ def text(rows: list[list[Cell]]) -> str:
 
 
 def test_a_picture_without_unicode() -> None:
-    picture = draw([Curve("a", [0, 10], [0, 1]), Curve("b", [0, 10], [1, 0])], width=40, height=8, unicode=False)
+    picture = draw(
+        [Curve("a", [0, 10], [0, 1]), Curve("b", [0, 10], [1, 0])], width=40, height=8, unicode=False
+    )
     assert text(picture).splitlines() == [
         "  1 +xxxx                           oooo",
         "    |    xxxxxxx             ooooooo",
@@ -34,15 +36,28 @@ def test_a_picture_without_unicode() -> None:
 
 @pytest.mark.parametrize("unicode", [True, False])
 def test_every_row_fits_the_width(unicode: bool) -> None:
-    rows = draw([Curve("loss", list(range(1000)), [math.exp(-i / 200) for i in range(1000)])], width=80, height=16, unicode=unicode)
+    rows = draw(
+        [Curve("loss", list(range(1000)), [math.exp(-i / 200) for i in range(1000)])],
+        width=80,
+        height=16,
+        unicode=unicode,
+    )
     assert len(rows) == 16
     assert all(len(line) <= 80 for line in text(rows).splitlines())
 
 
-@given(st.lists(st.tuples(st.integers(-(10**9), 10**9), st.one_of(FINITE, st.just(math.nan), st.just(math.inf))), max_size=30), st.booleans())
+@given(
+    st.lists(
+        st.tuples(st.integers(-(10**9), 10**9), st.one_of(FINITE, st.just(math.nan), st.just(math.inf))),
+        max_size=30,
+    ),
+    st.booleans(),
+)
 def test_any_points_are_drawn(points: list[tuple[int, float]], unicode: bool) -> None:
     points.sort(key=lambda point: point[0])
-    rows = draw([Curve("a", [x for x, _ in points], [y for _, y in points])], width=60, height=10, unicode=unicode)
+    rows = draw(
+        [Curve("a", [x for x, _ in points], [y for _, y in points])], width=60, height=10, unicode=unicode
+    )
     if any(math.isfinite(y) for _, y in points):
         assert len(rows) == 10
         assert any(cell.curve == 0 for row in rows for cell in row)

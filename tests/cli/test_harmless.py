@@ -41,7 +41,10 @@ def test_a_table_has_one_line_for_each_row_whatever_is_in_it(rows: list[list[str
 
 def test_only_what_was_painted_here_is_painted(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
-    rows = [[console.paint_phase("failed"), TITLE + CLIPBOARD, "\x1b[8mhidden"], ["ok", FORGED, "\ufdd0\ufdd1"]]
+    rows = [
+        [console.paint_phase("failed"), TITLE + CLIPBOARD, "\x1b[8mhidden"],
+        ["ok", FORGED, "\ufdd0\ufdd1"],
+    ]
     console.out_lines(console.table(["PHASE", "NOTE", "LAST"], rows))
     console.out(FORGED)
     console.say(FORGED + TITLE)
@@ -77,7 +80,10 @@ def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatc
     ("data", "shown"),
     [
         (b"\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx", b"\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx"),
-        (b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n", b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok^G\n"),
+        (
+            b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n",
+            b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok^G\n",
+        ),
         (b"\x1b]52;c;QUJD\x07", b"^[]52;c;QUJD^G"),
         ("a\u202eb\u2066c\u2028d\u061c".encode(), b"a\\u202eb\\u2066c\\u2028d\\u061c"),
         (b"raw \x9b2J \xff\x84", b"raw \\x9b2J \xff\\x84"),

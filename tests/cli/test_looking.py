@@ -1,4 +1,5 @@
-"""Looking at runs, and doing something with those that there are: every command once, with snapshots of what people read."""
+"""Looking at runs, and doing something with those that there are: every command once, with snapshots of what
+people read."""
 
 from __future__ import annotations
 
@@ -21,11 +22,16 @@ from .terminal import Shell, normal, same_as_snapshot
 def test_ps(shell: Shell, trained: list[str]) -> None:
     assert shell.hop("ps", "--project", "none").talk == "no run matches; `-a` looks among ended ones too\n"
     same_as_snapshot("ps.txt", normal(shell.hop("ps", "-a", "--tag", "kind=trained").text))
-    assert [run["name"] for run in shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "n=1").json] == [trained[0]]
+    assert [
+        run["name"] for run in shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "n=1").json
+    ] == [trained[0]]
     assert shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "a=b").json == []
     assert shell.hop("ps", "-a", "--json", "-n", "first", "--phase", "failed").json == []
     refused = shell.hop("ps", "--phase", "runing")
-    assert (refused.code, refused.talk.splitlines()[:2]) == (2, ["error: --phase: `runing` is not a phase", "hint: did you mean `running`?"])
+    assert (refused.code, refused.talk.splitlines()[:2]) == (
+        2,
+        ["error: --phase: `runing` is not a phase", "hint: did you mean `running`?"],
+    )
 
 
 def test_info(shell: Shell, trained: list[str]) -> None:
@@ -39,7 +45,9 @@ def test_info(shell: Shell, trained: list[str]) -> None:
 def test_a_reason_of_many_lines_keeps_tables_whole(shell: Shell) -> None:
     shell.write("hello.py", "print(1)\n")
     shell.write("wrong.txt", "six==\n")
-    name = shell.hop("run", "--json", "--tag", "kind=wrong", "--requirements", "wrong.txt", "hello.py").json["name"]
+    name = shell.hop("run", "--json", "--tag", "kind=wrong", "--requirements", "wrong.txt", "hello.py").json[
+        "name"
+    ]
     lines = shell.hop("ps", "-a", "--tag", "kind=wrong").text.splitlines()
     assert (len(lines), lines[1].split()[0]) == (2, name)
     assert lines[1].endswith(" …")
@@ -87,7 +95,9 @@ def test_plot(shell: Shell, trained: list[str]) -> None:
     both = shell.hop("plot", trained[0], "*_loss", "--with", trained[1], "--json").json
     assert set(both) == set(trained)
     assert both[trained[0]]["val_loss"]["values"] == pytest.approx([0.2, 0.1, 0.2 / 3, 0.05])
-    assert "o first acc" in shell.hop("plot", trained[0], "acc", "--with", trained[1]).text, "a label is said in place of the name"
+    assert "o first acc" in shell.hop("plot", trained[0], "acc", "--with", trained[1]).text, (
+        "a label is said in place of the name"
+    )
     timed = shell.hop("plot", trained[0], "acc", "--x", "time").text
     assert timed.startswith("acc  0.75 after ")
     assert timed.splitlines()[0].endswith(" seconds")
@@ -127,7 +137,9 @@ def test_pull(shell: Shell, trained: list[str]) -> None:
     assert (got / "logs" / "stdout.log").read_bytes() == b"\r0\r1\r2\r3\nmore\n"
     assert json.loads((got / "run.json").read_text())["name"] == trained[1]
     assert len(list(got.glob("checkpoint-*"))) == 1
-    assert not any(seen[PATH].startswith("got/") for seen in walk(shell.folder, CODE).files), "it does not travel with the next run from here"
+    assert not any(seen[PATH].startswith("got/") for seen in walk(shell.folder, CODE).files), (
+        "it does not travel with the next run from here"
+    )
     again = shell.hop("pull", trained[1], "got")
     assert (again.code, again.talk.splitlines()[0]) == (2, "error: got is not empty")
     assert shell.hop("pull", trained[0], "got", "--code", "--force").code == 0
@@ -135,24 +147,40 @@ def test_pull(shell: Shell, trained: list[str]) -> None:
     assert shell.hop("pull", trained[0], "other", "--step", "99").code == 2
     assert not (shell.folder / "other").exists()
     nowhere = shell.hop("pull", trained[0], "/proc/no/such")
-    assert (nowhere.code, nowhere.talk.splitlines()[0]) == (2, "error: /proc/no/such cannot be made: No such file or directory")
+    assert (nowhere.code, nowhere.talk.splitlines()[0]) == (
+        2,
+        "error: /proc/no/such cannot be made: No such file or directory",
+    )
 
 
 def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
     shell.write("train.py", "raise SystemExit('not this code')\n")
-    done = shell.hop("fork", trained[0], "-p", "lr=0.2", "-n", "forked", "--cpus", "0.5", "--tag", "kind=forked", "--json")
+    done = shell.hop(
+        "fork", trained[0], "-p", "lr=0.2", "-n", "forked", "--cpus", "0.5", "--tag", "kind=forked", "--json"
+    )
     run = done.json["run"]
-    assert (run["phase"], run["params"], run["spec"]["label"]) == ("succeeded", {"lr": 0.2, "epochs": 4}, "forked")
+    assert (run["phase"], run["params"], run["spec"]["label"]) == (
+        "succeeded",
+        {"lr": 0.2, "epochs": 4},
+        "forked",
+    )
     assert run["spec"]["roles"][0]["resources"]["cpu_milli"] == 500
     assert run["spec"]["tags"] == {"kind": "forked", "n": "1"}
     assert run["spec"]["forked_from"] == client.get("/runs/resolve", ref=trained[0])["id"]
     assert f"forked from {trained[0]}\n" in shell.hop("info", "forked").text
-    resumed = shell.hop("fork", trained[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json").json["run"]
+    resumed = shell.hop(
+        "fork", trained[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json"
+    ).json["run"]
     assert resumed["phase"] == "succeeded"
     assert resumed["spec"]["resume"] is not None
     refused = shell.hop("fork", trained[0], "--checkpoint", "99")
-    assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: run {trained[0]} has no checkpoint of step 99")
-    assert shell.hop("fork", trained[0], "--checkpoint", "best").talk.startswith("error: --checkpoint: `best`")
+    assert (refused.code, refused.talk.splitlines()[0]) == (
+        2,
+        f"error: run {trained[0]} has no checkpoint of step 99",
+    )
+    assert shell.hop("fork", trained[0], "--checkpoint", "best").talk.startswith(
+        "error: --checkpoint: `best`"
+    )
 
 
 def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: list[str]) -> None:
@@ -166,11 +194,20 @@ def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: l
 
 
 @pytest.mark.parametrize(("label", "means"), [("last", "the newest run"), ("12", "the run of that number")])
-def test_a_label_that_names_another_run_is_refused(shell: Shell, trained: list[str], client: Client, label: str, means: str) -> None:
+def test_a_label_that_names_another_run_is_refused(
+    shell: Shell, trained: list[str], client: Client, label: str, means: str
+) -> None:
     shell.write("train.py", TRAIN)
-    for words in (("run", "-n", label, "train.py"), ("fork", trained[0], "-n", label), ("update", trained[0], "--name", label)):
+    for words in (
+        ("run", "-n", label, "train.py"),
+        ("fork", trained[0], "-n", label),
+        ("update", trained[0], "--name", label),
+    ):
         refused = shell.hop(*words)
-        assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: --name: `{label}` means {means} where a run is named"), words
+        assert (refused.code, refused.talk.splitlines()[0]) == (
+            2,
+            f"error: --name: `{label}` means {means} where a run is named",
+        ), words
     with pytest.raises(SpecError, match=f"label: `{label}` means"):
         client.patch(f"/runs/{client.get('/runs/resolve', ref=trained[0])['id']}", {"label": label})
 
@@ -188,7 +225,9 @@ def test_board(shell: Shell) -> None:
         assert shell.hop("run", "-d", "tiny", "-p", f"lr={lr}", "train.py").code == 0
     same_as_snapshot("board.txt", normal(shell.hop("board", "tiny").text))
     assert shell.hop("dataset", "board", "tiny").text == shell.hop("board", "tiny").text
-    assert [row["value"] for row in shell.hop("board", "tiny", "--json").json["rows"]] == pytest.approx([0.9, 0.7, 0.5])
+    assert [row["value"] for row in shell.hop("board", "tiny", "--json").json["rows"]] == pytest.approx(
+        [0.9, 0.7, 0.5]
+    )
     assert shell.hop("board", "tny").code == 2
     assert shell.hop("ps", "-a", "--json", "-d", "tiny").json[0]["spec"]["datasets"][0]["version"] == 1
 
@@ -197,9 +236,15 @@ def test_stop_and_rm(shell: Shell) -> None:
     shell.write("wait.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     name = shell.detach("wait.py")
     refused = shell.hop("rm", "-y", name)
-    assert (refused.code, refused.talk) == (1, f"error: {name} has not ended\nhint: --force ends what is alive first\n")
+    assert (refused.code, refused.talk) == (
+        1,
+        f"error: {name} has not ended\nhint: --force ends what is alive first\n",
+    )
     wrong = shell.hop("stop", "no/such/1", name)
-    assert (wrong.code, "hint: nothing was stopped: leave it out to stop the others\n" in wrong.talk) == (2, True)
+    assert (wrong.code, "hint: nothing was stopped: leave it out to stop the others\n" in wrong.talk) == (
+        2,
+        True,
+    )
     assert json.loads(shell.hop("ps", "--json").out)[0]["name"] == name
     assert shell.hop("stop", "--grace", "1s", name).talk.startswith(f"{name}  ")
     shell.hop("logs", "-f", name)
@@ -234,20 +279,39 @@ def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path
     assert token == {"url": client.url + "/api/v1", "token_file": str(served_home / "token")}
     assert client.token not in shell.hop("token").text + shell.hop("token").talk
     bobs = client.post("/tokens", {"name": "elsewhere"})["secret"]
-    away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": bobs}).hop("token")
-    assert str(served_home) not in away.text + away.talk and "Bearer $HOPYARD_TOKEN" in away.talk, "the token of this home stays here"
+    away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": bobs}).hop(
+        "token"
+    )
+    assert str(served_home) not in away.text + away.talk and "Bearer $HOPYARD_TOKEN" in away.talk, (
+        "the token of this home stays here"
+    )
     without_torch(shell)
     checks = {finding["check"]: finding["level"] for finding in shell.hop("doctor", "--json").json}
-    assert checks["server"] == checks["database"] == checks["home"] == checks["settings"] == checks["clock"] == "ok"
+    assert (
+        checks["server"]
+        == checks["database"]
+        == checks["home"]
+        == checks["settings"]
+        == checks["clock"]
+        == "ok"
+    )
 
 
 def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     shell.environment["HOPYARD_HOME"] = str(tmp_path / "another")
     nothing = shell.hop("status")
     assert (nothing.code, nothing.text) == (1, f"no server runs for {tmp_path / 'another'}\n")
-    away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}).hop("status")
-    assert away.code == 1 and away.text.startswith("no server answers at http://127.0.0.1:1") and "HOPYARD_URL names that address" in away.talk
-    assert Shell(shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}).hop("status", "--json").json == {
+    away = Shell(
+        shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}
+    ).hop("status")
+    assert (
+        away.code == 1
+        and away.text.startswith("no server answers at http://127.0.0.1:1")
+        and "HOPYARD_URL names that address" in away.talk
+    )
+    assert Shell(
+        shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}
+    ).hop("status", "--json").json == {
         "running": False,
         "url": "http://127.0.0.1:1",
     }
@@ -265,7 +329,11 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told"), [('"A100:4"', "config.yaml declares 4 x A100, which runs are given on trust"), ("0", "config.yaml declares none, so runs get none")]
+    ("gpus", "told"),
+    [
+        ('"A100:4"', "config.yaml declares 4 x A100, which runs are given on trust"),
+        ("0", "config.yaml declares none, so runs get none"),
+    ],
 )
 def test_doctor_says_which_gpus_are_declared(shell: Shell, tmp_path: Path, gpus: str, told: str) -> None:
     home = tmp_path / "declared"
@@ -298,11 +366,23 @@ def test_number_alone_means_the_run_of_this_folder(served_home: Path, tmp_path: 
     for shell in (one, other):
         shell.write("a.py", "print('hello')\n")
         runs[shell] = [shell.hop("run", "--json", "a.py").json["name"] for _ in range(2)]
-    assert [name.partition("/")[2] for name in runs[one] + runs[other]] == ["Left-Side/1", "Left-Side/2", "right/1", "right/2"]
+    assert [name.partition("/")[2] for name in runs[one] + runs[other]] == [
+        "Left-Side/1",
+        "Left-Side/2",
+        "right/1",
+        "right/2",
+    ]
     for shell in (one, other):
         for at, name in enumerate(runs[shell], 1):
             assert shell.hop("info", "--json", str(at)).json["name"] == name
     assert runs[one][1] in one.hop("rm", "--yes", "2").talk
-    assert {client.get("/runs/resolve", ref=name)["id"] for name in runs[other]}, "the other folder's runs are still there"
+    assert {client.get("/runs/resolve", ref=name)["id"] for name in runs[other]}, (
+        "the other folder's runs are still there"
+    )
     elsewhere = shell_in(tmp_path / "elsewhere", served_home).hop("info", "1")
-    assert elsewhere.code == 2 and "Left-Side/1" in elsewhere.talk and "right/1" in elsewhere.talk and "hint: " in elsewhere.talk
+    assert (
+        elsewhere.code == 2
+        and "Left-Side/1" in elsewhere.talk
+        and "right/1" in elsewhere.talk
+        and "hint: " in elsewhere.talk
+    )

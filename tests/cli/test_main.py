@@ -36,20 +36,52 @@ def test_no_words_is_help(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_listing_imports_no_command() -> None:
-    code = "import sys; from hopyard.cli.main import main; main(['--help']); print([m for m in sys.modules if m.startswith('hopyard.')], file=sys.stderr)"
+    code = (
+        "import sys; from hopyard.cli.main import main; main(['--help']); print([m for m in "
+        "sys.modules if m.startswith('hopyard.')], file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(eval(done.stderr))
-    assert loaded == {"hopyard.errors", "hopyard.cli", "hopyard.cli.main", "hopyard.cli.commands", "hopyard.cli.failures"}
+    assert loaded == {
+        "hopyard.errors",
+        "hopyard.cli",
+        "hopyard.cli.main",
+        "hopyard.cli.commands",
+        "hopyard.cli.failures",
+    }
 
 
 def test_hop_run_imports_nothing_slow() -> None:
-    code = "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.cli.submit, hopyard.cli.watch; print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"hopyard.domain.queue", "rich", "yaml", "msgspec", "pydantic", "sqlalchemy", "httpx", "asyncio", "matplotlib", "difflib", "pathspec", "shutil", "subprocess"}
+    code = (
+        "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.cli.submit, hopyard.cli.watch; "
+        "print(*sys.modules)"
+    )
+    loaded = set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    assert not loaded & {
+        "hopyard.domain.queue",
+        "rich",
+        "yaml",
+        "msgspec",
+        "pydantic",
+        "sqlalchemy",
+        "httpx",
+        "asyncio",
+        "matplotlib",
+        "difflib",
+        "pathspec",
+        "shutil",
+        "subprocess",
+    }
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_every_command_of_the_table_exists_and_explains_itself(entry: object, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_command_of_the_table_exists_and_explains_itself(
+    entry: object, capfd: pytest.CaptureFixture[str]
+) -> None:
     name = entry.name  # type: ignore[attr-defined]
     command = group.get_command(click.Context(group), name)
     assert command is not None
@@ -63,7 +95,10 @@ def test_every_command_of_the_table_exists_and_explains_itself(entry: object, ca
 def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "rnu")
     assert (told.code, told.out) == (2, "")
-    assert told.err == "error: no command `rnu`\nhint: did you mean `hop run`?\nhint: `hop --help` lists the commands\n"
+    assert (
+        told.err
+        == "error: no command `rnu`\nhint: did you mean `hop run`?\nhint: `hop --help` lists the commands\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,8 +108,20 @@ def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
         (["resume", "last"], "`hop search resume STUDY` goes on with a study"),
         (["Kill", "last"], "`hop stop RUN` ends a run"),
         (["help", "cancel"], "`hop stop RUN` ends a run"),
-        (["run", "--label", "rack=a", "train.py"], "hint: --where LABEL=VALUE asks for nodes with a label; --name LABEL is what a run is called\nhint: `hop run --help`"),
-        (["run", "--lr", "3", "train.py"], "hint: options of the script go behind it, after `--`: hop run SCRIPT -- --lr\nhint: `hop run --help`"),
+        (
+            ["run", "--label", "rack=a", "train.py"],
+            (
+                "hint: --where LABEL=VALUE asks for nodes with a label; --name LABEL is what a run is "
+                "called\nhint: `hop run --help`"
+            ),
+        ),
+        (
+            ["run", "--lr", "3", "train.py"],
+            (
+                "hint: options of the script go behind it, after `--`: hop run SCRIPT -- --lr\n"
+                "hint: `hop run --help`"
+            ),
+        ),
         (["ps", "--label", "x"], "hint: --name LABEL is what a run is called\n"),
         (["ps", "--phase", "waiting"], "hint: did you mean `queued`?\n"),
         (["ps", "--phase", "done"], "hint: did you mean `succeeded`?\n"),
@@ -100,7 +147,12 @@ def test_hints_for_words_of_other_programs_are_true() -> None:
                 assert command is not None, hint
             options = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in more if word.startswith("--")} <= options, hint
-    everywhere = {option for name in ("run", "ps") for parameter in group.get_command(at, name).params for option in parameter.opts}  # type: ignore[union-attr]
+    everywhere = {
+        option
+        for name in ("run", "ps")
+        for parameter in group.get_command(at, name).params
+        for option in parameter.opts
+    }  # type: ignore[union-attr]
     for words, meant, hint in familiar._OPTIONS:
         assert meant in everywhere and meant not in words
         assert hint.startswith(f"{meant} ")
@@ -114,7 +166,10 @@ def test_a_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> No
 def test_a_mistyped_option(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "ps", "--projct", "x")
     assert told.code == 2
-    assert told.err == "error: no option --projct\nhint: did you mean --project?\nhint: `hop ps --help` lists what it takes\n"
+    assert told.err == (
+        "error: no option --projct\nhint: did you mean --project?\n"
+        "hint: `hop ps --help` lists what it takes\n"
+    )
 
 
 def test_a_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
@@ -123,8 +178,12 @@ def test_a_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
     assert told.err == "error: missing argument 'RUN...'\nhint: `hop stop --help` lists what it takes\n"
 
 
-@pytest.mark.parametrize("words", [["ps", "--help"], ["run", "train.py", "-h"], ["queue", "ls", "--help"], ["search", "-h"]])
-def test_help_needs_no_home(words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words", [["ps", "--help"], ["run", "train.py", "-h"], ["queue", "ls", "--help"], ["search", "-h"]]
+)
+def test_help_needs_no_home(
+    words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOPYARD_HOME", "/dev/null/home")
     assert main(words) == 0
     assert capfd.readouterr().out.startswith("Usage: hop ")
@@ -143,16 +202,26 @@ def test_version(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "hopyard.cli", "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "hopyard.cli", "--version"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout[:4]) == (0, "hop ")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    done = subprocess.run(f"{sys.executable} -m hopyard.cli --help | true", shell=True, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        f"{sys.executable} -m hopyard.cli --help | true",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr == ""
 
 
-def test_trouble_of_the_machine_is_told_without_a_traceback(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_trouble_of_the_machine_is_told_without_a_traceback(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -160,11 +229,16 @@ def test_trouble_of_the_machine_is_told_without_a_traceback(capfd: pytest.Captur
     assert hop(capfd, "run", "train.py") == (
         1,
         "",
-        "error: No such file or directory\nhint: the folder in which you are was deleted: go to another one with `cd`\n",
+        (
+            "error: No such file or directory\nhint: the folder in which you are was deleted: go to "
+            "another one with `cd`\n"
+        ),
     )
 
 
-def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     @click.command()
     def broken() -> None:
         raise KeyError("no\x1b[31m such\nthing")
@@ -192,7 +266,9 @@ def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(capfd: pyte
 
 def test_shell_completion() -> None:
     environment = {**os.environ, "_HOP_COMPLETE": "bash_complete", "COMP_WORDS": "hop p", "COMP_CWORD": "1"}
-    done = subprocess.run([sys.executable, "-m", "hopyard.cli"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "hopyard.cli"], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["plain,ps", "plain,plot", "plain,pull", "plain,pool"]
 
 

@@ -15,7 +15,10 @@ def test_a_table_says_that_there_are_more_and_json_has_all(shell: Shell, client:
     for number in range(MANY):
         client.post("/runs", {"spec": {"project": "many", "roles": [role], "label": f"run-{number}"}})
     shown = shell.hop("ps", "--project", "many")
-    assert (len(shown.text.splitlines()), shown.talk) == (51, "there are more: these are the newest 50; --limit N shows N\n")
+    assert (len(shown.text.splitlines()), shown.talk) == (
+        51,
+        "there are more: these are the newest 50; --limit N shows N\n",
+    )
     assert len(shell.hop("ps", "--project", "many", "--json").json) == MANY
     assert len(shell.hop("ps", "--project", "many", "--json", "--limit", "3").json) == 3
     few = shell.hop("ps", "--project", "many", "--limit", "2")

@@ -16,7 +16,10 @@ def test_looking_at_nodes_and_pools(shell: Shell) -> None:
     head, line = shell.hop("pool", "ls").text.splitlines()
     assert (head.split()[:3], line.split()[:4]) == (["POOL", "NODES", "OPEN"], ["default", "1", "1", "0/4"])
     assert [pool["name"] for pool in shell.hop("pool", "ls", "--json").json] == ["default"]
-    assert shell.hop("node", "ls", "--pool", "none").talk == "no nodes in pool none; `hop pool ls` lists the pools\n"
+    assert (
+        shell.hop("node", "ls", "--pool", "none").talk
+        == "no nodes in pool none; `hop pool ls` lists the pools\n"
+    )
     assert "state    open" in shell.hop("node", "info", "box").text
     assert shell.hop("node", "info", "box", "--json").json["runs"] == []
 
@@ -37,7 +40,10 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
         assert "`hop node uncordon box` lets runs start there again" in told[-2]
         assert "CORDONED" in shell.hop("status").text
         drained = shell.hop("node", "drain", "box", "--reason", "new fans")
-        assert drained.text == f"{stays['name']}  stays until it ends: it asked never to make room; --all asks it as well\n"
+        assert (
+            drained.text
+            == f"{stays['name']}  stays until it ends: it asked never to make room; --all asks it as well\n"
+        )
     finally:
         assert shell.hop("node", "uncordon", "box").talk == "box is open\n"
     assert shell.hop("logs", "-f", waits["name"]).out == b"hi\n"
@@ -49,7 +55,10 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
     run = shell.hop("run", "--detach", "--json", "wait.py").json["name"]
     try:
         wait_until(lambda: b"up" in shell.hop("logs", run).out)
-        assert shell.hop("node", "drain", "box", "--reason", "new fans").text == f"{run}  is asked to save a checkpoint and to leave\n"
+        assert (
+            shell.hop("node", "drain", "box", "--reason", "new fans").text
+            == f"{run}  is asked to save a checkpoint and to leave\n"
+        )
         wait_until(lambda: shell.hop("info", run, "--json").json["position"] == 1)
         (line,) = [line for line in shell.hop("ps").text.splitlines() if line.startswith(run)]
         assert "  position 1" in line

@@ -15,14 +15,42 @@ from hopyard.cli.main import hop as program
 
 from .console_of import hop
 
-ODD = ["", " ", "-1", "0", "9" * 30, "1e999", "nan", "größe\u202e", "\udcff", "\x1b[8m\nx", "a" * 5000, "/", "a=b", "no/such/thing", "@", "[", "--", "::"]
+ODD = [
+    "",
+    " ",
+    "-1",
+    "0",
+    "9" * 30,
+    "1e999",
+    "nan",
+    "größe\u202e",
+    "\udcff",
+    "\x1b[8m\nx",
+    "a" * 5000,
+    "/",
+    "a=b",
+    "no/such/thing",
+    "@",
+    "[",
+    "--",
+    "::",
+]
 # With these it starts nothing that runs on, and asks nothing.
-_HARMLESS = {"run": ["--detach"], "fork": ["--detach"], "search run": ["--dry-run"], "search resume": ["--detach"], "reserve add": ["--dry-run"], "queue apply": ["--dry-run"]}
+_HARMLESS = {
+    "run": ["--detach"],
+    "fork": ["--detach"],
+    "search run": ["--dry-run"],
+    "search resume": ["--detach"],
+    "reserve add": ["--dry-run"],
+    "queue apply": ["--dry-run"],
+}
 # They end the server of the test, or copy a home as often as they are called.
 _LEFT_OUT = {"up", "down", "backup", "restore", "service install", "service uninstall"}
 
 
-def leaves(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def leaves(
+    group: click.Group, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -35,7 +63,11 @@ def leaves(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]:
     """Command lines in which one parameter is odd, and others are as few as can be."""
-    needed = [parameter for parameter in command.params if isinstance(parameter, click.Argument) and parameter.required]
+    needed = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Argument) and parameter.required
+    ]
     more = _HARMLESS.get(" ".join(words), [])
     for value in ODD:
         for parameter in command.params:
@@ -54,13 +86,23 @@ def test_every_command_is_walked() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMAND_LINES) - _LEFT_OUT))
-def test_odd_arguments_are_told_with_a_hint(name: str, served_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_odd_arguments_are_told_with_a_hint(
+    name: str,
+    served_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOPYARD_HOME", str(served_home))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     wrong = list[str]()
     for line in COMMAND_LINES[name]:
         typed = hop(capfd, *line)
-        if "a fault of hop itself" in typed.err or "Traceback" in typed.err or (typed.code and "hint: " not in typed.err):
+        if (
+            "a fault of hop itself" in typed.err
+            or "Traceback" in typed.err
+            or (typed.code and "hint: " not in typed.err)
+        ):
             wrong.append(f"{[word[:60] for word in line]}: {typed.code} {typed.err[:400]}")
     assert not wrong, "\n".join(wrong)

@@ -62,19 +62,35 @@ def test_replicas_do_not_mix_within_a_line() -> None:
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
-        ([("stderr", b"\r19/20"), ("stdout", b"epoch 0\n"), ("stderr", b"\n\r1/20")], b"\r19/20\nepoch 0\n\r1/20"),
-        ([("stderr", b"\r19/20"), ("stdout", b"epoch 0\n"), ("stderr", b"\r20/20\n")], b"\r19/20\nepoch 0\n\r20/20\n"),
+        (
+            [("stderr", b"\r19/20"), ("stdout", b"epoch 0\n"), ("stderr", b"\n\r1/20")],
+            b"\r19/20\nepoch 0\n\r1/20",
+        ),
+        (
+            [("stderr", b"\r19/20"), ("stdout", b"epoch 0\n"), ("stderr", b"\r20/20\n")],
+            b"\r19/20\nepoch 0\n\r20/20\n",
+        ),
         ([("stderr", b"50%"), ("stderr", b"\n"), ("stdout", b"done\n")], b"50%\ndone\n"),
         ([("stdout", b"a"), ("stderr", b"b"), ("stdout", b"\n"), ("stdout", b"c\n")], b"a\nb\nc\n"),
     ],
 )
-def test_streams_on_one_terminal_keep_to_lines_of_their_own(written: list[tuple[str, bytes]], shown: bytes) -> None:
+def test_streams_on_one_terminal_keep_to_lines_of_their_own(
+    written: list[tuple[str, bytes]], shown: bytes
+) -> None:
     line = SharedLine()
     assert b"".join(line.place(stream, data) for stream, data in written) == shown
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"), [(b"abc", b"abc"), (b" 1%\r 50%\r100%", b"100%"), (b"\r10%\r20%\r", b"20%"), (b"abc\r", b"abc\r"), (b"\r\r", b""), (b"", b"")]
+    ("line", "shown"),
+    [
+        (b"abc", b"abc"),
+        (b" 1%\r 50%\r100%", b"100%"),
+        (b"\r10%\r20%\r", b"20%"),
+        (b"abc\r", b"abc\r"),
+        (b"\r\r", b""),
+        (b"", b""),
+    ],
 )
 def test_a_redrawn_line_is_told_in_its_last_state(line: bytes, shown: bytes) -> None:
     assert last_state(line) == shown
@@ -90,7 +106,16 @@ def test_last_lines(data: bytes, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(49999, "49999"), (-123456.7, "-123457"), (9999.7, "10000"), (0.123456, "0.1235"), (1234.0, "1234"), (2e9, "2e+09"), (float("nan"), "nan"), (None, "not finite")],
+    [
+        (49999, "49999"),
+        (-123456.7, "-123457"),
+        (9999.7, "10000"),
+        (0.123456, "0.1235"),
+        (1234.0, "1234"),
+        (2e9, "2e+09"),
+        (float("nan"), "nan"),
+        (None, "not finite"),
+    ],
 )
 def test_numbers_are_shown_with_all_digits_in_front_of_the_point(value: float | None, shown: str) -> None:
     assert number(value) == shown

@@ -60,7 +60,10 @@ def test_a_bad_file_changes_nothing_and_says_where(declared: Shell) -> None:
     done = declared.hop("queue", "apply", "bad.yaml")
     assert (done.code, done.talk.splitlines()[0]) == (
         2,
-        "error: bad.yaml: queues.research.queues.nlp.weight: `0` is not a number above 0, from 0.000001 to 1000000",
+        (
+            "error: bad.yaml: queues.research.queues.nlp.weight: `0` is not a number above 0, from "
+            "0.000001 to 1000000"
+        ),
     )
     assert done.talk.splitlines()[1].startswith("hint: ")
     assert declared.hop("queue", "apply", "none.yaml").talk.startswith("error: there is no file none.yaml")
@@ -71,11 +74,16 @@ def test_what_is_exported_can_be_applied(declared: Shell) -> None:
     text = declared.hop("queue", "export").text
     declared.write("again.yaml", text)
     assert declared.hop("queue", "apply", "again.yaml").talk == "nothing differs\n"
-    assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {"user_limit": {"cpus": 2, "memory": "4G"}}
+    assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {
+        "user_limit": {"cpus": 2, "memory": "4G"}
+    }
 
 
 def test_a_tree_comes_through_a_pipe_too(declared: Shell) -> None:
-    assert declared.hop("queue", "apply", "-", typed=declared.hop("queue", "export").text).talk == "nothing differs\n"
+    assert (
+        declared.hop("queue", "apply", "-", typed=declared.hop("queue", "export").text).talk
+        == "nothing differs\n"
+    )
     done = declared.hop("queue", "apply", "-", typed=TREE.replace("weight: 2", "weight: 3"))
     assert (done.code, done.text) == (0, "~ nlp: weight: 2 → 3\n")
     done = declared.hop("queue", "apply", "-", typed="queues: {a: {wait: 2}}")
@@ -86,12 +94,20 @@ def test_a_tree_comes_through_a_pipe_too(declared: Shell) -> None:
 
 def test_ls_and_info(declared: Shell, client: Client) -> None:
     same_as_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
-    assert [one["name"] for one in declared.hop("queue", "ls", "--json").json["queues"]] == ["prod", "research", "nlp", "vision"]
+    assert [one["name"] for one in declared.hop("queue", "ls", "--json").json["queues"]] == [
+        "prod",
+        "research",
+        "nlp",
+        "vision",
+    ]
     owner = client.get("/queues")["owner"]
     same_as_snapshot("queue_info.txt", declared.hop("queue", "info", "nlp").text.replace(owner, "OWNER"))
     assert declared.hop("queue", "info", "nlp", "--json").json["submitters"] == ["carol"]
     missing = declared.hop("queue", "info", "visoin")
-    assert (missing.code, missing.talk) == (2, "error: there is no queue `visoin`\nhint: did you mean `vision`?\n")
+    assert (missing.code, missing.talk) == (
+        2,
+        "error: there is no queue `visoin`\nhint: did you mean `vision`?\n",
+    )
 
 
 def test_a_run_waits_where_the_tree_says_and_its_use_is_shown(declared: Shell) -> None:
@@ -119,14 +135,46 @@ def test_changes_amounts_and_bars_in_words() -> None:
         == "gpus 4, extras.fpga 2, gpus.a100 2, cpus 0.5, memory 1G"
     )
     assert amounts({}) == "-"
-    assert [bar(share) for share in (0, 0.5, 1, 1.5)] == ["..........", "#####.....", "##########", "##########"]
+    assert [bar(share) for share in (0, 0.5, 1, 1.5)] == [
+        "..........",
+        "#####.....",
+        "##########",
+        "##########",
+    ]
 
 
 def test_a_queue_that_was_removed_says_so() -> None:
     one = {
-        "name": "old", "parent": None, "depth": 0, "declared": False, "guarantee": {}, "maximum": {}, "borrow_limit": {}, "lend_limit": {},
-        "user_limit": {}, "used": {"gpu": 1000}, "share": 0.25, "borrowed": {"gpu": 1000}, "lent": {}, "running": 1, "waiting": 0, "weight": 1.0,
-        "priorities": [0, 50], "user_priorities": {}, "default_priority": 50, "reclaims": True, "preempts_lower": True, "time_slices": False, "no_preempt": True, "submitters": [], "admins": [],
-    }  # fmt: skip
-    assert any("old (removed)" in line and "gpus 1" in line for line in table_of({"queues": [one], "default": "a"}))
-    assert "old (removed: what runs in it goes on, nothing starts)" in lines_of(one, half_life_s=60, owner="alice")[0]
+        "name": "old",
+        "parent": None,
+        "depth": 0,
+        "declared": False,
+        "guarantee": {},
+        "maximum": {},
+        "borrow_limit": {},
+        "lend_limit": {},
+        "user_limit": {},
+        "used": {"gpu": 1000},
+        "share": 0.25,
+        "borrowed": {"gpu": 1000},
+        "lent": {},
+        "running": 1,
+        "waiting": 0,
+        "weight": 1.0,
+        "priorities": [0, 50],
+        "user_priorities": {},
+        "default_priority": 50,
+        "reclaims": True,
+        "preempts_lower": True,
+        "time_slices": False,
+        "no_preempt": True,
+        "submitters": [],
+        "admins": [],
+    }
+    assert any(
+        "old (removed)" in line and "gpus 1" in line for line in table_of({"queues": [one], "default": "a"})
+    )
+    assert (
+        "old (removed: what runs in it goes on, nothing starts)"
+        in lines_of(one, half_life_s=60, owner="alice")[0]
+    )

@@ -34,11 +34,28 @@ def asked(what: str, *arguments: str, **options: Any) -> RunRequest:
 
 def test_a_script_with_everything() -> None:
     run = asked(
-        "train.py", "--epochs", "3",
-        datasets=("mnist:2", "labels"), params=("lr=0.1", "amp=true"), env=("A=1",), tags=("k=v",), label="first", cpus="0.5", memory="8G", gpus="A100:2",
-        time="2h", replicas="2-4", priority=70, project="other", queue="q", preemptible=False, topology="near:rack", pool="a,b", where=("rack=r",),
+        "train.py",
+        "--epochs",
+        "3",
+        datasets=("mnist:2", "labels"),
+        params=("lr=0.1", "amp=true"),
+        env=("A=1",),
+        tags=("k=v",),
+        label="first",
+        cpus="0.5",
+        memory="8G",
+        gpus="A100:2",
+        time="2h",
+        replicas="2-4",
+        priority=70,
+        project="other",
+        queue="q",
+        preemptible=False,
+        topology="near:rack",
+        pool="a,b",
+        where=("rack=r",),
         extras=("fpga=2",),
-    )  # fmt: skip
+    )
     spec = run.spec(code="c" * 64, git=None, environment={"interpreter": "/p"})
     assert spec == {
         "project": "other",
@@ -89,9 +106,15 @@ def test_the_spec_is_one_that_the_domain_knows() -> None:
     from hopyard.domain.resources import Resources
     from hopyard.domain.run import RunSpec
 
-    told = asked("train.py", gpus="1").spec(code=None, git={"commit": "1", "branch": "", "dirty": True, "remote": "", "diff": None}, environment={"packages": {"a": "1"}})
+    told = asked("train.py", gpus="1").spec(
+        code=None,
+        git={"commit": "1", "branch": "", "dirty": True, "remote": "", "diff": None},
+        environment={"packages": {"a": "1"}},
+    )
     assert msgspec.convert(told, RunSpec).roles[0].resources.gpus == 1
-    told = asked("train.py", gpu_memory="1G", extras=("fpga",), where=("a=b",), topology="same:node/2").spec(code=None, git=None, environment={})
+    told = asked("train.py", gpu_memory="1G", extras=("fpga",), where=("a=b",), topology="same:node/2").spec(
+        code=None, git=None, environment={}
+    )
     spec = msgspec.convert(told, RunSpec)
     assert spec.roles[0].resources == Resources(gpu_memory_bytes=2**30, extras=(("fpga", 1),))
     assert spec.roles[0].where == Where(labels=(("a", "b"),))
@@ -100,7 +123,13 @@ def test_the_spec_is_one_that_the_domain_knows() -> None:
 
 def test_defaults() -> None:
     run = asked("train.py")
-    assert (run.project, run.priority, run.time_limit_s, run.roles[0].replicas, run.roles[0].cpu_milli) == ("mnist", None, None, 1, 1000)
+    assert (run.project, run.priority, run.time_limit_s, run.roles[0].replicas, run.roles[0].cpu_milli) == (
+        "mnist",
+        None,
+        None,
+        1,
+        1000,
+    )
 
 
 def test_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,7 +150,9 @@ def test_a_script_elsewhere_is_run_in_its_own_folder(tmp_path: Path) -> None:
     assert request.project == project_of(tmp_path)
 
 
-def test_much_code_is_told_before_it_is_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_much_code_is_told_before_it_is_hashed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(submit, "_LARGE_BYTES", 1000)
     told: list[str] = []
 
@@ -139,7 +170,12 @@ def test_much_code_is_told_before_it_is_hashed(folder: Path, monkeypatch: pytest
 def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "deep.py").write_text("")
-    for typed in ("sub/deep.py", "./sub/deep.py", f"../{folder.name}/sub/deep.py", str(folder / "sub" / "deep.py")):
+    for typed in (
+        "sub/deep.py",
+        "./sub/deep.py",
+        f"../{folder.name}/sub/deep.py",
+        str(folder / "sub" / "deep.py"),
+    ):
         assert asked(typed).roles[0].command == ("python", "-u", "sub/deep.py"), typed
 
 
@@ -173,8 +209,10 @@ def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:
         (["train.py", "--replica", "3"], "no option --replica", "did you mean --replicas?"),
         ([], "missing argument", "hop run --help"),
     ],
-)  # fmt: skip
-def test_refused_before_any_server_is_asked(words: list[str], error: str, hint: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+)
+def test_refused_before_any_server_is_asked(
+    words: list[str], error: str, hint: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     told = hop(capfd, "run", *words)
     assert told.code == 2
     assert told.out == ""
@@ -193,7 +231,11 @@ def test_the_command_line_goes_before_the_file(folder: Path) -> None:
     run = asked("hop.yaml", "--more", params=("lr=0.1",), time="2h", replicas="3", cpus="2")
     assert run.params == {"lr": 0.1, "n": 1}
     assert run.time_limit_s == 7200
-    assert (run.roles[0].command, run.roles[0].replicas, run.roles[0].cpu_milli) == (("python", "-u", "train.py", "--more"), 3, 2000)
+    assert (run.roles[0].command, run.roles[0].replicas, run.roles[0].cpu_milli) == (
+        ("python", "-u", "train.py", "--more"),
+        3,
+        2000,
+    )
 
 
 def test_sizes_of_several_roles_belong_into_the_file(folder: Path) -> None:
@@ -206,11 +248,17 @@ def test_sizes_of_several_roles_belong_into_the_file(folder: Path) -> None:
 
 
 def test_secrets_in_the_file_of_a_run_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    env = "env: {WANDB_API_KEY: abc, HF_TOKEN: '', DATABASE: 'postgresql://me:pw@db/x', TOKENIZERS_PARALLELISM: 'false'}\n"
+    env = (
+        "env: {WANDB_API_KEY: abc, HF_TOKEN: '', DATABASE: 'postgresql://me:pw@db/x', "
+        "TOKENIZERS_PARALLELISM: 'false'}\n"
+    )
     (folder / "hop.yaml").write_text(env + GANG)
     asked("hop.yaml")
     said = capsys.readouterr().err
-    assert "hop.yaml holds the value of WANDB_API_KEY, DATABASE, and every user" in said and "`hop secret set WANDB_API_KEY`" in said
+    assert (
+        "hop.yaml holds the value of WANDB_API_KEY, DATABASE, and every user" in said
+        and "`hop secret set WANDB_API_KEY`" in said
+    )
     (folder / "hop.yaml").write_text("env: {TOKENIZERS_PARALLELISM: 'false'}\n" + GANG)
     asked("hop.yaml", env=("HF_TOKEN=abc",))
     assert capsys.readouterr().err == "", "values of the command line are in no file"

@@ -13,7 +13,20 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     done = shell.hop("reserve", "exam", *IN_2099, "--nodes", "box", "--user", "alice", "--every", "week")
     refused = (2, "error: --from: it begins in more than five years")
     assert (done.code, done.talk.splitlines()[0]) == refused
-    done = shell.hop("reserve", "exam", "--from", "+26h", "--for", "4h", "--nodes", "box", "--user", "alice", "--every", "week")
+    done = shell.hop(
+        "reserve",
+        "exam",
+        "--from",
+        "+26h",
+        "--for",
+        "4h",
+        "--nodes",
+        "box",
+        "--user",
+        "alice",
+        "--every",
+        "week",
+    )
     assert done.code == 0 and ", every week, box, for alice" in done.talk
     assert "warning: there is no user `alice` yet; `hop user add alice` makes one" in done.talk
     head, row = shell.hop("reserve", "ls").text.splitlines()
@@ -23,8 +36,15 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     assert [line.split()[0] for line in lines] == ["name", "when", "repeats", "for", "what", "made"]
     (told,) = shell.hop("reserve", "ls", "--json").json
     length = datetime.fromisoformat(told["end_at"]) - datetime.fromisoformat(told["start_at"])
-    assert (told["name"], told["nodes"], length.total_seconds(), told["every_s"]) == ("exam", ["box"], 4 * 3600, 7 * 86400)
-    meets = shell.hop("reserve", "add", "other", "--from", "+27h", "--for", "1h", "--cpus", "1", "--queue", "default")
+    assert (told["name"], told["nodes"], length.total_seconds(), told["every_s"]) == (
+        "exam",
+        ["box"],
+        4 * 3600,
+        7 * 86400,
+    )
+    meets = shell.hop(
+        "reserve", "add", "other", "--from", "+27h", "--for", "1h", "--cpus", "1", "--queue", "default"
+    )
     assert meets.code != 0 and "exam" in meets.talk and "hint: " in meets.talk
     missing = shell.hop("reserve", "rm", "exam", "nothing")
     assert missing.code == 2 and "hint: nothing was given up" in missing.talk
@@ -34,7 +54,12 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
 
 def test_what_is_reserved_is_told_of_nodes_pools_and_queues(shell: Shell) -> None:
     assert shell.hop("reserve", "lab", "--for", "1h", "--cpus", "1", "-q", "default").code == 0
-    assert shell.hop("reserve", "exam", "--from", "+30h", "--for", "1h", "--nodes", "box", "--user", "alice").code == 0
+    assert (
+        shell.hop(
+            "reserve", "exam", "--from", "+30h", "--for", "1h", "--nodes", "box", "--user", "alice"
+        ).code
+        == 0
+    )
     try:
         head, node = shell.hop("node", "ls").text.splitlines()
         assert (head.split()[-1], node.split()[-1]) == ("RESERVED", "lab")
@@ -54,24 +79,54 @@ def test_a_dry_run_reserves_nothing(shell: Shell) -> None:
     done = shell.hop(*words, "--dry-run")
     assert (done.code, done.out) == (0, b"")
     warning, would, told = done.talk.splitlines()
-    assert warning.startswith("warning: there is no user `alice`") and would.startswith("would reserve exam: ")
+    assert warning.startswith("warning: there is no user `alice`") and would.startswith(
+        "would reserve exam: "
+    )
     assert told == "nothing was reserved: a dry run"
     assert shell.hop(*words, "--dry-run", "--json").json["applied"] is False
     assert shell.hop("reserve", "ls", "--json").json == []
-    refused = shell.hop("reserve", "exam", "--from", "+30h", "--for", "1h", "--cpus", "99", "--user", "alice", "--dry-run")
+    refused = shell.hop(
+        "reserve", "exam", "--from", "+30h", "--for", "1h", "--cpus", "99", "--user", "alice", "--dry-run"
+    )
     assert refused.code != 0 and "it cannot be honoured" in refused.talk
 
 
 def test_pieces_are_told_with_their_number(shell: Shell) -> None:
     done = shell.hop(
-        "reserve", "class", "--from", "+30h", "--to", "+32h", "--cpus", "1", "--memory", "512M", "--count", "2", "-q", "default"
+        "reserve",
+        "class",
+        "--from",
+        "+30h",
+        "--to",
+        "+32h",
+        "--cpus",
+        "1",
+        "--memory",
+        "512M",
+        "--count",
+        "2",
+        "-q",
+        "default",
     )
     assert done.code == 0 and "2 x 1 CPU, 512M memory on box, for queue default" in done.talk
-    too_much = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--gpus", "A100:8", "-q", "default")
-    assert too_much.code != 0 and "one piece needs 8 A100 GPUs and 8 CPUs on one node; the only node, box, has no GPU (8 too few), 4 CPUs" in too_much.talk
-    many = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--cpus", "1", "--count", "999", "-q", "default")
+    too_much = shell.hop(
+        "reserve", "big", "--from", "+30h", "--for", "2h", "--gpus", "A100:8", "-q", "default"
+    )
+    assert (
+        too_much.code != 0
+        and (
+            "one piece needs 8 A100 GPUs and 8 CPUs on one node; the only node, box, has no GPU (8 too "
+            "few), 4 CPUs"
+        )
+        in too_much.talk
+    )
+    many = shell.hop(
+        "reserve", "big", "--from", "+30h", "--for", "2h", "--cpus", "1", "--count", "999", "-q", "default"
+    )
     assert many.code != 0 and "of the 999 pieces of 1 CPU each" in many.talk
-    twice = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--nodes", "box", "--pool", "nope", "-q", "default")
+    twice = shell.hop(
+        "reserve", "big", "--from", "+30h", "--for", "2h", "--nodes", "box", "--pool", "nope", "-q", "default"
+    )
     assert twice.code == 2 and "--pool: the nodes are named already" in twice.talk
     assert shell.hop("reserve", "rm", "class", "--json").json[0]["pieces"] == [2]
 
@@ -79,7 +134,17 @@ def test_pieces_are_told_with_their_number(shell: Shell) -> None:
 def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -> None:
     cases = {
         "--for: say how long": ("x", "--nodes", "box", "--user", "a"),
-        "--for: with --to it is said twice": ("x", "--nodes", "box", "--user", "a", "--for", "1h", "--to", "+2h"),
+        "--for: with --to it is said twice": (
+            "x",
+            "--nodes",
+            "box",
+            "--user",
+            "a",
+            "--for",
+            "1h",
+            "--to",
+            "+2h",
+        ),
         "--nodes: nothing is asked for": ("x", "--user", "a", "--for", "1h"),
         "--nodes: are whole": ("x", "--user", "a", "--for", "1h", "--nodes", "box", "--gpus", "1"),
         "--user: say who may use it": ("x", "--for", "1h", "--nodes", "box"),
@@ -96,7 +161,9 @@ def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -
 
 
 def test_what_begins_when_no_calendar_goes_on_is_refused(shell: Shell) -> None:
-    done = shell.hop("reserve", "exam", "--from", "9999-12-31 23:00", "--for", "2h", "--gpus", "1", "--user", "ada")
+    done = shell.hop(
+        "reserve", "exam", "--from", "9999-12-31 23:00", "--for", "2h", "--gpus", "1", "--user", "ada"
+    )
     assert done.code == 2
     assert "--from: it begins in more than five years" in done.talk
 
@@ -104,7 +171,9 @@ def test_what_begins_when_no_calendar_goes_on_is_refused(shell: Shell) -> None:
 def test_unknown_names_are_answered_with_close_ones(shell: Shell) -> None:
     done = shell.hop("reserve", "x", "--from", "+1h", "--for", "1h", "--nodes", "bax", "--user", "a")
     assert done.code == 2 and "there is no node `bax`" in done.talk and "did you mean `box`?" in done.talk
-    past = shell.hop("reserve", "x", "--from", "2020-01-01 09:00", "--for", "1h", "--nodes", "box", "--user", "a")
+    past = shell.hop(
+        "reserve", "x", "--from", "2020-01-01 09:00", "--for", "1h", "--nodes", "box", "--user", "a"
+    )
     assert past.code == 2 and past.talk.startswith("error: --from: 2020-01-01")
 
 
@@ -113,7 +182,16 @@ def test_what_the_server_refuses_is_told_of_the_option(shell: Shell) -> None:
     cases = {
         "--to: it ends before it begins": ("--from", "+2h", "--to", "+1h", "--nodes", "box"),
         "--for: it is shorter than": ("--from", "+2h", "--for", "1s", "--nodes", "box"),
-        "--every: it begins again after 1d": ("--from", "+2h", "--every", "day", "--for", "25h", "--nodes", "box"),
+        "--every: it begins again after 1d": (
+            "--from",
+            "+2h",
+            "--every",
+            "day",
+            "--for",
+            "25h",
+            "--nodes",
+            "box",
+        ),
         "--until: it happens once": ("--from", "+2h", "--for", "1h", "--until", "+9h", "--nodes", "box"),
         "--pool: there is no pool `nope`": ("--from", "+2h", "--for", "1h", "--cpus", "1", "--pool", "nope"),
         "--nodes: there is no node `bax`": ("--from", "+2h", "--for", "1h", "--nodes", "bax"),

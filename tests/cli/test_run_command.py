@@ -14,7 +14,10 @@ from hopyard.sdk.client import Client
 from .terminal import Shell, wait_until
 
 HELLO = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n"
-WAITING = "import pathlib, sys, time\nprint('begun', flush=True)\ngate = pathlib.Path(sys.argv[1])\nwhile not gate.exists(): time.sleep(0.02)\nprint('ended')\n"
+WAITING = (
+    "import pathlib, sys, time\nprint('begun', flush=True)\ngate = pathlib.Path(sys.argv[1])\n"
+    "while not gate.exists(): time.sleep(0.02)\nprint('ended')\n"
+)
 
 
 def test_output_goes_where_the_script_sent_it(shell: Shell) -> None:
@@ -22,7 +25,9 @@ def test_output_goes_where_the_script_sent_it(shell: Shell) -> None:
     done = shell.hop("run", "hello.py")
     assert (done.code, done.out) == (0, b"out\n")
     first, *rest = done.talk.splitlines()
-    assert re.fullmatch(r"run \S+/study/\d+  http://127\.0\.0\.1:\d+/api/v1/runs/by-name/\S+/study/\d+  starts at once", first)
+    assert re.fullmatch(
+        r"run \S+/study/\d+  http://127\.0\.0\.1:\d+/api/v1/runs/by-name/\S+/study/\d+  starts at once", first
+    )
     assert rest[0] == "err"
     assert re.fullmatch(r"\S+/study/\d+ succeeded after .*", rest[1])
     assert len(rest) == 2
@@ -34,7 +39,14 @@ def test_bytes_are_exact(shell: Shell) -> None:
     assert shell.hop("run", "bytes.py").out == data
 
 
-@pytest.mark.parametrize(("body", "code", "words"), [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1/0", 1, "ZeroDivisionError")])
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("sys.exit(7)", 7, "exit code 7"),
+        ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+        ("1/0", 1, "ZeroDivisionError"),
+    ],
+)
 def test_the_exit_code_is_the_scripts(shell: Shell, body: str, code: int, words: str) -> None:
     shell.write("bad.py", f"import os, sys\n{body}\n")
     done = shell.hop("run", "bad.py")
@@ -50,9 +62,29 @@ def test_the_reason_is_the_error_and_not_its_hint(shell: Shell) -> None:
 
 
 def test_arguments_parameters_and_environment_arrive(shell: Shell) -> None:
-    shell.write("show.py", "import json, os, sys\nprint(json.dumps([sys.argv[1:], json.loads(os.environ['HOPYARD_PARAMS']), os.environ['A'], os.environ['HERE']]))\n")
+    shell.write(
+        "show.py",
+        "import json, os, sys\nprint(json.dumps([sys.argv[1:], "
+        "json.loads(os.environ['HOPYARD_PARAMS']), os.environ['A'], os.environ['HERE']]))\n",
+    )
     shell.environment["HERE"] = "yes"
-    done = shell.hop("run", "-p", "lr=0.1", "-p", "name=x", "-e", "A=1", "-e", "HERE", "show.py", "--", "--lr", "3", "-d", "x")
+    done = shell.hop(
+        "run",
+        "-p",
+        "lr=0.1",
+        "-p",
+        "name=x",
+        "-e",
+        "A=1",
+        "-e",
+        "HERE",
+        "show.py",
+        "--",
+        "--lr",
+        "3",
+        "-d",
+        "x",
+    )
     assert json.loads(done.out) == [["--lr", "3", "-d", "x"], {"lr": 0.1, "name": "x"}, "1", "yes"]
 
 
@@ -70,14 +102,23 @@ def test_replicas_are_told_apart(shell: Shell) -> None:
 
 def test_a_gang_from_a_file(shell: Shell) -> None:
     shell.write("a.py", "import os; print(os.environ['ROLE_NAME'])")
-    shell.write("hop.yaml", "name: both\nroles:\n  - {name: one, command: python a.py, resources: {cpus: 0.5}}\n  - {name: two, command: python a.py, resources: {cpus: 0.5}}\n")
+    shell.write(
+        "hop.yaml",
+        "name: both\nroles:\n  - {name: one, command: python a.py, resources: {cpus: 0.5}}\n"
+        "  - {name: two, command: python a.py, resources: {cpus: 0.5}}\n",
+    )
     done = shell.hop("run", "hop.yaml")
     assert sorted(done.text.splitlines()) == ["[0] one", "[1] two"]
     told = [line.split(None, 1) for line in shell.hop("info", "both").text.splitlines()]
     at = told.index(["role", "one"])
     assert told[at : at + 6] == [
-        ["role", "one"], ["command", "python a.py"], ["resources", "0.5 CPU"], ["role", "two"], ["command", "python a.py"], ["resources", "0.5 CPU"],
-    ]  # fmt: skip
+        ["role", "one"],
+        ["command", "python a.py"],
+        ["resources", "0.5 CPU"],
+        ["role", "two"],
+        ["command", "python a.py"],
+        ["resources", "0.5 CPU"],
+    ]
 
 
 def test_an_elastic_run_says_its_size(shell: Shell) -> None:
@@ -125,7 +166,11 @@ def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
     assert re.search(r"queued at position 1(, starts at about .+)?: needs 4 CPUs; ", second.talk), second.talk
     listed = shell.hop("ps", "--project", "study").text.splitlines()
     assert second.text.strip() in listed[1]
-    assert re.search(r"  position 1(, (starts at about \d\d:\d\d:\d\d \(.+\)|later than expected, see `hop why \S+`))?: needs 4 CPUs; ", listed[1]), listed[1]
+    assert re.search(
+        r"  position 1(, (starts at about \d\d:\d\d:\d\d \(.+\)|later than expected, see `hop why "
+        r"\S+`))?: needs 4 CPUs; ",
+        listed[1],
+    ), listed[1]
     shell.hop("stop", second.text.strip())
     gate.touch()
     assert shell.hop("logs", "-f", holder).out == b"begun\nended\n"
@@ -238,7 +283,9 @@ def test_where_the_code_stands_in_git_is_recorded(shell: Shell, client: Client) 
 
     shell.write("hello.py", HELLO)
     git = "git -c user.name=t -c user.email=t@example.org -c init.defaultBranch=main"
-    subprocess.run(f"{git} init -q && {git} add . && {git} commit -qm first", shell=True, cwd=shell.folder, check=True)
+    subprocess.run(
+        f"{git} init -q && {git} add . && {git} commit -qm first", shell=True, cwd=shell.folder, check=True
+    )
     clean = shell.hop("run", "--json", "hello.py").json["run"]["spec"]["git"]
     assert (clean["branch"], clean["dirty"], clean["diff"]) == ("main", False, None)
     shell.write("hello.py", HELLO + "print('more')\n")
@@ -250,10 +297,17 @@ def test_where_the_code_stands_in_git_is_recorded(shell: Shell, client: Client) 
 def test_passwords_in_requirements_and_settings_of_packages_are_refused(shell: Shell) -> None:
     shell.write("hello.py", "print('hello')")
     bad = "six\n-e git+https://me:hunter2@host.example/o/r#egg=r\n"
-    for name, words in (("pyproject.toml", ()), ("sub/requirements-dev.txt", ()), ("r.txt", ("--requirements", "r.txt"))):
+    for name, words in (
+        ("pyproject.toml", ()),
+        ("sub/requirements-dev.txt", ()),
+        ("r.txt", ("--requirements", "r.txt")),
+    ):
         file = shell.write(name, bad)
         refused = shell.hop("run", *words, "hello.py")
-        assert refused.code == 2 and f"{name}: line 2 holds a password or token for git+https://host.example" in refused.talk
+        assert (
+            refused.code == 2
+            and f"{name}: line 2 holds a password or token for git+https://host.example" in refused.talk
+        )
         assert "hunter2" not in refused.talk and "--secret TOKEN" in refused.talk
         file.unlink()
     shell.write("pyproject.toml", bad)
@@ -279,9 +333,25 @@ def test_a_full_disk_and_a_closed_stdout_end_no_run(shell: Shell) -> None:
 
     shell.write("hello.py", HELLO)
     hop = " ".join(HOP)
-    full = subprocess.run(f"{hop} run hello.py >/dev/full", shell=True, cwd=shell.folder, env=shell.environment, capture_output=True, timeout=60, check=False)
+    full = subprocess.run(
+        f"{hop} run hello.py >/dev/full",
+        shell=True,
+        cwd=shell.folder,
+        env=shell.environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert (full.returncode, full.stderr.decode().splitlines()[-2]) == (1, "error: No space left on device")
-    closed = subprocess.run(f"{hop} run hello.py >&-", shell=True, cwd=shell.folder, env=shell.environment, capture_output=True, timeout=60, check=False)
+    closed = subprocess.run(
+        f"{hop} run hello.py >&-",
+        shell=True,
+        cwd=shell.folder,
+        env=shell.environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert closed.returncode == 0
     assert b"succeeded" in closed.stderr
 
@@ -293,6 +363,14 @@ def test_nobody_reads_any_more(shell: Shell) -> None:
     from .terminal import HOP
 
     line = f"{' '.join(HOP)} run many.py 2>err.txt | head -1"
-    done = subprocess.run(line, shell=True, cwd=shell.folder, env=shell.environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        line,
+        shell=True,
+        cwd=shell.folder,
+        env=shell.environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout == b"0\n"
     assert "Traceback" not in (shell.folder / "err.txt").read_text()

@@ -86,14 +86,21 @@ def test_a_study_of_runs(shell: Shell) -> None:
     assert states == {0.1: "completed", 0.5: "completed", 9.0: "failed"}
     assert told["study"] in shell.hop("search", "ls", "-a").text
     shell.detach("-n", "runs", "--", "true")  # a run of the same name is not taken for the study
-    assert shell.hop("search", "show", "--json", "runs").json["study"] == told["study"], "by the name that its file gives it"
+    assert shell.hop("search", "show", "--json", "runs").json["study"] == told["study"], (
+        "by the name that its file gives it"
+    )
     one = shell.hop("search", "show", "--trial", "2").text
     assert "failed" in one and "lr=9" in one and "lr is too large" in one
     assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
-    assert re.search(r"run \S+/\d+$", shell.hop("search", "show", "--trial", "0").text, re.MULTILINE), "named as people say it"
+    assert re.search(r"run \S+/\d+$", shell.hop("search", "show", "--trial", "0").text, re.MULTILINE), (
+        "named as people say it"
+    )
     best = next(trial["run_name"] for trial in told["trials"] if trial["trial"] == "1")
     forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
-    assert forked.code == 2 and f"hint: the best one is a run: `hop fork {best} --checkpoint newest`" in forked.talk
+    assert (
+        forked.code == 2
+        and f"hint: the best one is a run: `hop fork {best} --checkpoint newest`" in forked.talk
+    )
     assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
     refused = shell.hop("search", "gantt")
     assert refused.code != 0 and "runs of their own" in refused.talk
@@ -101,13 +108,20 @@ def test_a_study_of_runs(shell: Shell) -> None:
 
 def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: Shell) -> None:
     shell.write("search.yaml", TRIALS)
-    for word, hint in (("sho", "did you mean `hop search show`?"), ("serach.yaml", "did you mean `search.yaml`?"), ("x", "there is search.yaml")):
+    for word, hint in (
+        ("sho", "did you mean `hop search show`?"),
+        ("serach.yaml", "did you mean `search.yaml`?"),
+        ("x", "there is search.yaml"),
+    ):
         done = shell.hop("search", word)
         assert (done.code, done.talk) == (2, f"error: there is no file {word}\nhint: {hint}\n")
     assert "is a folder, not a file" in shell.hop("search", ".").talk
     (shell.folder / "st").write_text(TRIALS)
     unnamed = shell.hop("search", "-n", "st")  # a label, not that file
-    assert unnamed.code == 2 and "hint: -n st is what the study is called; its file is named as well" in unnamed.talk
+    assert (
+        unnamed.code == 2
+        and "hint: -n st is what the study is called; its file is named as well" in unnamed.talk
+    )
 
 
 def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
@@ -116,10 +130,15 @@ def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
     done = shell.hop("search", "search.yaml", "--json")
     assert done.code == 0, done.talk
     assert done.json["phase"] == "succeeded" and done.json["hops"] == 2 * 2 * 2
-    assert next(trial for trial in done.json["trials"] if trial["trial"] == done.json["best"])["params"] == {"lr": 0.9}
+    assert next(trial for trial in done.json["trials"] if trial["trial"] == done.json["best"])["params"] == {
+        "lr": 0.9
+    }
     chart = shell.hop("search", "gantt", "--json").json
     assert [row["worker"] for row in chart["workers"]] == ["worker-0", "worker-1"]
-    assert shell.hop("search", "gantt", "--png", "g.png").code == 0 and (shell.folder / "g.png").stat().st_size > 1000
+    assert (
+        shell.hop("search", "gantt", "--png", "g.png").code == 0
+        and (shell.folder / "g.png").stat().st_size > 1000
+    )
     assert "idle; from a unit's end" in shell.hop("search", "gantt").text
     again = shell.hop("search", "replay")
     assert again.code == 0 and again.text.startswith("the same, bit for bit: 8 hops of 2 trials"), again.talk
@@ -130,7 +149,15 @@ def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
 def said_by_python(shell: Shell) -> dict[str, Any]:
     """What go.py prints at its end."""
     environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(
+        [sys.executable, "go.py"],
+        cwd=shell.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return said
@@ -144,19 +171,24 @@ def test_from_python(shell: Shell, numbers: str) -> None:
 import json, hopyard as hop, hopyard.errors
 from model import Mean
 if __name__ == "__main__":
-    study = hop.search(Mean, space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", epochs=1, workers=2, dataset="numbers",
-                       partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    study = hop.search(Mean, space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", epochs=1, workers=2,
+                       dataset="numbers", partitions={"validation": 0.25}, resources={"cpus": 0.5})
     study.wait(120)
     found = hop.study(study.name)
     try:
-        hop.search("functions.py", space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", workers=2, dataset="nothing")
+        hop.search("functions.py", space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", workers=2,
+                   dataset="nothing")
     except hop.errors.NotFound as refused:  # a trainable, and no script
         missing = refused.message
-    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]), "table": found.table(), "done": found.done,
-                      "missing": missing}))
+    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]),
+                      "table": found.table(), "done": found.done, "missing": missing}))
 """,
     )
-    shell.write("functions.py", "def init(config): ...\ndef train(state, partition, config): ...\ndef evaluate(state, partition, config): ...\n")
+    shell.write(
+        "functions.py",
+        "def init(config): ...\ndef train(state, partition, config): ...\n"
+        "def evaluate(state, partition, config): ...\n",
+    )
     said = said_by_python(shell)
     assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
     assert "no dataset `nothing`" in said["missing"]
@@ -164,7 +196,10 @@ if __name__ == "__main__":
 
 def test_more_trials_of_a_finished_study_are_all_that_is_trained_and_told(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
-    shell.write("search.yaml", TRIALS.replace("searcher: grid", "trials: 2").replace("[0.1, 0.5, 9.0]", '"uniform(0.1, 0.9)"'))
+    shell.write(
+        "search.yaml",
+        TRIALS.replace("searcher: grid", "trials: 2").replace("[0.1, 0.5, 9.0]", '"uniform(0.1, 0.9)"'),
+    )
     first = shell.hop("search", "search.yaml", "--json").json
     assert (first["phase"], len(first["trials"])) == ("succeeded", 2)
     for most in (3, 4):
@@ -185,8 +220,8 @@ def test_a_finished_study_is_extended_from_python(shell: Shell, numbers: str) ->
 import json, hopyard as hop, hopyard.errors
 from model import Mean
 if __name__ == "__main__":
-    study = hop.search(Mean, space={"lr": "uniform(0.1, 0.9)"}, metric="mse", trials=2, workers=2, dataset="numbers",
-                       partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    study = hop.search(Mean, space={"lr": "uniform(0.1, 0.9)"}, metric="mse", trials=2, workers=2,
+                       dataset="numbers", partitions={"validation": 0.25}, resources={"cpus": 0.5})
     said = []
     for asks in ({}, {"trials": 2}):
         try:
@@ -194,12 +229,16 @@ if __name__ == "__main__":
         except hop.errors.Conflict as refused:
             said.append(refused.message)
     more = hop.study(study.name).resume(trials=3).wait(120)
-    print(json.dumps({"refused": said, "first": study.name, "continues": more.data()["continues"], "w": float(more.best_state()["w"][0]),
-                      "same": {t.id: t.best for t in study}.items() <= {t.id: t.best for t in more}.items(), "trials": len(more.trials)}))
+    print(json.dumps({"refused": said, "first": study.name, "continues": more.data()["continues"],
+                      "w": float(more.best_state()["w"][0]), "trials": len(more.trials),
+                      "same": {t.id: t.best for t in study}.items() <= {t.id: t.best for t in more}.items()}))
 """,
     )
     said = said_by_python(shell)
-    assert "has finished: there is nothing left to do" in said["refused"][0] and "2 are no more" in said["refused"][1]
+    assert (
+        "has finished: there is nothing left to do" in said["refused"][0]
+        and "2 are no more" in said["refused"][1]
+    )
     assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
 
 
@@ -211,16 +250,18 @@ def test_the_best_model_is_trained_on_from_python(shell: Shell, numbers: str) ->
 import json, hopyard as hop, hopyard.errors
 from model import Mean
 if __name__ == "__main__":
-    study = hop.search(Mean, space={"lr": [0.1, 0.2]}, metric="mse", searcher="grid", epochs=1, workers=2, dataset="numbers",
-                       partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    study = hop.search(Mean, space={"lr": [0.1, 0.2]}, metric="mse", searcher="grid", epochs=1, workers=2,
+                       dataset="numbers", partitions={"validation": 0.25}, resources={"cpus": 0.5})
     fork = study.wait(120).fork({"lr": 0.5}, epochs=2, name="on").wait(120)
     try:
         study.fork({"momentum": 1})
     except hop.errors.SpecError as wrong:
         refused = wrong.message
     (trial,) = fork.trials
-    print(json.dumps({"refused": refused, "before": study.best.best, "after": fork.best.best, "w": float(fork.best_state()["w"][0]), "from": study.name,
-                      "beginning": fork.data()["beginning"]["study"], "points": [at for at, _ in trial.points], "params": dict(trial.params)}))
+    print(json.dumps({"refused": refused, "before": study.best.best, "after": fork.best.best,
+                      "w": float(fork.best_state()["w"][0]), "from": study.name,
+                      "beginning": fork.data()["beginning"]["study"],
+                      "points": [at for at, _ in trial.points], "params": dict(trial.params)}))
 """,
     )
     said = said_by_python(shell)
@@ -239,16 +280,33 @@ if __name__ == "__main__":
         ("search.yaml", "workers: 0\n", "workers"),
         ("search.yaml", "trainable: nothing.py:Mean\n", "nothing.py"),
         ("search.yaml", "searcher: {name: asha, ata: 4}\n", "eta"),
-        ("search.yaml", "trainable: broken.py:Mean\n", "search.yaml: trainable: broken.py is not Python (line 2)"),
-        ("search.yaml", "searcher: broken.py:Mine\ntrials: 3\n", "search.yaml: searcher: broken.py is not Python (line 2)"),
-        ("search.yaml", "space: {lr: 'uniform(0, 1)'}\n", "search.yaml: space.lr: a grid does not know how many points"),
+        (
+            "search.yaml",
+            "trainable: broken.py:Mean\n",
+            "search.yaml: trainable: broken.py is not Python (line 2)",
+        ),
+        (
+            "search.yaml",
+            "searcher: broken.py:Mine\ntrials: 3\n",
+            "search.yaml: searcher: broken.py is not Python (line 2)",
+        ),
+        (
+            "search.yaml",
+            "space: {lr: 'uniform(0, 1)'}\n",
+            "search.yaml: space.lr: a grid does not know how many points",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(shell: Shell, file: str, change: str, words: str) -> None:
+def test_what_cannot_be_is_refused_before_anything_runs(
+    shell: Shell, file: str, change: str, words: str
+) -> None:
     shell.write("model.py", MODEL)
     shell.write("broken.py", "raise SystemExit\nclass Mean\n")
     key = change.partition(":")[0]
-    shell.write("search.yaml", "\n".join(line for line in MOP.splitlines() if not line.startswith(f"{key}:")) + "\n" + change)
+    shell.write(
+        "search.yaml",
+        "\n".join(line for line in MOP.splitlines() if not line.startswith(f"{key}:")) + "\n" + change,
+    )
     refused = shell.hop("search", file)
     assert refused.code == 2 and words in refused.talk
     assert "study " not in refused.talk
@@ -263,7 +321,9 @@ def test_code_that_cannot_be_imported_is_told_once_before_anything_trains(shell:
     assert done.talk.count("ModuleNotFoundError") == 2, "as it happened, and as why the study failed"
     assert '  File "deep.py", line 1, in <module>' in done.talk and str(shell.folder) not in done.talk
     assert "hint: name `no_such_package` in the study's `requirements:`" in done.talk
-    assert done.talk.splitlines()[-1].endswith(" failed: ModuleNotFoundError: No module named 'no_such_package'; nothing was trained")
+    assert done.talk.splitlines()[-1].endswith(
+        " failed: ModuleNotFoundError: No module named 'no_such_package'; nothing was trained"
+    )
 
 
 def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> None:
@@ -296,7 +356,12 @@ def test_data_that_cannot_be_split_ends_the_study_at_once_with_the_reason(shell:
 def test_a_study_of_runs_stands_on_the_board_of_their_data_by_its_metric(shell: Shell, numbers: str) -> None:
     """The driver reads none of the data; some of its trials are paused for good in the end."""
     shell.write("train.py", TRIAL + "assert hop.dataset_path('numbers')\n")
-    shell.write("search.yaml", TRIALS.replace("searcher: grid", "searcher: {name: halving, eta: 2}\ndatasets: [numbers]").replace("9.0", "0.3, 0.2"))
+    shell.write(
+        "search.yaml",
+        TRIALS.replace("searcher: grid", "searcher: {name: halving, eta: 2}\ndatasets: [numbers]").replace(
+            "9.0", "0.3, 0.2"
+        ),
+    )
     done = shell.hop("search", "search.yaml", "--trials", "4", "--json")
     assert done.code == 0, done.talk
     board = shell.hop("board", "numbers", "--metric", "acc", "--json").json

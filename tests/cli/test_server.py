@@ -13,7 +13,15 @@ from .console_of import hop
 from .terminal import Shell
 
 FAR = "http://10.255.255.1:8080"
-OF_A_MACHINE = [("up",), ("down",), ("down", "--stop-runs"), ("backup", "copy"), ("restore", "copy"), ("service", "install"), ("service", "install", "--print")]
+OF_A_MACHINE = [
+    ("up",),
+    ("down",),
+    ("down", "--stop-runs"),
+    ("backup", "copy"),
+    ("restore", "copy"),
+    ("service", "install"),
+    ("service", "install", "--print"),
+]
 
 
 @pytest.mark.parametrize("where", ["variables", "url alone", "login file"])
@@ -24,30 +32,50 @@ def test_commands_about_the_own_server_refuse_where_another_one_is_used(where: s
     if where == "login file":
         (home / "login.json").write_text(f'{{"url": "{FAR}", "token": "t"}}')
     else:
-        shell = Shell(shell.folder, shell.environment | {"HOPYARD_URL": FAR} | ({"HOPYARD_TOKEN": "t"} if where == "variables" else {}))
+        shell = Shell(
+            shell.folder,
+            shell.environment
+            | {"HOPYARD_URL": FAR}
+            | ({"HOPYARD_TOKEN": "t"} if where == "variables" else {}),
+        )
     before = sorted(path.name for path in home.iterdir())
     for words in OF_A_MACHINE:
         refused = shell.hop(*words)
         error, hint = refused.talk.splitlines()
         assert (refused.code, refused.out) == (2, b""), words
         assert error == f"error: this {'home' if where == 'login file' else 'shell'} uses the server at {FAR}"
-        assert ("unset HOPYARD_URL" in hint) is (where != "login file") and ("login.json" in hint) is (where == "login file")
+        assert ("unset HOPYARD_URL" in hint) is (where != "login file") and ("login.json" in hint) is (
+            where == "login file"
+        )
     assert sorted(path.name for path in home.iterdir()) == before
     assert not (shell.folder / "copy").exists()
 
 
 @pytest.mark.parametrize(
     ("home", "why"),
-    [("file", "is a file, not a folder"), ("file/below", "Not a directory"), ("x" * 300, "too long"), ("~nobody-like-that/x", "no user"), ("\udcff", "not UTF-8")],
+    [
+        ("file", "is a file, not a folder"),
+        ("file/below", "Not a directory"),
+        ("x" * 300, "too long"),
+        ("~nobody-like-that/x", "no user"),
+        ("\udcff", "not UTF-8"),
+    ],
 )
-def test_a_home_that_can_be_no_folder_is_told_by_every_command(home: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_can_be_no_folder_is_told_by_every_command(
+    home: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("HOPYARD_HOME", home)
     for entry in COMMANDS:
         if entry.name in ("help", "completion"):
             continue
-        typed = hop(capfd, *{"doctor": ("doctor",), "service": ("service", "install", "--print")}.get(entry.name, (entry.name, "x")))
+        typed = hop(
+            capfd,
+            *{"doctor": ("doctor",), "service": ("service", "install", "--print")}.get(
+                entry.name, (entry.name, "x")
+            ),
+        )
         told = typed.out + typed.err
         assert typed.code in (1, 2) and why in told and "hint: name a folder" in told, (entry.name, told)
     assert (tmp_path / "file").read_text() == "mine"

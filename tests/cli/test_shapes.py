@@ -22,7 +22,13 @@ def spec(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[
 
 
 def run_of(told: dict[str, Any]) -> dict[str, Any]:
-    return {"id": told["queue"] or "x", "name": "a/b/1", "spec": told, "phase": "queued", "submitted_at": "2026-01-01T00:00:00+00:00"}
+    return {
+        "id": told["queue"] or "x",
+        "name": "a/b/1",
+        "spec": told,
+        "phase": "queued",
+        "submitted_at": "2026-01-01T00:00:00+00:00",
+    }
 
 
 @pytest.mark.parametrize(
@@ -33,11 +39,23 @@ def run_of(told: dict[str, Any]) -> dict[str, Any]:
         ({"gpus": "A100|H100:0.5"}, "A100|H100:0.5", "1 CPU, A100|H100:0.5 GPU", None),
         ({"gpu_memory": "20G"}, "20G of one", "1 CPU, 20G of one GPU", None),
         ({"gpus": "A100", "gpu_memory": "20G"}, "20G of one", "1 CPU, 20G of one A100 GPU", None),
-        ({"gpus": "1", "replicas": "2-8", "extras": ("fpga=3",)}, "2-8x 1", "2-8 x 1 CPU, 1 GPU, 3 fpga", None),
+        (
+            {"gpus": "1", "replicas": "2-8", "extras": ("fpga=3",)},
+            "2-8x 1",
+            "2-8 x 1 CPU, 1 GPU, 3 fpga",
+            None,
+        ),
         ({"pool": "a,b", "where": ("rack=1",)}, "", "1 CPU", "pool a or b, rack=1"),
     ],
 )
-def test_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], column: str, resources: str, where: str | None) -> None:
+def test_shapes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    column: str,
+    resources: str,
+    where: str | None,
+) -> None:
     told = spec(tmp_path, monkeypatch, **options)
     lines = dict(_role(told["roles"][0]))
     assert (gpus_of(run_of(told)), lines["resources"], lines.get("where")) == (column, resources, where)
@@ -54,12 +72,21 @@ def test_an_elastic_run_says_how_large_it_is(tmp_path: Path, monkeypatch: pytest
     assert _attempt(fixed, attempt) == "1  running on n1"
     chief = run["spec"]["roles"][0] | {"name": "chief", "replicas": 1, "min_replicas": 0}
     gang = run | {"spec": run["spec"] | {"roles": [chief, *run["spec"]["roles"]]}}
-    assert _attempt(gang, attempt | {"counts": [1, 3]}) == "1  running as 4 replicas (chief 1, worker 3) on n1"
+    assert (
+        _attempt(gang, attempt | {"counts": [1, 3]}) == "1  running as 4 replicas (chief 1, worker 3) on n1"
+    )
 
 
 def test_what_should_have_started_is_late() -> None:
     def told(seconds: float) -> str:
-        return in_line({"name": "a/b/1", "position": 1, "expected_at": (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(), "hold_detail": "why"})
+        return in_line(
+            {
+                "name": "a/b/1",
+                "position": 1,
+                "expected_at": (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(),
+                "hold_detail": "why",
+            }
+        )
 
     assert told(-3) == "position 1, later than expected, see `hop why a/b/1`: why"
     assert told(30).startswith("position 1, starts at about ")
@@ -68,7 +95,12 @@ def test_what_should_have_started_is_late() -> None:
 def test_no_run_takes_longer_than_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds in (0.4, 2.4, 17.6, 59.7, 100, 3599.7, 7100):
         began = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
-        run = run_of(spec(tmp_path, monkeypatch)) | {"phase": "running", "submitted_at": began, "started_at": began, "served_s": 0.0}
+        run = run_of(spec(tmp_path, monkeypatch)) | {
+            "phase": "running",
+            "submitted_at": began,
+            "started_at": began,
+            "served_s": 0.0,
+        }
         run |= {"attempt": {"started_at": began, "ended_at": None}}
         head, row = table_of([run])
         age, took = row[: head.index("AGE") + 3].split("running")[1], row[head.index("AGE") + 3 :]
@@ -80,17 +112,29 @@ def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert _standing(told) == "q, priority 3, never asked to make room"
     assert _standing(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
     facts = _facts(run_of(told))["resources"]
-    assert (facts["queue"], facts["priority"], facts["preemptible"], facts["topology"], facts["worker replicas"]) == ("q", 3, False, "same:rack/2", "1")
+    assert (
+        facts["queue"],
+        facts["priority"],
+        facts["preemptible"],
+        facts["topology"],
+        facts["worker replicas"],
+    ) == ("q", 3, False, "same:rack/2", "1")
 
 
 def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(spec(tmp_path, monkeypatch)) | {"phase": "stopping", "attempt": {"preempt_reason": "run a/b/2 has priority 90, this one 50"}}
+    run = run_of(spec(tmp_path, monkeypatch)) | {
+        "phase": "stopping",
+        "attempt": {"preempt_reason": "run a/b/2 has priority 90, this one 50"},
+    }
     assert table_of([run])[1].endswith("makes room: run a/b/2 has priority 90, this one 50")
     run["attempt"] = {"preempt_reason": ""}
     assert "makes room" not in table_of([run])[1]
 
 
 def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, other = run_of(spec(tmp_path, monkeypatch)), run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2"))
+    plain, other = (
+        run_of(spec(tmp_path, monkeypatch)),
+        run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2")),
+    )
     assert table_of([plain])[0].split() == ["RUN", "PHASE", "AGE", "TIME"]
     assert table_of([plain, other])[0].split() == ["RUN", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]

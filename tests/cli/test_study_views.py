@@ -50,7 +50,10 @@ def test_the_best_trial_stands_first_and_the_error_last() -> None:
 
 def test_a_trial_that_is_a_run_is_named_as_people_say_it() -> None:
     view = _view()
-    for record in ({"kind": "run", "trial": "1", "run": "bkpb05vv3ktdsg84pc83"}, {"kind": "submitted", "trial": "1", "run": "bkpb05vv3ktdsg84pc83", "name": "alice/mnist/12"}):
+    for record in (
+        {"kind": "run", "trial": "1", "run": "bkpb05vv3ktdsg84pc83"},
+        {"kind": "submitted", "trial": "1", "run": "bkpb05vv3ktdsg84pc83", "name": "alice/mnist/12"},
+    ):
         view.take(record)
     assert " alice/mnist/12 " in table_of(view)[1]
     assert "run alice/mnist/12" in _trial_lines(view, view.trials["1"])
@@ -80,12 +83,29 @@ def test_a_journal_is_read_to_its_end_however_little_the_server_sends_at_a_time(
 
 
 def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:
-    view = StudyView.of([SPEC, *(asked(str(at), kind="sgd", learning_rate_of_the_head=0.1 * at, width=at, depth=7, decay=1e-5 * at) for at in range(3))])
+    view = StudyView.of(
+        [
+            SPEC,
+            *(
+                asked(
+                    str(at),
+                    kind="sgd",
+                    learning_rate_of_the_head=0.1 * at,
+                    width=at,
+                    depth=7,
+                    decay=1e-5 * at,
+                )
+                for at in range(3)
+            ),
+        ]
+    )
     for width in (50, 60, 80):
         lines = table_of(view, width=width)
         assert all(len(line) <= width for line in lines[:4]), lines
         head = lines[0].split()
-        missing = lines[4].removeprefix("no room for ").partition(";")[0].split(", ") if len(lines) > 4 else []
+        missing = (
+            lines[4].removeprefix("no room for ").partition(";")[0].split(", ") if len(lines) > 4 else []
+        )
         assert len(head[5:]) + len(missing) == 5
         assert "kind" in missing or "learning_rate…" in head, "what is the same in all trials goes first"
     assert table_of(view)[0].split()[5:] == ["kind", "learning_rate_of_the_head", "width", "depth", "decay"]
@@ -94,7 +114,12 @@ def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:
 def test_no_line_of_the_screen_is_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(console, "paint", lambda text, *_: f"\x1b[31m{text}\x1b[0m")
-    view = StudyView.of([SPEC, *(asked(str(at), learning_rate=0.1 * at, a_long_name_of_a_parameter="x" * 90) for at in range(9))])
+    view = StudyView.of(
+        [
+            SPEC,
+            *(asked(str(at), learning_rate=0.1 * at, a_long_name_of_a_parameter="x" * 90) for at in range(9)),
+        ]
+    )
     view.take({"kind": "failed", "trial": "2", "error": "ValueError: " + "too large " * 20, "traceback": ""})
     view.take(told("1", 1, 0.75))
     lines = StudyScreen(view)._lines({})
@@ -102,7 +127,10 @@ def test_no_line_of_the_screen_is_longer_than_the_terminal(monkeypatch: pytest.M
 
 
 def test_why_a_study_failed_is_told_without_how_its_driver_said_so() -> None:
-    run = {"phase": "failed", "exit": {"reason": "replica 0: exit code 1: error: all 3 trials failed: lr is too large\nmore"}}
+    run = {
+        "phase": "failed",
+        "exit": {"reason": "replica 0: exit code 1: error: all 3 trials failed: lr is too large\nmore"},
+    }
     assert why_failed(run) == "all 3 trials failed: lr is too large …"
     assert why_failed({**run, "exit": {"reason": "stopped by request"}}) == "stopped by request"
     assert why_failed({**run, "phase": "succeeded"}) == ""
@@ -124,18 +152,35 @@ def test_a_chart_in_the_terminal_needs_no_colour() -> None:
     lines = drawing.lines_of(gantt(_view()), width=60)
     assert lines[0].startswith("0 000") and "111" in lines[0] and lines[0].endswith("95% busy")
     assert lines[1].startswith("1 111") and "..." in lines[1]
-    assert lines[-1] == "3 units in 2.1 s, 28.6% idle; from a unit's end to the next one's beginning 100.0 ms (median), 100.0 ms (99 of 100)"
+    assert lines[-1] == (
+        "3 units in 2.1 s, 28.6% idle; from a unit's end to the next one's beginning 100.0 ms "
+        "(median), 100.0 ms (99 of 100)"
+    )
 
 
 def _broken() -> StudyView:
     """A study that made room, and went on later."""
     first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
-    return StudyView.of([first, hop(0, "0", "0", at=0.0), hop(1, "1", "1", at=0.0), second, hop(2, "1", "0", at=6.0), hop(3, "0", "1", at=6.0)])
+    return StudyView.of(
+        [
+            first,
+            hop(0, "0", "0", at=0.0),
+            hop(1, "1", "1", at=0.0),
+            second,
+            hop(2, "1", "0", at=6.0),
+            hop(3, "0", "1", at=6.0),
+        ]
+    )
 
 
 def test_what_lies_between_two_attempts_is_left_blank() -> None:
     lines = drawing.lines_of(gantt(_broken()), width=60)
-    assert lines[0].startswith("0 00") and lines[0].endswith("100% busy") and "." not in lines[0] and "          " in lines[0]
+    assert (
+        lines[0].startswith("0 00")
+        and lines[0].endswith("100% busy")
+        and "." not in lines[0]
+        and "          " in lines[0]
+    )
     assert lines[-1] == "4 units in 2.0 s, 0.0% idle (without 5.0 s between attempts)"
 
 
@@ -164,20 +209,35 @@ def test_other_words_for_epochs_are_refused(text: str) -> None:
 def test_every_name_that_programs_read_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "search-output.md").read_text()
     whole, chart = as_data(_view()), gantt_data(gantt(_view()))
-    names = {*whole, *whole["trials"][0], *chart, *chart["workers"][0], *chart["workers"][0]["units"][0], *whole["counts"]}
+    names = {
+        *whole,
+        *whole["trials"][0],
+        *chart,
+        *chart["workers"][0],
+        *chart["workers"][0]["units"][0],
+        *whole["counts"],
+    }
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
-def test_what_a_searcher_cannot_work_with_is_refused_here_and_what_it_needs_elsewhere_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_searcher_cannot_work_with_is_refused_here_and_what_it_needs_elsewhere_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("")
 
     def study(**more: Any) -> StudySpec:
-        return search_of({"metric": "acc", "script": "train.py", "space": {"lr": "uniform(0, 1)"}, **more}, tmp_path).study
+        return search_of(
+            {"metric": "acc", "script": "train.py", "space": {"lr": "uniform(0, 1)"}, **more}, tmp_path
+        ).study
 
     with pytest.raises(SpecError, match=r"^search\.yaml: space\.lr: a grid does not know how many points"):
         searcher_here(study(searcher="grid"), where="search.yaml")
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("tpe", "bohb", {"name": "median", "of": "tpe"}):
-        assert searcher_here(study(searcher=name, trials=3, epochs=9)) is None, "the study's own environment may have it"
+        assert searcher_here(study(searcher=name, trials=3, epochs=9)) is None, (
+            "the study's own environment may have it"
+        )
     (tmp_path / "mine.py").write_text("class Mine: ...\nraise SystemExit\n")
-    assert searcher_here(study(searcher={"name": "median", "of": "mine.py:Mine"}, trials=3)) is None, "nobody's code is run here"
+    assert searcher_here(study(searcher={"name": "median", "of": "mine.py:Mine"}, trials=3)) is None, (
+        "nobody's code is run here"
+    )

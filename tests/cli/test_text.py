@@ -14,7 +14,17 @@ from hopyard.cli import console, times
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.42, "0.42 s"), (3.14, "3.1 s"), (12, "12 s"), (59.7, "1 min"), (200, "3 min 20 s"), (3600, "1 h"), (7500, "2 h 5 min"), (90000, "1 d 1 h"), (0, "0.00 s")],
+    [
+        (0.42, "0.42 s"),
+        (3.14, "3.1 s"),
+        (12, "12 s"),
+        (59.7, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (90000, "1 d 1 h"),
+        (0, "0.00 s"),
+    ],
 )
 def test_span(seconds: float, text: str) -> None:
     assert console.span(seconds) == text
@@ -31,19 +41,28 @@ def three_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_east: None) -> None:
     said = "starts at 2031-01-02 23:15:08 UTC or earlier; box is reserved at 2031-02-01 06:00 UTC: exam"
-    assert times.localised(said) == "starts at 2031-01-03 02:15 or earlier; box is reserved at 2031-02-01 09:00: exam"
+    assert (
+        times.localised(said)
+        == "starts at 2031-01-03 02:15 or earlier; box is reserved at 2031-02-01 09:00: exam"
+    )
     east = datetime(2031, 1, 3, 2, 15, tzinfo=timezone(timedelta(hours=3)))
     assert times.clock(east.isoformat()) == "2031-01-03 02:15"
     assert times.localised("nothing at 12:00") == "nothing at 12:00"
 
 
-@pytest.mark.parametrize(("minutes", "told"), [(-11, False), (-9, True), (0, True), (9, True), (11, False), (60 * 50, False)])
+@pytest.mark.parametrize(
+    ("minutes", "told"), [(-11, False), (-9, True), (0, True), (9, True), (11, False), (60 * 50, False)]
+)
 def test_seconds_are_told_of_moments_that_are_near(minutes: float, told: bool) -> None:
     at = datetime.now().astimezone() + timedelta(minutes=minutes)
     exact, coarse = f"{at:%H:%M:%S}", f"{at:%H:%M}"
     assert times.clock(at.isoformat()).split(" ")[-1] == (exact if told else coarse)
-    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC").split(" ")[-1] == (exact if told else coarse)
-    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC").split(" ")[-1] == coarse, "no seconds are made up"
+    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC").split(" ")[-1] == (
+        exact if told else coarse
+    )
+    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC").split(" ")[-1] == coarse, (
+        "no seconds are made up"
+    )
 
 
 def test_moments_of_one_minute_are_told_apart() -> None:
@@ -53,13 +72,25 @@ def test_moments_of_one_minute_are_told_apart() -> None:
     assert times.clocks(low, mid, (at + timedelta(minutes=5)).isoformat())[0] == times.clock(low)
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(17.6, "18 s"), (59.7, "1 min"), (61, "1 min"), (3599.7, "1 h"), (90000, "1 d")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(17.6, "18 s"), (59.7, "1 min"), (61, "1 min"), (3599.7, "1 h"), (90000, "1 d")]
+)
 def test_an_age_is_rounded_as_a_span_is(seconds: float, text: str) -> None:
     assert console.age(seconds) == text
     assert console.span(seconds).startswith(text)
 
 
-@pytest.mark.parametrize(("amount", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB"), (200 * 2**20, "200 MiB"), (3 * 2**40, "3.0 TiB")])
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (5 * 2**30, "5.0 GiB"),
+        (200 * 2**20, "200 MiB"),
+        (3 * 2**40, "3.0 TiB"),
+    ],
+)
 def test_bytes(amount: int, text: str) -> None:
     assert console.bytes_text(amount) == text
 
@@ -72,13 +103,17 @@ class Terminal(io.StringIO):
 def test_a_table_is_aligned_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    lines = console.table(["NAME", "N"], [[console.paint("red", "red", Terminal()), "1"], ["日本", "22"]], right=(1,))
+    lines = console.table(
+        ["NAME", "N"], [[console.paint("red", "red", Terminal()), "1"], ["日本", "22"]], right=(1,)
+    )
     assert [console.shown_width(line) for line in lines] == [8, 8, 8]
     assert lines[2] == "日本  22"
 
 
 @pytest.mark.parametrize(("sink", "cell"), [(io.StringIO(), "a\x1b[2Jb"), (Terminal(), "a\\x1b[2Jb")])
-def test_csv_acts_on_no_terminal_and_is_exact_elsewhere(monkeypatch: pytest.MonkeyPatch, sink: io.StringIO, cell: str) -> None:
+def test_csv_acts_on_no_terminal_and_is_exact_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, sink: io.StringIO, cell: str
+) -> None:
     monkeypatch.setattr("sys.stdout", sink)
     console.out_csv(["name", "n"], [["a\x1b[2Jb", 1]])
     assert sink.getvalue() == f"name,n\n{cell},1\n"

@@ -11,14 +11,23 @@ ROLE = {"command": ["true"], "resources": {"cpu_milli": 10}}
 
 def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) -> None:
     assert shell.hop("node", "cordon", "box").code == 0
-    (shell.folder / "queues.yaml").write_text("queues: {default: {}, spare: {default_priority: 20, priorities: [0, 30]}}\n")
+    (shell.folder / "queues.yaml").write_text(
+        "queues: {default: {}, spare: {default_priority: 20, priorities: [0, 30]}}\n"
+    )
     assert shell.hop("queue", "apply", "queues.yaml").code == 0
-    names = [client.post("/runs", {"spec": {"project": "updates", "roles": [ROLE]}})["name"] for _ in range(3)]
+    names = [
+        client.post("/runs", {"spec": {"project": "updates", "roles": [ROLE]}})["name"] for _ in range(3)
+    ]
     done = shell.hop("update", *names[:2], "--time", "2h", "--note", "look", "--tag", "a=b")
     assert (done.code, done.text) == (0, "")
-    assert done.talk == "".join(f"{name}  time limit none -> 2 h; note none -> `look`; tag a none -> `b`\n" for name in names[:2])
+    assert done.talk == "".join(
+        f"{name}  time limit none -> 2 h; note none -> `look`; tag a none -> `b`\n" for name in names[:2]
+    )
     (told,) = shell.hop("update", names[0], "--hold", "--untag", "a", "--name", "kept", "--json").json
-    assert (told["run"]["held_by"], told["changes"]) == (told["run"]["name"].split("/")[0], ["name none -> `kept`", "tag a `b` -> none", "held"])
+    assert (told["run"]["held_by"], told["changes"]) == (
+        told["run"]["name"].split("/")[0],
+        ["name none -> `kept`", "tag a `b` -> none", "held"],
+    )
     assert "held by" in shell.hop("ps", "--project", "updates").text
     assert "--release` lets it start" in shell.hop("why", names[0]).text
     assert "note        look" in shell.hop("info", names[0]).text
@@ -30,7 +39,10 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     assert (refused.code, "hop update --from-queue default --queue spare" in refused.talk) == (1, True)
     moved = shell.hop("update", "--from-queue", "default", "--queue", "spare")
     assert moved.talk == "".join(f"{name}  queue default -> spare\n" for name in names)
-    assert shell.hop("update", "--from-queue", "default", "--queue", "spare").talk == "no run waits in queue default\n"
+    assert (
+        shell.hop("update", "--from-queue", "default", "--queue", "spare").talk
+        == "no run waits in queue default\n"
+    )
     assert shell.hop("queue", "apply", "fewer.yaml").code == 0
     (shell.folder / "queues.yaml").write_text("queues: {default: {}, spare: {}}\ndefault: default\n")
     assert shell.hop("queue", "apply", "queues.yaml").code == 0
@@ -40,7 +52,10 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
 
 def test_what_one_run_refuses_keeps_no_other_back(shell: Shell, client: Client) -> None:
     assert shell.hop("node", "cordon", "box").code == 0
-    names = [client.post("/runs", {"spec": {"project": "several", "roles": [ROLE], "tags": tags}})["name"] for tags in ({"a": "b"}, {}, {"a": "b"})]
+    names = [
+        client.post("/runs", {"spec": {"project": "several", "roles": [ROLE], "tags": tags}})["name"]
+        for tags in ({"a": "b"}, {}, {"a": "b"})
+    ]
     refused = shell.hop("update", *names, names[0], "--untag", "a", "--json")
     assert refused.code == 1
     first, second, third = refused.json
@@ -49,7 +64,9 @@ def test_what_one_run_refuses_keeps_no_other_back(shell: Shell, client: Client) 
     assert f"error: {names[1]}: " in refused.talk and "hint: it has none" in refused.talk
     again = shell.hop("update", *names[::-1], "--untag", "a")
     assert (again.code, again.talk.count("error: ")) == (1, 3)
-    assert shell.hop("update", names[1], "--untag", "a", "--json").code == 2, "of a single run it is the error itself"
+    assert shell.hop("update", names[1], "--untag", "a", "--json").code == 2, (
+        "of a single run it is the error itself"
+    )
     assert shell.hop("stop", *names, names[0]).talk.count("cancelled") == 3
     assert shell.hop("rm", "-y", *names, names[0]).talk.count("deleted ") == 3
     assert shell.hop("node", "uncordon", "box").code == 0

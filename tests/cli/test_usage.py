@@ -24,7 +24,11 @@ def test_usage_is_shown_by_project_and_counts_removed_runs(shell: Shell) -> None
     head, *rows = shell.hop("usage", "--by", "user,project,day").text.splitlines()
     assert head.split() == ["DAY", "USER", "PROJECT", "ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS"]
     assert any(project in row.split() for row in rows)
-    (row,) = csv.DictReader(io.StringIO(shell.hop("usage", "--by", "month", "--from", "today", "--to", "2999-01-01", "--csv").text))
+    (row,) = csv.DictReader(
+        io.StringIO(
+            shell.hop("usage", "--by", "month", "--from", "today", "--to", "2999-01-01", "--csv").text
+        )
+    )
     assert float(row["held_s"]) > 0 and "user" not in row
 
 

@@ -17,7 +17,10 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     assert bob.detach("--", "true").startswith("bob/")
     for word in ("up", "down"):  # the server of this home is not his
         refused = bob.hop(word)
-        assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: this shell uses the server at {client.url}")
+        assert (refused.code, refused.talk.splitlines()[0]) == (
+            2,
+            f"error: this shell uses the server at {client.url}",
+        )
     run = shell.detach("--", "sleep", "100")
     for words in (("stop", run), ("rm", "-y", "--force", run)):
         refused = bob.hop(*words)
@@ -36,7 +39,9 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     assert "owns this server and stays" in shell.hop("user", "rm", owner).talk
     assert shell.hop("user", "rm", "bob").talk == "bob is no user any more\n"
     gone = bob.hop("ps")
-    assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, "without a live run either"
+    assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, (
+        "without a live run either"
+    )
     assert gone.code == 2 and "the token is not one of this server's" in gone.talk
     assert set(shell.hop("user", "add", "bob", "--returning", "--json").json) == {"name", "token", "url"}
     assert shell.hop("user", "rm", "bob", "--json").json["tokens"] == 1
@@ -49,8 +54,13 @@ def test_a_bad_name_is_refused_before_a_server_is_asked(shell: Shell) -> None:
 
 
 def test_nobody_goes_on_with_what_another_did_without_naming_it(shell: Shell, client: Client) -> None:
-    (shell.folder / "train.py").write_text("import hopyard as hop\nhop.log(acc=hop.params(lr=0.1).lr, step=1)\n")
-    (shell.folder / "search.yaml").write_text("metric: acc\nsearcher: random\ntrials: 1\nspace: {lr: [0.1, 0.2]}\nscript: train.py\nresources: {cpus: 0.1}\n")
+    (shell.folder / "train.py").write_text(
+        "import hopyard as hop\nhop.log(acc=hop.params(lr=0.1).lr, step=1)\n"
+    )
+    (shell.folder / "search.yaml").write_text(
+        "metric: acc\nsearcher: random\ntrials: 1\nspace: {lr: [0.1, 0.2]}\nscript: train.py\n"
+        "resources: {cpus: 0.1}\n"
+    )
     study = shell.hop("search", "search.yaml", "--detach").text.strip()
     shell.hop("user", "rm", "carol")
     token = shell.hop("user", "add", "carol").text.strip()
@@ -71,11 +81,20 @@ def test_nobody_goes_on_with_what_another_did_without_naming_it(shell: Shell, cl
 def test_tokens_are_made_listed_replaced_and_revoked(shell: Shell, client: Client) -> None:
     made = shell.hop("token", "create", "ci", "--scope", "read", "--expires", "30d")
     secret = made.text.strip()
-    assert made.code == 0 and secret.startswith("hop_") and secret not in made.talk and "for read; valid until" in made.talk
+    assert (
+        made.code == 0
+        and secret.startswith("hop_")
+        and secret not in made.talk
+        and "for read; valid until" in made.talk
+    )
     reader = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": secret})
     assert reader.hop("ps").code == 0
     refused = reader.hop("run", "--detach", "--", "true")
-    assert refused.code != 0 and "needs the scope `submit`; the token has `read`" in refused.talk and "hint: " in refused.talk
+    assert (
+        refused.code != 0
+        and "needs the scope `submit`; the token has `read`" in refused.talk
+        and "hint: " in refused.talk
+    )
     told = {one["name"]: one for one in shell.hop("token", "list", "--json").json}
     assert told["ci"]["scopes"] == ["read"] and told["ci"]["expires_at"] and not told["ci"]["current"]
     head, *rows = shell.hop("token", "list").text.splitlines()
@@ -87,9 +106,16 @@ def test_tokens_are_made_listed_replaced_and_revoked(shell: Shell, client: Clien
     assert missing.code == 2 and "you have no token `cii`" in missing.talk
 
 
-def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(shell: Shell, client: Client) -> None:
-    (shell.folder / "shows.py").write_text("import os; print([os.environ.get(name) for name in ('HF_KEY', 'WORD')])\n")
-    for refused, words in (("never the value", ("run", "--secret", "HF_KEY=x", "shows.py")), ("has no secret `HF_KEY`", ("run", "--secret", "HF_KEY", "shows.py"))):
+def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(
+    shell: Shell, client: Client
+) -> None:
+    (shell.folder / "shows.py").write_text(
+        "import os; print([os.environ.get(name) for name in ('HF_KEY', 'WORD')])\n"
+    )
+    for refused, words in (
+        ("never the value", ("run", "--secret", "HF_KEY=x", "shows.py")),
+        ("has no secret `HF_KEY`", ("run", "--secret", "HF_KEY", "shows.py")),
+    ):
         done = shell.hop(*words)
         assert done.code == 2 and refused in done.talk and "hint: `hop secret set HF_KEY`" in done.talk
     assert shell.hop("secret", "set", "HF_KEY").code == 2, "an empty value"
@@ -99,21 +125,36 @@ def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(shel
     assert shell.hop("secret", "set", "OTHER", "--from-file", "value").code == 0
     done = shell.hop("run", "-n", "secretive", "--secret", "HF_KEY", "-e", "WORD=w0rd", "shows.py")
     assert done.text == "['s3cr3t value', 'w0rd']\n"
-    assert "s3cr3t" not in shell.hop("info", "secretive", "--json").text and "env         WORD=w0rd" in shell.hop("info", "secretive").text
+    assert (
+        "s3cr3t" not in shell.hop("info", "secretive", "--json").text
+        and "env         WORD=w0rd" in shell.hop("info", "secretive").text
+    )
     assert [one["name"] for one in shell.hop("secret", "ls", "--json").json] == ["HF_KEY", "OTHER"]
     token = shell.hop("user", "add", "dave").text.strip()
     dave = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
-    assert "WORD=***" in dave.hop("info", "secretive").text and "w0rd" not in dave.hop("info", "secretive", "--json").text
-    assert "not compared, since others' values are hidden: env WORD" in dave.hop("diff", "secretive", "secretive").text
+    assert (
+        "WORD=***" in dave.hop("info", "secretive").text
+        and "w0rd" not in dave.hop("info", "secretive", "--json").text
+    )
+    assert (
+        "not compared, since others' values are hidden: env WORD"
+        in dave.hop("diff", "secretive", "secretive").text
+    )
     fork = dave.hop("fork", "secretive")
-    assert fork.text == "[None, None]\n" and "not taken over from the other user's run: WORD, HF_KEY" in fork.talk and "hint: " in fork.talk
+    assert (
+        fork.text == "[None, None]\n"
+        and "not taken over from the other user's run: WORD, HF_KEY" in fork.talk
+        and "hint: " in fork.talk
+    )
     assert dave.hop("fork", "secretive", "-e", "WORD=own", "-e", "HF_KEY=own").text == "['own', 'own']\n"
     data = shell.folder / "data"
     data.mkdir()
     for user, content in ((shell, "a"), (dave, "b")):
         (data / "x").write_text(content)
         assert user.hop("dataset", "push", "shared-set", str(data)).code == 0
-    assert "note: shared-set version 2, pushed by dave " in shell.hop("run", "-d", "shared-set", "shows.py").talk
+    assert (
+        "note: shared-set version 2, pushed by dave " in shell.hop("run", "-d", "shared-set", "shows.py").talk
+    )
     assert "pushed by" not in shell.hop("run", "-d", "shared-set:2", "shows.py").talk
     for name in ("HF_KEY", "OTHER"):
         assert shell.hop("secret", "rm", name).code == 0

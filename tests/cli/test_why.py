@@ -19,9 +19,18 @@ def at(minutes: float) -> str:
 
 def waits(**more: Any) -> dict[str, Any]:
     return {
-        "name": "ada/mnist/1", "queue": "default", "position": 1, "waiting": 1, "detail": "needs 2 GPUs", "reason": "no-capacity",
-        "blocked_by": [], "what_if": [], "expected": None, "promised_at": None, **more,
-    }  # fmt: skip
+        "name": "ada/mnist/1",
+        "queue": "default",
+        "position": 1,
+        "waiting": 1,
+        "detail": "needs 2 GPUs",
+        "reason": "no-capacity",
+        "blocked_by": [],
+        "what_if": [],
+        "expected": None,
+        "promised_at": None,
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -32,7 +41,9 @@ def waits(**more: Any) -> dict[str, Any]:
         (20, "run a/b/7 goes before it", "; it will probably be later: run a/b/7 goes before it"),
     ],
 )
-def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(promised: float, late: str, end: str) -> None:
+def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(
+    promised: float, late: str, end: str
+) -> None:
     band = {"low_at": at(25), "mid_at": at(30), "high_at": at(50)}
     promised_at = at(promised)
     lines = lines_of(waits(expected=band, promised_at=promised_at, late=late), WAITING)
@@ -50,7 +61,15 @@ def test_a_band_of_seconds_is_told(seconds: float, told: bool) -> None:
 
 
 def node(name: str, **more: Any) -> dict[str, Any]:
-    return {"id": name, "pool": "a", "labels": {"rack": "1"}, "cordoned": True, "cordon_reason": "", "not_ready": "", **more}
+    return {
+        "id": name,
+        "pool": "a",
+        "labels": {"rack": "1"},
+        "cordoned": True,
+        "cordon_reason": "",
+        "not_ready": "",
+        **more,
+    }
 
 
 def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
@@ -62,8 +81,9 @@ def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
     others = [node("open", cordoned=False), node("other", pool="b"), node("far", labels={"rack": "2"})]
     assert told(others) == []
     assert told([node("n1", cordon_reason="dust"), *others]) == [
-        "  node n1: dust", "  `hop node ls` lists the nodes; `hop node uncordon n1` lets runs start there again",
-    ]  # fmt: skip
+        "  node n1: dust",
+        "  `hop node ls` lists the nodes; `hop node uncordon n1` lets runs start there again",
+    ]
     many = told([node(f"n{i}") for i in range(7)])
     assert (len(many), many[-2]) == (7, "  and 2 more")
     assert "`hop node uncordon NODE`" in many[-1]
@@ -72,9 +92,15 @@ def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
 def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
     away = "its server (two:/home) has been away since 2026-11-25 18:03:12 UTC"
     spec = {"roles": [{"where": {"pools": ["a"], "labels": []}}]}
-    nodes = [node("n1", cordoned=False, not_ready=away), node("n2", cordoned=False), node("n3", pool="b", not_ready=away)]
+    nodes = [
+        node("n1", cordoned=False, not_ready=away),
+        node("n2", cordoned=False),
+        node("n3", pool="b", not_ready=away),
+    ]
     lines = lines_of(waits(), {**WAITING, "spec": spec}, nodes)
-    assert lines[lines.index("not ready:") + 1].startswith("  node n1: its server (two:/home) has been away since ")
+    assert lines[lines.index("not ready:") + 1].startswith(
+        "  node n1: its server (two:/home) has been away since "
+    )
     assert not any("n2" in line or "n3" in line or "UTC" in line for line in lines)
 
 
@@ -90,7 +116,10 @@ def test_a_band_of_days_says_what_narrows_it(hours: float, told: bool) -> None:
 
 
 def test_what_is_in_the_way_is_told_with_its_end_which_of_a_reservation_is_certain() -> None:
-    ways = [{"kind": "run", "name": "bob/bert/3", "until": at(5)}, {"kind": "reservation", "name": "exam", "until": at(9)}]
+    ways = [
+        {"kind": "run", "name": "bob/bert/3", "until": at(5)},
+        {"kind": "reservation", "name": "exam", "until": at(9)},
+    ]
     lines = lines_of(waits(blocked_by=ways), WAITING)
     assert [line.partition(clock(way["until"]))[0] for line, way in zip(lines[3:5], ways, strict=True)] == [
         "  run bob/bert/3, probably until ", "  reservation exam, until ",

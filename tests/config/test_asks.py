@@ -1,4 +1,5 @@
-"""What replicas ask for, as people write it: read back exactly, and refused with what was given and what is allowed."""
+"""What replicas ask for, as people write it: read back exactly, and refused with what was given and what is
+allowed."""
 
 from __future__ import annotations
 
@@ -14,8 +15,13 @@ from hopyard.config.runspec import gpu_fields, parse_places, parse_sizes, parse_
 from hopyard.domain.gang import Closeness
 from hopyard.errors import SpecError
 
-models = st.lists(st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,8}( [A-Za-z0-9]{1,9})?", fullmatch=True), max_size=3, unique=True).map(tuple)
-counts = st.one_of(st.builds(lambda n, m: Gpus(n, 0, m), st.integers(1, 999), models), st.builds(lambda n, m: Gpus(0, n, m), st.integers(1, 999), models))
+models = st.lists(
+    st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,8}( [A-Za-z0-9]{1,9})?", fullmatch=True), max_size=3, unique=True
+).map(tuple)
+counts = st.one_of(
+    st.builds(lambda n, m: Gpus(n, 0, m), st.integers(1, 999), models),
+    st.builds(lambda n, m: Gpus(0, n, m), st.integers(1, 999), models),
+)
 
 
 @given(counts)
@@ -23,7 +29,11 @@ def test_gpus_are_read_back_exactly(gpus: Gpus) -> None:
     assert asks.parse_gpus(asks.format_gpus(gpus)) == gpus
 
 
-@given(st.sampled_from([rule.value for rule in Closeness]), st.from_regex(r"[a-z][a-z./-]{0,20}", fullmatch=True), st.integers(1, 4096))
+@given(
+    st.sampled_from([rule.value for rule in Closeness]),
+    st.from_regex(r"[a-z][a-z./-]{0,20}", fullmatch=True),
+    st.integers(1, 4096),
+)
 def test_topologies_are_read_back_exactly(rule: str, level: str, size: int) -> None:
     ask = TopologyAsk(rule, level, size)
     assert asks.parse_topology(asks.format_topology(ask)) == ask
@@ -40,7 +50,14 @@ def test_replicas_are_read_back_exactly(one: int, two: int) -> None:
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused(text: str) -> None:
     parse: Callable[[str], object]
-    for parse in (asks.parse_gpus, asks.parse_topology, asks.parse_replicas, asks.parse_pools, lambda t: asks.parse_extras([t]), lambda t: asks.parse_labels([t])):
+    for parse in (
+        asks.parse_gpus,
+        asks.parse_topology,
+        asks.parse_replicas,
+        asks.parse_pools,
+        lambda t: asks.parse_extras([t]),
+        lambda t: asks.parse_labels([t]),
+    ):
         try:
             parse(text)
         except SpecError as refused:
@@ -48,41 +65,91 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_what_a_command_line_asks_for() -> None:
-    assert parse_sizes({"gpus": "0.5"}) == {"gpus": 0, "gpu_milli": 500, "gpu_models": (), "gpu_memory_bytes": 0}
-    assert parse_sizes({"gpus": "A100|H100:2"}) == {"gpus": 2, "gpu_milli": 0, "gpu_models": ("A100", "H100"), "gpu_memory_bytes": 0}
-    assert parse_sizes({"gpu_memory": "20G"}) == {"gpus": 0, "gpu_milli": 0, "gpu_models": (), "gpu_memory_bytes": 20 * 2**30}
-    assert parse_sizes({"gpus": "A100", "gpu_memory": "1G"}) == {"gpus": 0, "gpu_milli": 0, "gpu_models": ("A100",), "gpu_memory_bytes": 2**30}
+    assert parse_sizes({"gpus": "0.5"}) == {
+        "gpus": 0,
+        "gpu_milli": 500,
+        "gpu_models": (),
+        "gpu_memory_bytes": 0,
+    }
+    assert parse_sizes({"gpus": "A100|H100:2"}) == {
+        "gpus": 2,
+        "gpu_milli": 0,
+        "gpu_models": ("A100", "H100"),
+        "gpu_memory_bytes": 0,
+    }
+    assert parse_sizes({"gpu_memory": "20G"}) == {
+        "gpus": 0,
+        "gpu_milli": 0,
+        "gpu_models": (),
+        "gpu_memory_bytes": 20 * 2**30,
+    }
+    assert parse_sizes({"gpus": "A100", "gpu_memory": "1G"}) == {
+        "gpus": 0,
+        "gpu_milli": 0,
+        "gpu_models": ("A100",),
+        "gpu_memory_bytes": 2**30,
+    }
     assert parse_sizes({"extras": ("tpu=4", "fpga")}) == {"extras": (("fpga", 1), ("tpu", 4))}
     assert parse_sizes({"replicas": "2-8"}) == {"min_replicas": 2, "replicas": 8}
     assert parse_sizes({"extras": (), "gpus": None}) == {}
-    assert parse_places({"pool": "a, b,a", "where": ("zone=1", "rack=a")}) == {"pools": ("a", "b"), "labels": (("rack", "a"), ("zone", "1"))}
-    told = parse_standing({"queue": "q", "priority": 0, "time": "1m", "preemptible": False, "topology": "same:rack/4"})
-    assert told == {"queue": "q", "priority": 0, "time_limit_s": 60.0, "preemptible": False, "topology": TopologyAsk("same", "rack", 4)}
+    assert parse_places({"pool": "a, b,a", "where": ("zone=1", "rack=a")}) == {
+        "pools": ("a", "b"),
+        "labels": (("rack", "a"), ("zone", "1")),
+    }
+    told = parse_standing(
+        {"queue": "q", "priority": 0, "time": "1m", "preemptible": False, "topology": "same:rack/4"}
+    )
+    assert told == {
+        "queue": "q",
+        "priority": 0,
+        "time_limit_s": 60.0,
+        "preemptible": False,
+        "topology": TopologyAsk("same", "rack", 4),
+    }
 
 
 @pytest.mark.parametrize(
     ("given", "error", "hint"),
     [
-        ({"gpus": "1.5"}, "--gpus: `1.5` is neither whole GPUs nor a share of one", "ask for 2, or for a share below 1: 0.5"),
+        (
+            {"gpus": "1.5"},
+            "--gpus: `1.5` is neither whole GPUs nor a share of one",
+            "ask for 2, or for a share below 1: 0.5",
+        ),
         ({"gpus": "0.0"}, "--gpus: `0.0` is not a number of GPUs", "0.5"),
         ({"gpus": "1.0"}, "--gpus: `1.0` is not a number of GPUs", "0.5"),
         ({"gpus": "0.0005"}, "--gpus: `0.0005` is not a number of GPUs", "0.5"),
         ({"gpus": "-0.5"}, "--gpus: `-0.5` is not a number of GPUs", "0.5"),
         ({"gpus": "A100|:2"}, "--gpus: `` is not the name of a GPU model", "A100|H100:2"),
         ({"gpus": "A100:0"}, "asks for no GPU of a certain model", "A100:8"),
-        ({"gpus": "0.5", "gpu_memory": "20G"}, "--gpu-memory: a share is given as --gpus 0.5 already", "one of the two"),
-        ({"gpus": "2", "gpu_memory": "20G"}, "--gpu-memory: it is a part of one GPU, and --gpus asks for 2 whole ones", "leave out --gpu-memory"),
+        (
+            {"gpus": "0.5", "gpu_memory": "20G"},
+            "--gpu-memory: a share is given as --gpus 0.5 already",
+            "one of the two",
+        ),
+        (
+            {"gpus": "2", "gpu_memory": "20G"},
+            "--gpu-memory: it is a part of one GPU, and --gpus asks for 2 whole ones",
+            "leave out --gpu-memory",
+        ),
         ({"gpu_memory": "0"}, "--gpu-memory: 0 is no part of a GPU", "20G"),
         ({"gpu_memory": "20"}, "--gpu-memory: `20` has no unit", "did you mean `20G`?"),
         ({"gpu_memory": "20X"}, "--gpu-memory: `20X` is not an amount of memory", "8G"),
-        *(({"gpus": word}, f"--gpus: `{word}` is not a number of GPUs", "A100:8") for word in ("nan", "inf", "-inf", "Infinity", "NaN")),
+        *(
+            ({"gpus": word}, f"--gpus: `{word}` is not a number of GPUs", "A100:8")
+            for word in ("nan", "inf", "-inf", "Infinity", "NaN")
+        ),
         ({"gpus": "nan:2"}, "--gpus: `nan` is not the name of a GPU model", "A100:8"),
         ({"gpus": "A100:nan"}, "--gpus: `A100:nan` is not a number of GPUs", "A100:8"),
         ({"memory": "0"}, "--memory: `0` is not an amount of memory above 0", "leave it out"),
         ({"memory": "0.0001K"}, "--memory: `0.0001K` is not an amount of memory above 0", "8G"),
         ({"cpus": "0"}, "--cpus: `0` is not a number of CPUs", "above 0"),
         ({"cpus": "9" * 23}, f"--cpus: `{'9' * 23}` is too large", "4, 0.5"),
-        ({"cpus": "1000000.001"}, "--cpus: `1000000.001` is too large: no machine has more than 1000000 CPUs", "4, 0.5"),
+        (
+            {"cpus": "1000000.001"},
+            "--cpus: `1000000.001` is too large: no machine has more than 1000000 CPUs",
+            "4, 0.5",
+        ),
         ({"replicas": "8-2"}, "--replicas: at least 8 is more than at most 2", "did you mean 2-8?"),
         ({"replicas": "0-2"}, "--replicas: 0 is not from 1 to 4096", "together"),
         ({"replicas": "-2"}, "--replicas: `-2` is not a number of replicas", "2-8"),
@@ -103,19 +170,46 @@ def test_bad_sizes(given: dict[str, str], error: str, hint: str) -> None:
     ("parse", "given", "error", "hint"),
     [
         (parse_places, {"pool": "a,,b"}, "--pool: `` is not a name", "letters"),
-        (parse_places, {"where": ("rack",)}, "--where: `rack` is not of the form LABEL=VALUE", "--where rack=a"),
-        (parse_places, {"where": ("rack=a", "rack=b")}, "--where: no node has two values of `rack`", "one value"),
+        (
+            parse_places,
+            {"where": ("rack",)},
+            "--where: `rack` is not of the form LABEL=VALUE",
+            "--where rack=a",
+        ),
+        (
+            parse_places,
+            {"where": ("rack=a", "rack=b")},
+            "--where: no node has two values of `rack`",
+            "one value",
+        ),
         (parse_standing, {"queue": "a/b"}, "--queue: `a/b` is not a name", "letters"),
         (parse_standing, {"priority": -1}, "--priority: -1 is not from 0 to 100", "larger"),
         (parse_standing, {"time": "2 weeks"}, "--time: `2 weeks` is not a time", "2h30m"),
         (parse_standing, {"time": "0"}, "--time: `0` is no time: it has to be more than 0 seconds", "2h30m"),
-        (parse_standing, {"topology": "same"}, "--topology: `same` names no level", "same:node, or a label of nodes: same:rack"),
-        (parse_standing, {"topology": "sme:rack"}, "--topology: `sme` is not a rule of closeness", "did you mean `same`?"),
-        (parse_standing, {"topology": "same:rack/0"}, "--topology: `0` is not the size of a slice", "same:rack/4"),
+        (
+            parse_standing,
+            {"topology": "same"},
+            "--topology: `same` names no level",
+            "same:node, or a label of nodes: same:rack",
+        ),
+        (
+            parse_standing,
+            {"topology": "sme:rack"},
+            "--topology: `sme` is not a rule of closeness",
+            "did you mean `same`?",
+        ),
+        (
+            parse_standing,
+            {"topology": "same:rack/0"},
+            "--topology: `0` is not the size of a slice",
+            "same:rack/4",
+        ),
         (parse_standing, {"topology": "same:"}, "is not the name of a label", "rack or zone"),
     ],
 )
-def test_bad_places(parse: Callable[[dict[str, object]], object], given: dict[str, object], error: str, hint: str) -> None:
+def test_bad_places(
+    parse: Callable[[dict[str, object]], object], given: dict[str, object], error: str, hint: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         parse(given)
     assert error in refused.value.message
@@ -123,4 +217,9 @@ def test_bad_places(parse: Callable[[dict[str, object]], object], given: dict[st
 
 
 def test_what_was_asked_of_gpus_before_is_replaced_whole() -> None:
-    assert gpu_fields(asks.parse_gpus("1"), None) == {"gpus": 1, "gpu_milli": 0, "gpu_models": (), "gpu_memory_bytes": 0}
+    assert gpu_fields(asks.parse_gpus("1"), None) == {
+        "gpus": 1,
+        "gpu_milli": 0,
+        "gpu_models": (),
+        "gpu_memory_bytes": 0,
+    }

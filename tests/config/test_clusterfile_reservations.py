@@ -30,17 +30,30 @@ def held(folder: Path, *entries: str) -> tuple[Reservation, ...]:
 
 def test_whole_nodes_after_the_beginning(tmp_path: Path) -> None:
     (one,) = held(tmp_path, "{name: exam, from: +2h, for: 4h, nodes: [a100-0001], users: [alice, bob]}")
-    assert (one.name, one.users, one.queue, one.nodes, one.resources) == ("exam", ("alice", "bob"), None, ("a100-0001",), None)
-    assert (one.start_at - BEGIN, one.end_at - BEGIN, one.every_s) == (timedelta(hours=2), timedelta(hours=6), 0)
+    assert (one.name, one.users, one.queue, one.nodes, one.resources) == (
+        "exam",
+        ("alice", "bob"),
+        None,
+        ("a100-0001",),
+        None,
+    )
+    assert (one.start_at - BEGIN, one.end_at - BEGIN, one.every_s) == (
+        timedelta(hours=2),
+        timedelta(hours=6),
+        0,
+    )
 
 
 def test_pieces_again_and_again(tmp_path: Path) -> None:
     (one,) = held(
         tmp_path,
-        "{name: class, from: monday 09:00, for: 2h, every: week, until: 2026-03-01, resources: {gpus: A100:4}, count: 3,"
-        " pool: a100, queue: vision}",
+        "{name: class, from: monday 09:00, for: 2h, every: week, until: 2026-03-01, resources: {gpus: "
+        "A100:4}, count: 3, pool: a100, queue: vision}",
     )
-    assert (one.start_at, one.until) == (datetime(2026, 1, 5, 9, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
+    assert (one.start_at, one.until) == (
+        datetime(2026, 1, 5, 9, tzinfo=UTC),
+        datetime(2026, 3, 1, tzinfo=UTC),
+    )
     assert (one.every_s, one.queue, one.where) == (7 * 86400.0, "vision", Where(("a100",)))
     assert one.resources == Resources(4000, 0, 4, ("A100",))
     assert dict(zip(one.nodes, one.pieces, strict=True)) == {"a100-0000": 2, "a100-0001": 1}
@@ -48,9 +61,17 @@ def test_pieces_again_and_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("+90m", 1.5), ("now", 0), ("2026-01-02", 24), ("2026-01-01T02:00:00", 2), ('"2026-01-01 02:00"', 2), ('"10:00"', 10),
-     ("2026-01-01 02:00:00+01:00", 1), ("2026-01-01T03:00+01:00", 2)],
-)  # fmt: skip
+    [
+        ("+90m", 1.5),
+        ("now", 0),
+        ("2026-01-02", 24),
+        ("2026-01-01T02:00:00", 2),
+        ('"2026-01-01 02:00"', 2),
+        ('"10:00"', 10),
+        ("2026-01-01 02:00:00+01:00", 1),
+        ("2026-01-01T03:00+01:00", 2),
+    ],
+)
 def test_times(tmp_path: Path, text: str, hours: float) -> None:
     """A moment without a zone is UTC, as in workloads, whatever the zone of this machine."""
     (one,) = held(tmp_path, f"{{name: e, from: {text}, for: 1h, nodes: [a100-0000], users: [a]}}")
@@ -91,30 +112,78 @@ NODE = "nodes: [a100-0000], users: [a]"
         (f"{{name: e, from: 10:00, for: 1h, {NODE}}}", "0.from: `600` is not a time", "in quotes"),
         (f"{{name: e, from: soon, for: 1h, {NODE}}}", "0.from: `soon` is not a time", "+2h"),
         (f"{{name: e, from: 2025-12-31, for: 1h, {NODE}}}", "0.from: it is before the workload", "+2h"),
-        (f"{{name: e, from: 9999-12-31, for: 5d, {NODE}}}", "0.from: it begins in more than five years", "+2h"),
+        (
+            f"{{name: e, from: 9999-12-31, for: 5d, {NODE}}}",
+            "0.from: it begins in more than five years",
+            "+2h",
+        ),
         (f"{{name: e, from: 2036-12-31, for: 5d, {NODE}}}", "0.from: it begins in more than five years", ""),
         (f"{{name: e, for: 2h, every: hour, {NODE}}}", "0.every: it begins again after 1h", "every: week"),
         (f"{{name: e, for: 2h, every: often, {NODE}}}", "0.every: `often` is not a time", "day, week"),
         (f"{{name: e, for: 2h, until: +1d, {NODE}}}", "0.until: it happens once", "every"),
-        (f"{{name: e, for: 2h, every: day, until: now, {NODE}}}", "0.until: it stops before it first begins", ""),
+        (
+            f"{{name: e, for: 2h, every: day, until: now, {NODE}}}",
+            "0.until: it stops before it first begins",
+            "",
+        ),
         ("{name: e, for: 1h, nodes: [a100-0000]}", "0.users: it is for nobody", "users: [alice]"),
         ("{name: e, for: 1h, nodes: [a100-0000], users: [3]}", "0.users.0: `3` is not a name", "quotes"),
-        ("{name: e, for: 1h, nodes: [a100-0000], queue: vison}", "0.queue: there is no queue `vison`", "`vision`"),
-        ("{name: e, for: 1h, nodes: [a100-0000], queue: x}", "0.queue: there is no queue `x`", "queues: default, vision"),
+        (
+            "{name: e, for: 1h, nodes: [a100-0000], queue: vison}",
+            "0.queue: there is no queue `vison`",
+            "`vision`",
+        ),
+        (
+            "{name: e, for: 1h, nodes: [a100-0000], queue: x}",
+            "0.queue: there is no queue `x`",
+            "queues: default, vision",
+        ),
         ("{name: e, for: 1h, users: [a]}", "0.nodes: it reserves nothing", "resources"),
         ("{name: e, for: 1h, resources: {}, users: [a]}", "0.resources: it reserves nothing", "nodes"),
-        ("{name: e, for: 1h, resources: {gpus: 1}, nodes: [a100-0000], users: [a]}", "0.nodes: whole nodes and", "nodes"),
-        ("{name: e, for: 1h, nodes: [a100-0000], count: 2, users: [a]}", "0.count: whole nodes are named", "count"),
-        ("{name: e, for: 1h, nodes: [a100-0009], users: [a]}", "0.nodes.0: there is no node `a100-0009`", "did you mean"),
-        ("{name: e, for: 1h, nodes: [a100-0000, a100-0000], users: [a]}", "0.nodes.1: `a100-0000` is named twice", "nodes"),
+        (
+            "{name: e, for: 1h, resources: {gpus: 1}, nodes: [a100-0000], users: [a]}",
+            "0.nodes: whole nodes and",
+            "nodes",
+        ),
+        (
+            "{name: e, for: 1h, nodes: [a100-0000], count: 2, users: [a]}",
+            "0.count: whole nodes are named",
+            "count",
+        ),
+        (
+            "{name: e, for: 1h, nodes: [a100-0009], users: [a]}",
+            "0.nodes.0: there is no node `a100-0009`",
+            "did you mean",
+        ),
+        (
+            "{name: e, for: 1h, nodes: [a100-0000, a100-0000], users: [a]}",
+            "0.nodes.1: `a100-0000` is named twice",
+            "nodes",
+        ),
         ("{name: e, for: 1h, resources: {gpus: x:y}, users: [a]}", "0.resources.gpus: ", "A100:8"),
         ("{name: e, for: 1h, resources: {gpus: 1}, count: 0, users: [a]}", "0.count: `0` is not", ""),
-        ("{name: e, for: 1h, resources: {gpus: 1}, pool: a10, users: [a]}", "0.pool: there is no pool `a10`", "`a100`"),
-        ("{name: e, for: 1h, resources: {gpus: 1}, pool: [a10], users: [a]}", "0.pool.0: there is no pool `a10`", "`a100`"),
-        ("{name: e, for: 1h, resources: {gpus: 9}, users: [a]}", "0: it cannot be honoured: one piece needs 9 GPUs on one node", ""),
-        ("{name: e, for: 1h, resources: {gpus: 1}, count: 999, users: [a]}", "0: it cannot be honoured: all nodes", "fewer"),
+        (
+            "{name: e, for: 1h, resources: {gpus: 1}, pool: a10, users: [a]}",
+            "0.pool: there is no pool `a10`",
+            "`a100`",
+        ),
+        (
+            "{name: e, for: 1h, resources: {gpus: 1}, pool: [a10], users: [a]}",
+            "0.pool.0: there is no pool `a10`",
+            "`a100`",
+        ),
+        (
+            "{name: e, for: 1h, resources: {gpus: 9}, users: [a]}",
+            "0: it cannot be honoured: one piece needs 9 GPUs on one node",
+            "",
+        ),
+        (
+            "{name: e, for: 1h, resources: {gpus: 1}, count: 999, users: [a]}",
+            "0: it cannot be honoured: all nodes",
+            "fewer",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, entry: str, says: str, hint: str) -> None:
     with pytest.raises(SpecError) as refused:
         held(tmp_path, entry)
@@ -125,8 +194,13 @@ def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, entry: str, says: s
 
 def test_two_that_meet_are_refused_with_the_time(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"reservations\.1: it cannot be honoured: a100-0000 is reserved at 2026-01-03 00:00 UTC: e"
+        SpecError,
+        match=r"reservations\.1: it cannot be honoured: a100-0000 is reserved at 2026-01-03 00:00 UTC: e",
     ):
-        held(tmp_path, f"{{name: e, for: 1h, every: day, {NODE}}}", f"{{name: f, from: +47h30m, for: 1h, {NODE}}}")
+        held(
+            tmp_path,
+            f"{{name: e, for: 1h, every: day, {NODE}}}",
+            f"{{name: f, from: +47h30m, for: 1h, {NODE}}}",
+        )
     with pytest.raises(SpecError, match=r"reservations\.1\.name: there are two reservations `e`"):
         held(tmp_path, f"{{name: e, for: 1h, {NODE}}}", f"{{name: e, from: +1d, for: 1h, {NODE}}}")

@@ -71,7 +71,10 @@ def test_everything_below_an_open_folder_is_closed_but_what_scripts_made(tmp_pat
     (deep / "program").chmod(0o755)
     (deep / "locked").mkdir(mode=0o555)
     list(home.close_entries())
-    assert [mode(path) for path in (home.database, home.blobs, deep, deep / "file", deep / "program", deep / "locked")] == [0o600, 0o700, 0o700, 0o600, 0o700, 0o500]
+    assert [
+        mode(path)
+        for path in (home.database, home.blobs, deep, deep / "file", deep / "program", deep / "locked")
+    ] == [0o600, 0o700, 0o700, 0o600, 0o700, 0o500]
     assert mode(work) == 0o700 and mode(work / "file") == 0o644, "the files of a script are its own affair"
     assert mode(shut / "file") == 0o644, "what nobody can reach is not looked through at every start"
     assert mode(outside) == 0o644, "links are not followed"
@@ -82,7 +85,9 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     os.chown(home.root, ANOTHER, -1)
     for use in (home.create, home.check):
-        with pytest.raises(SpecError, match=rf"belongs to {ANOTHER} \(uid {ANOTHER}\), and this is root") as refused:
+        with pytest.raises(
+            SpecError, match=rf"belongs to {ANOTHER} \(uid {ANOTHER}\), and this is root"
+        ) as refused:
             use()
         assert "run this as" in refused.value.hints[0]
     os.chown(home.root, 0, -1)
@@ -147,6 +152,9 @@ def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_pa
 def test_a_home_that_can_be_no_folder_is_refused_and_one_that_is_not_there_is_not(tmp_path: Path) -> None:
     Home(tmp_path / "none").check()
     (tmp_path / "file").touch()
-    for root, said in ((tmp_path / "file", "is a file, not a folder"), (tmp_path / "file" / "below", "cannot be a folder")):
+    for root, said in (
+        (tmp_path / "file", "is a file, not a folder"),
+        (tmp_path / "file" / "below", "cannot be a folder"),
+    ):
         with pytest.raises(SpecError, match=said):
             Home(root).check()

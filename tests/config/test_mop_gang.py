@@ -13,17 +13,32 @@ from hopyard.errors import SpecError
 
 @pytest.fixture
 def given(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "train.py").write_text("def init(config): ...\n\n\ndef train(state, partition, config): ...\n")
-    return {"metric": "val_acc", "space": {"lr": [0.1]}, "trials": 1, "trainable": "train.py", "workers": 4, "dataset": "digits"}
+    (tmp_path / "train.py").write_text(
+        "def init(config): ...\n\n\ndef train(state, partition, config): ...\n"
+    )
+    return {
+        "metric": "val_acc",
+        "space": {"lr": [0.1]},
+        "trials": 1,
+        "trainable": "train.py",
+        "workers": 4,
+        "dataset": "digits",
+    }
 
 
 def gang(given: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool]]:
-    return [(role.name, role.replicas, role.cpu_milli, role.cpu_limited) for role in search_of(given, folder).run.roles]
+    return [
+        (role.name, role.replicas, role.cpu_milli, role.cpu_limited)
+        for role in search_of(given, folder).run.roles
+    ]
 
 
 def test_as_many_workers_as_cores_fit_beside_their_driver(given: dict[str, Any], tmp_path: Path) -> None:
     roles = gang(given, tmp_path)
-    assert [(name, replicas, limited) for name, replicas, _, limited in roles] == [("driver", 1, False), ("worker", 4, False)]
+    assert [(name, replicas, limited) for name, replicas, _, limited in roles] == [
+        ("driver", 1, False),
+        ("worker", 4, False),
+    ]
     assert sum(replicas * cpu_milli for _, replicas, cpu_milli, _ in roles) <= 4000
     assert gang({**given, "resources": {"memory": "4G"}}, tmp_path)[1] == roles[1]
 

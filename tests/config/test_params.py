@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from hopyard.config.params import format_value, parse_env, parse_params, parse_tags, parse_value
 from hopyard.errors import SpecError
 
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20))
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63) + 1, 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=20),
+)
 
 
 @given(VALUES)
@@ -22,10 +28,29 @@ def test_a_value_is_read_back_as_the_same(value: str | int | float | bool | None
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0.1", 0.1), ("1e-4", 1e-4), ("3", 3), ("-2", -2), ("true", True), ("False", False), ("null", None), ("adam", "adam"), ("'1'", "1"), ('"true"', "true"),
-        ("", ""), ("1_000", "1_000"), ("007", "007"), ("1.", 1.0), (".5", 0.5), ("inf", "inf"), ("nan", "nan"), ("a=b", "a=b"), ("0x10", "0x10"), ("9" * 30, "9" * 30), ("9" * 5000, "9" * 5000),
+        ("0.1", 0.1),
+        ("1e-4", 1e-4),
+        ("3", 3),
+        ("-2", -2),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("adam", "adam"),
+        ("'1'", "1"),
+        ('"true"', "true"),
+        ("", ""),
+        ("1_000", "1_000"),
+        ("007", "007"),
+        ("1.", 1.0),
+        (".5", 0.5),
+        ("inf", "inf"),
+        ("nan", "nan"),
+        ("a=b", "a=b"),
+        ("0x10", "0x10"),
+        ("9" * 30, "9" * 30),
+        ("9" * 5000, "9" * 5000),
     ],
-)  # fmt: skip
+)
 def test_types(text: str, value: object) -> None:
     found = parse_value(text)
     assert type(found) is type(value)
@@ -51,7 +76,9 @@ def test_env_passes_on_what_is_set_here() -> None:
     assert parse_env(["A=1", "B", "C="], {"B": "here"}) == {"A": "1", "B": "here", "C": ""}
 
 
-@pytest.mark.parametrize("pair", ["MISSING", "1A=2", "A-B=1", "=1", "HOPYARD_URL=x", "RANK=7", "CUDA_VISIBLE_DEVICES="])
+@pytest.mark.parametrize(
+    "pair", ["MISSING", "1A=2", "A-B=1", "=1", "HOPYARD_URL=x", "RANK=7", "CUDA_VISIBLE_DEVICES="]
+)
 def test_env_refused(pair: str) -> None:
     with pytest.raises(SpecError, match="-e") as refused:
         parse_env([pair], {})

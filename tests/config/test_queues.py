@@ -1,4 +1,5 @@
-"""A tree of queues in a file: what it means, that it comes back the same, and that every bad one is refused with its path."""
+"""A tree of queues in a file: what it means, that it comes back the same, and that every bad one is refused
+with its path."""
 
 from __future__ import annotations
 
@@ -62,15 +63,30 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert research.guarantee == {"gpu": 16000, "cpu": 128000, "memory": 2**40}
     assert research.maximum == {"gpu": 32000, "gpu:a100": 8000, "fpga": 2}
     assert (vision.parent, vision.weight, vision.user_limit) == ("research", 2.0, {"gpu": 500})
-    assert (nlp.lend_limit, nlp.borrow_limit, nlp.guarantee) == ({"gpu": 0}, {"cpu": 0}, {"gpu": 8000, "cpu": 250})
+    assert (nlp.lend_limit, nlp.borrow_limit, nlp.guarantee) == (
+        {"gpu": 0},
+        {"cpu": 0},
+        {"gpu": 8000, "cpu": 250},
+    )
     assert (nlp.submitters, nlp.priorities, nlp.default_priority) == (("alice", "bob"), (0, 40), 40)
     assert (nlp.reclaims, nlp.preempts_lower, nlp.time_slices) == (False, False, True)
     assert prod == Queue(QueueName("prod"), QueueName("research"))
 
 
 def test_priorities_end_at_the_default_unless_more_are_granted(tmp_path: Path) -> None:
-    tree = read_queues(write(tmp_path, "queues: {a: {}, b: {default_priority: 40}, c: {priorities: [5, 80]}, default: {priorities: [0, 30]}}"))
-    assert [(one.priorities, one.default_priority) for one in tree.queues.values()] == [((0, 50), 50), ((0, 40), 40), ((5, 80), 50), ((0, 30), 30)]
+    tree = read_queues(
+        write(
+            tmp_path,
+            "queues: {a: {}, b: {default_priority: 40}, c: {priorities: [5, 80]}, default: "
+            "{priorities: [0, 30]}}",
+        )
+    )
+    assert [(one.priorities, one.default_priority) for one in tree.queues.values()] == [
+        ((0, 50), 50),
+        ((0, 40), 40),
+        ((5, 80), 50),
+        ((0, 30), 30),
+    ]
     assert read_queues(write(tmp_path, tree_text(tree))) == tree
 
 
@@ -109,70 +125,235 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ("queues: {a: {wieght: 2}}", "queues.a: there is no key `wieght`", "did you mean `weight`?"),
         ("queues: {a: {weight: 0}}", "queues.a.weight: `0` is not a number above 0", "twice"),
         ("queues: {a: {weight: -1}}", "queues.a.weight: `-1`", ""),
-        ("queues: {a: {weight: 1e-300}}", "queues.a.weight: `1e-300` is not a number above 0, from 0.000001", ""),
+        (
+            "queues: {a: {weight: 1e-300}}",
+            "queues.a.weight: `1e-300` is not a number above 0, from 0.000001",
+            "",
+        ),
         ("queues: {a: {maximum: {gpus: yes}}}", "queues.a.maximum.gpus: `true` is not a number of GPUs", ""),
         ("queues: {a: {maximum: {gpus: [1]}}}", "queues.a.maximum.gpus: `[1]` is not a number of GPUs", ""),
         ("queues: {a: {weight: .inf}}", "queues.a.weight: `inf`", ""),
         ("queues: {a: {weight: .nan}}", "queues.a.weight: `nan`", ""),
         ("queues: {a: {weight: much}}", "queues.a.weight: `much`", ""),
         ("queues: {a: {weight: true}}", "queues.a.weight: `true`", ""),
-        ("queues: {a: {guarantee: {gpus: -1}}}", "queues.a.guarantee.gpus: `-1` is not a number of GPUs", "0.5"),
-        ("queues: {a: {guarantee: {gpus: 10000000}}}", "queues.a.guarantee.gpus: `10000000` is not a number of GPUs", ""),
-        ("queues: {a: {guarantee: {gpu: 1}}}", "queues.a.guarantee: there is no resource `gpu`", "did you mean `gpus`?"),
+        (
+            "queues: {a: {guarantee: {gpus: -1}}}",
+            "queues.a.guarantee.gpus: `-1` is not a number of GPUs",
+            "0.5",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus: 10000000}}}",
+            "queues.a.guarantee.gpus: `10000000` is not a number of GPUs",
+            "",
+        ),
+        (
+            "queues: {a: {guarantee: {gpu: 1}}}",
+            "queues.a.guarantee: there is no resource `gpu`",
+            "did you mean `gpus`?",
+        ),
         ("queues: {a: {guarantee: {gpus: }}}", "queues.a.guarantee.gpus: no amount", "leave the key out"),
-        ("queues: {a: {guarantee: {memory: 8}}}", "queues.a.guarantee.memory: `8` has no unit", "did you mean `8G`?"),
+        (
+            "queues: {a: {guarantee: {memory: 8}}}",
+            "queues.a.guarantee.memory: `8` has no unit",
+            "did you mean `8G`?",
+        ),
         ("queues: {a: {guarantee: {memory: 9999999T}}}", "queues.a.guarantee.memory", ""),
-        ("queues: {a: {guarantee: {cpus: lots}}}", "queues.a.guarantee.cpus: `lots` is not a number of CPUs", ""),
-        ("queues: {a: {guarantee: {cpus: 99999999999999999999999}}}", "queues.a.guarantee.cpus: `99999999999999999999999` is too large", "at most three decimals"),
-        ("queues: {a: {guarantee: {extras.fpga: 1.5}}}", "queues.a.guarantee.extras.fpga: `1.5` is not a whole number", "one by one"),
-        ("queues: {a: {guarantee: {extras.gpu: 1}}}", "queues.a.guarantee.extras.gpu: `gpu` is no extra", "write `gpus`"),
-        ("queues: {a: {guarantee: {gpus.: 1}}}", "queues.a.guarantee.gpus.: `` is not the name of a GPU model", "gpus.A100"),
-        ("queues: {a: {guarantee: {gpus.T4: 1, gpus.t4: 2}}}", "queues.a.guarantee.gpus.t4: the same model is given twice", "case"),
+        (
+            "queues: {a: {guarantee: {cpus: lots}}}",
+            "queues.a.guarantee.cpus: `lots` is not a number of CPUs",
+            "",
+        ),
+        (
+            "queues: {a: {guarantee: {cpus: 99999999999999999999999}}}",
+            "queues.a.guarantee.cpus: `99999999999999999999999` is too large",
+            "at most three decimals",
+        ),
+        (
+            "queues: {a: {guarantee: {extras.fpga: 1.5}}}",
+            "queues.a.guarantee.extras.fpga: `1.5` is not a whole number",
+            "one by one",
+        ),
+        (
+            "queues: {a: {guarantee: {extras.gpu: 1}}}",
+            "queues.a.guarantee.extras.gpu: `gpu` is no extra",
+            "write `gpus`",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus.: 1}}}",
+            "queues.a.guarantee.gpus.: `` is not the name of a GPU model",
+            "gpus.A100",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus.T4: 1, gpus.t4: 2}}}",
+            "queues.a.guarantee.gpus.t4: the same model is given twice",
+            "case",
+        ),
         ("queues: {a: {guarantee: [gpus]}}", "queues.a.guarantee: `['gpus']` is not a mapping", ""),
-        ("queues: {a: {guarantee: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}}}}", "queues.a.guarantee.gpus: 1 is less than what the queues right below it are guaranteed, 2 (b 2)", "raise it to 2"),
-        ("queues: {a: {guarantee: {gpus: 3}}, b: {parent: a, guarantee: {gpus: 2}}, c: {parent: a, guarantee: {gpus: 2}}}", "queues.a.guarantee.gpus: 3 is less", "raise it to 4"),
-        ("queues: {a: {guarantee: {gpus: 1, gpus.T4: 2}}}", "queues.a.guarantee.gpus: 1 is less than the models named beside it, 2", "raise it to 2"),
-        ("queues: {a: {guarantee: {gpus.T4: 2}, maximum: {gpus.t4: 1}}}", "queues.a.maximum.gpus.t4: 1 is less than what the queue is guaranteed, 2", "raise it to 2"),
-        ("queues: {a: {maximum: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}, c: {}}}}", "queues.a.maximum.gpus: 1 is less than what the queues right below it are guaranteed, 2 (b 2)", "raise it to 2, or lower theirs"),
-        ("queues: {a: {guarantee: {gpus.A100: 3}, maximum: {gpus: 2}}}", "queues.a.maximum.gpus: 2 is less than what the queue is guaranteed, 3", "raise it to 3, or lower the guarantee\nGPUs of a model count"),
-        ("queues: {a: {guarantee: {gpus: 2}, queues: {b: {guarantee: {gpus.A100: 1}}, c: {guarantee: {gpus.H100: 2}}}}}", "queues.a.guarantee.gpus: 2 is less than what the queues right below it are guaranteed, 3 (b 1, c 2)", "raise it to 3, or lower theirs\nGPUs of a model count"),
-        ("queues: {a: {guarantee: {gpus: 3, gpus.A100: 2}, queues: {b: {guarantee: {gpus.A100: 2}}, c: {guarantee: {gpus: 2}}}}}", "queues.a.guarantee.gpus: 3 is less than what the queues right below it are guaranteed, 4 (b 2, c 2)", "raise it to 4"),
-        ("queues: {a: {maximum: {gpus: 2}, queues: {m: {queues: {b: {guarantee: {gpus.A100: 1}}, c: {guarantee: {gpus.H100: 2}}}}}}}", "queues.a.maximum.gpus: 2 is less than what the queues right below it are guaranteed, 3 (m 3)", "raise it to 3, or lower theirs"),
-        ("queues: {a: {maximum: {gpus: 5}, guarantee: {gpus.A100: 4}, queues: {b: {guarantee: {gpus.H100: 2}}}}}", "queues.a.maximum.gpus: 5 is less than what the queue is guaranteed, 6", "raise it to 6"),
-        ("queues: {a: {guarantee: {gpus: 4, gpus.A100: 4}, queues: {b: {guarantee: {gpus.H100: 2}}}}}", "queues.a.guarantee.gpus: 4 is less than the models named beside it and below it, 6", "raise it to 6"),
-        ("queues: {no: {}}", "queues: the key `false` is not a text", "YAML takes yes, no, on and off for true and false: write it in quotes"),
-        ("queues: {a: {lend_limit: {gpus: 1}}}", "queues.a.lend_limit.gpus: the queue is guaranteed none", "guarantee"),
+        (
+            "queues: {a: {guarantee: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}}}}",
+            "queues.a.guarantee.gpus: 1 is less than what the queues right below it are guaranteed, 2 (b 2)",
+            "raise it to 2",
+        ),
+        (
+            (
+                "queues: {a: {guarantee: {gpus: 3}}, b: {parent: a, guarantee: {gpus: 2}}, c: {parent: a, "
+                "guarantee: {gpus: 2}}}"
+            ),
+            "queues.a.guarantee.gpus: 3 is less",
+            "raise it to 4",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus: 1, gpus.T4: 2}}}",
+            "queues.a.guarantee.gpus: 1 is less than the models named beside it, 2",
+            "raise it to 2",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus.T4: 2}, maximum: {gpus.t4: 1}}}",
+            "queues.a.maximum.gpus.t4: 1 is less than what the queue is guaranteed, 2",
+            "raise it to 2",
+        ),
+        (
+            "queues: {a: {maximum: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}, c: {}}}}",
+            "queues.a.maximum.gpus: 1 is less than what the queues right below it are guaranteed, 2 (b 2)",
+            "raise it to 2, or lower theirs",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus.A100: 3}, maximum: {gpus: 2}}}",
+            "queues.a.maximum.gpus: 2 is less than what the queue is guaranteed, 3",
+            "raise it to 3, or lower the guarantee\nGPUs of a model count",
+        ),
+        (
+            (
+                "queues: {a: {guarantee: {gpus: 2}, queues: {b: {guarantee: {gpus.A100: 1}}, c: "
+                "{guarantee: {gpus.H100: 2}}}}}"
+            ),
+            (
+                "queues.a.guarantee.gpus: 2 is less than what the queues right below it are guaranteed, 3 "
+                "(b 1, c 2)"
+            ),
+            "raise it to 3, or lower theirs\nGPUs of a model count",
+        ),
+        (
+            (
+                "queues: {a: {guarantee: {gpus: 3, gpus.A100: 2}, queues: {b: {guarantee: {gpus.A100: 2}}, "
+                "c: {guarantee: {gpus: 2}}}}}"
+            ),
+            (
+                "queues.a.guarantee.gpus: 3 is less than what the queues right below it are guaranteed, 4 "
+                "(b 2, c 2)"
+            ),
+            "raise it to 4",
+        ),
+        (
+            (
+                "queues: {a: {maximum: {gpus: 2}, queues: {m: {queues: {b: {guarantee: {gpus.A100: 1}}, c: "
+                "{guarantee: {gpus.H100: 2}}}}}}}"
+            ),
+            "queues.a.maximum.gpus: 2 is less than what the queues right below it are guaranteed, 3 (m 3)",
+            "raise it to 3, or lower theirs",
+        ),
+        (
+            (
+                "queues: {a: {maximum: {gpus: 5}, guarantee: {gpus.A100: 4}, queues: {b: {guarantee: "
+                "{gpus.H100: 2}}}}}"
+            ),
+            "queues.a.maximum.gpus: 5 is less than what the queue is guaranteed, 6",
+            "raise it to 6",
+        ),
+        (
+            "queues: {a: {guarantee: {gpus: 4, gpus.A100: 4}, queues: {b: {guarantee: {gpus.H100: 2}}}}}",
+            "queues.a.guarantee.gpus: 4 is less than the models named beside it and below it, 6",
+            "raise it to 6",
+        ),
+        (
+            "queues: {no: {}}",
+            "queues: the key `false` is not a text",
+            "YAML takes yes, no, on and off for true and false: write it in quotes",
+        ),
+        (
+            "queues: {a: {lend_limit: {gpus: 1}}}",
+            "queues.a.lend_limit.gpus: the queue is guaranteed none",
+            "guarantee",
+        ),
         ("queues: {a: {parent: b}}", "queues.a.parent: there is no queue `b`", "queues: a"),
-        ("queues: {vision: {}, a: {parent: visoin}, default: {}}", "queues.a.parent: there is no queue `visoin`", "did you mean `vision`?"),
-        ("queues: {a: {parent: a}}", "queues.a.parent: the queues stand below each other in a circle: a → a", "no parent"),
+        (
+            "queues: {vision: {}, a: {parent: visoin}, default: {}}",
+            "queues.a.parent: there is no queue `visoin`",
+            "did you mean `vision`?",
+        ),
+        (
+            "queues: {a: {parent: a}}",
+            "queues.a.parent: the queues stand below each other in a circle: a → a",
+            "no parent",
+        ),
         ("queues: {a: {parent: b}, b: {parent: c}, c: {parent: b}}", "in a circle: b → c → b", "no parent"),
-        ("queues: {a: {queues: {b: {parent: c}}}, c: {}}", "queues.a.queues.b.parent: it stands below `a` in the file, and names `c`", "leave `parent` out"),
-        ("queues: {a: {queues: {b: {}}}, b: {}}", "queues.b: there is a queue `b` already, at queues.a.queues.b", "unique"),
-        ("queues: {a: {}, b: {}, a: {}}", "line 1: the key `queues.a` stands there twice", "the other is in line 1"),
-        ("queues: {a: {weight: 1, weight: 1}}", "the key `queues.a.weight` stands there twice", "leave one of them out"),
+        (
+            "queues: {a: {queues: {b: {parent: c}}}, c: {}}",
+            "queues.a.queues.b.parent: it stands below `a` in the file, and names `c`",
+            "leave `parent` out",
+        ),
+        (
+            "queues: {a: {queues: {b: {}}}, b: {}}",
+            "queues.b: there is a queue `b` already, at queues.a.queues.b",
+            "unique",
+        ),
+        (
+            "queues: {a: {}, b: {}, a: {}}",
+            "line 1: the key `queues.a` stands there twice",
+            "the other is in line 1",
+        ),
+        (
+            "queues: {a: {weight: 1, weight: 1}}",
+            "the key `queues.a.weight` stands there twice",
+            "leave one of them out",
+        ),
         ("queues: {a: {}, b: {}}", "default: which queue takes runs that name none?", "name one of a, b"),
         ("default: c\nqueues: {a: {}, vision: {}}", "default: there is no queue `c`", "a, vision"),
-        ("default: visoin\nqueues: {a: {}, vision: {}}", "default: there is no queue `visoin`", "did you mean `vision`?"),
+        (
+            "default: visoin\nqueues: {a: {}, vision: {}}",
+            "default: there is no queue `visoin`",
+            "did you mean `vision`?",
+        ),
         ("default: a\nqueues: {a: {queues: {b: {}}}}", "default: `a` has queues below it", "name one of b"),
-        ("half_life: 0s\nqueues: {a: {}}", "half_life: `0s` is no time: it has to be more than 0 seconds", "2h30m"),
+        (
+            "half_life: 0s\nqueues: {a: {}}",
+            "half_life: `0s` is no time: it has to be more than 0 seconds",
+            "2h30m",
+        ),
         ("half_life: 4000d\nqueues: {a: {}}", "half_life: `4000d` is more than ten years", ""),
         ("half_life: never\nqueues: {a: {}}", "half_life: `never` is not a time", "2h30m"),
-        ("queues: {a: {user_priorities: {bob: 50}}}", "queues.a.user_priorities.bob: `50` is not a whole number from 51 to 100", "lets all users ask for up to 50"),
+        (
+            "queues: {a: {user_priorities: {bob: 50}}}",
+            "queues.a.user_priorities.bob: `50` is not a whole number from 51 to 100",
+            "lets all users ask for up to 50",
+        ),
         ("queues: {a: {user_priorities: {bob: }}}", "queues.a.user_priorities.bob: no priority is given", ""),
         ("queues: {a: {user_priorities: {b/b: 60}}}", "queues.a.user_priorities.b/b", ""),
         ("queues: {a: {priorities: 5}}", "queues.a.priorities: `5` is not a list", ""),
-        ("queues: {a: {priorities: [5]}}", "queues.a.priorities: `[5]` is not a lowest and a highest", "[0, 80]"),
+        (
+            "queues: {a: {priorities: [5]}}",
+            "queues.a.priorities: `[5]` is not a lowest and a highest",
+            "[0, 80]",
+        ),
         ("queues: {a: {priorities: [80, 0]}}", "queues.a.priorities", ""),
         ("queues: {a: {priorities: [0, 101]}}", "queues.a.priorities", ""),
         ("queues: {a: {priorities: [0, true]}}", "queues.a.priorities", ""),
-        ("queues: {a: {priorities: [0, 40], default_priority: 50}}", "queues.a.default_priority: `50` is not a whole number from 0 to 40", "`priorities` says from where to where"),
+        (
+            "queues: {a: {priorities: [0, 40], default_priority: 50}}",
+            "queues.a.default_priority: `50` is not a whole number from 0 to 40",
+            "`priorities` says from where to where",
+        ),
         ("queues: {a: {submitters: alice}}", "queues.a.submitters: `alice` is not a list", ""),
         ("queues: {a: {submitters: [3]}}", "queues.a.submitters.0: `3` is not the name of a user", "quotes"),
         ("queues: {a: {admins: [a, a]}}", "queues.a.admins.1: `a` is named twice", "leave one of them out"),
         ("queues: {a: {admins: [a/b]}}", "queues.a.admins.0: `a/b` is not a name", ""),
-        ("queues: {a: {reclaims: maybe}}", "queues.a.reclaims: `maybe` is neither true nor false", "write true or false"),
+        (
+            "queues: {a: {reclaims: maybe}}",
+            "queues.a.reclaims: `maybe` is neither true nor false",
+            "write true or false",
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_broken_tree_is_refused_with_its_path(tmp_path: Path, text: str, where: str, hint: str) -> None:
     file = write(tmp_path, text)
     with pytest.raises(SpecError) as caught:
@@ -200,12 +381,21 @@ def test_a_file_nested_beyond_all_reading_is_refused_as_such(tmp_path: Path) -> 
     assert caught.value.hints == ("a settings file has a few levels, not hundreds",)
 
 
-@given(st.integers(0, 12), st.lists(st.tuples(st.sampled_from(["gpus", "gpus.A100", "gpus.H100"]), st.integers(0, 4)), max_size=5))
-def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_limited(of_all: int, below: list[tuple[str, int]]) -> None:
+@given(
+    st.integers(0, 12),
+    st.lists(st.tuples(st.sampled_from(["gpus", "gpus.A100", "gpus.H100"]), st.integers(0, 4)), max_size=5),
+)
+def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_limited(
+    of_all: int, below: list[tuple[str, int]]
+) -> None:
     """Whether a tree stands is decided by how many GPUs it promises, whatever their models."""
     inside = {f"q{at}": {"guarantee": {key: amount}} for at, (key, amount) in enumerate(below)} or {"q0": {}}
     most = max(of_all, 1)
-    for limits in ({"guarantee": {"gpus": of_all}}, {"maximum": {"gpus": of_all}}, {"maximum": {"gpus": most}, "guarantee": {"gpus": of_all}}):
+    for limits in (
+        {"guarantee": {"gpus": of_all}},
+        {"maximum": {"gpus": of_all}},
+        {"maximum": {"gpus": most}, "guarantee": {"gpus": of_all}},
+    ):
         given = section("f", "", {"default": "q0", "queues": {"a": {**limits, "queues": inside}}})
         if sum(amount for _, amount in below) <= of_all:
             assert tree_of(given).queues[QueueName("a")].name == "a"
@@ -217,13 +407,22 @@ def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_li
 def test_what_is_guaranteed_of_a_model_is_not_borrowed() -> None:
     """Else a limit on what is borrowed would take the guarantee back."""
     limits = {"guarantee": {"gpus.A100": 3}, "borrow_limit": {"gpus": 1}}
-    of = tree_of(section("f", "", {"queues": {"a": {"queues": {"b": limits, "c": {"guarantee": {"gpus": 2}}}}}, "default": "b"}))
+    of = tree_of(
+        section(
+            "f",
+            "",
+            {"queues": {"a": {"queues": {"b": limits, "c": {"guarantee": {"gpus": 2}}}}}, "default": "b"},
+        )
+    )
     assert guaranteed_gpus(of) == {"c": 2000, "b": 3000, "a": 5000}
     assert most(of)[QueueName("b")] == {"gpu": 4000}
 
 
 def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
-    limits = {"maximum": {"gpus": 4, "gpus.A100": 5, "gpus.T4": 4, "cpus": 8}, "user_limit": {"gpus": 2, "gpus.A100": 3, "cpus": 16, "memory": "1G"}}
+    limits = {
+        "maximum": {"gpus": 4, "gpus.A100": 5, "gpus.T4": 4, "cpus": 8},
+        "user_limit": {"gpus": 2, "gpus.A100": 3, "cpus": 16, "memory": "1G"},
+    }
     of = tree_of(section("f", "", {"queues": {"default": limits}}))
     assert idle_limits(of) == [
         "default.maximum: 5 gpus.a100 can never be reached, maximum.gpus is 4",
@@ -235,11 +434,16 @@ def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
 
 def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
     of = tree_of(
-        section("f", "", {"queues": {"a": {"guarantee": {"gpus": 4, "cpus": 1}}, "default": {"guarantee": {"gpus": 1}}}})
+        section(
+            "f",
+            "",
+            {"queues": {"a": {"guarantee": {"gpus": 4, "cpus": 1}}, "default": {"guarantee": {"gpus": 1}}}},
+        )
     )
     node = Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "T4"),))
     assert beyond_cluster(of, [node]) == ["the queues are guaranteed 5 gpus together, and the nodes have 1"]
-    by_model = {"a": {"guarantee": {"gpus.T4": 1}}, "default": {"guarantee": {"gpus": 1}}}  # one of the two would be the same card
+    # one of the two would be the same card
+    by_model = {"a": {"guarantee": {"gpus.T4": 1}}, "default": {"guarantee": {"gpus": 1}}}
     assert beyond_cluster(tree_of(section("f", "", {"queues": by_model})), [node]) == [
         "the queues are guaranteed 2 gpus together, and the nodes have 1"
     ]
@@ -248,7 +452,10 @@ def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
 
 def test_limits_on_what_no_node_has_are_told() -> None:
     """A name that was mistyped binds nothing."""
-    limits = {"maximum": {"gpus.A1000": 1, "gpus.t4": 1, "memory": "4G"}, "user_limit": {"extras.fgpa": 2, "extras.fpga": 2}}
+    limits = {
+        "maximum": {"gpus.A1000": 1, "gpus.t4": 1, "memory": "4G"},
+        "user_limit": {"extras.fgpa": 2, "extras.fpga": 2},
+    }
     of = tree_of(section("f", "", {"queues": {"a": limits, "default": {"maximum": {"gpus.A1000": 2}}}}))
     node = Node(NodeId("n"), "e", 8000, 1 << 30, (Gpu(0, "T4"),), extras={"fpga": 1})
     assert beyond_cluster(of, [node]) == [
@@ -264,7 +471,8 @@ def test_who_may_submit_and_administer_comes_from_above() -> None:
     assert found == {"a": (("x",), ("y",)), "b": (("x",), ("z", "y")), "c": (("w",), ("y",)), "d": ((), ())}
 
 
-# -- laws -----------------------------------------------------------------------------------------------------------
+# -- laws
+# -----------------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b2", "default", "no", "1.5", "null-x", "team.a_b", "X", "10", "yes-no"])
 resource = st.sampled_from(["cpu", "memory", "gpu", "gpu:a100", "gpu:rtx 3090", "fpga"])
@@ -297,7 +505,9 @@ def trees(draw: st.DrawFn) -> QueueTree:
             admins=tuple(draw(st.lists(names, max_size=2, unique=True))),
             priorities=(low, high),
             default_priority=draw(st.integers(low, high)),
-            user_priorities=draw(st.dictionaries(names, st.integers(high + 1, 100), max_size=2)) if high < 100 else {},
+            user_priorities=draw(st.dictionaries(names, st.integers(high + 1, 100), max_size=2))
+            if high < 100
+            else {},
             reclaims=draw(st.booleans()),
             preempts_lower=draw(st.booleans()),
             time_slices=draw(st.booleans()),
@@ -316,13 +526,18 @@ def _guaranteed(draw: st.DrawFn, queues: dict[QueueName, Queue], name: QueueName
     sure = below | named
     maximum = draw(amounts(sure))
     return replace(
-        queues[name], guarantee=named, maximum=maximum, lend_limit=draw(amounts(only={key for key in sure if sure[key]}))
+        queues[name],
+        guarantee=named,
+        maximum=maximum,
+        lend_limit=draw(amounts(only={key for key in sure if sure[key]})),
     )
 
 
 @settings(max_examples=60, deadline=None)
 @given(trees())
-def test_a_tree_comes_back_from_its_text_as_it_was(tmp_path_factory: pytest.TempPathFactory, tree: QueueTree) -> None:
+def test_a_tree_comes_back_from_its_text_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, tree: QueueTree
+) -> None:
     file = tmp_path_factory.getbasetemp() / "tree.yaml"
     file.write_text(tree_text(tree))
     assert read_queues(file) == tree
@@ -333,8 +548,12 @@ def test_a_tree_comes_back_from_its_text_as_it_was(tmp_path_factory: pytest.Temp
 @given(trees(), trees())
 def test_what_differs_is_told_and_nothing_else(before: QueueTree, after: QueueTree) -> None:
     told = changes(before, after)
-    assert [change.queue for change in told if change.kind == "added"] == sorted(set(after.queues) - set(before.queues))
-    assert [change.queue for change in told if change.kind == "removed"] == sorted(set(before.queues) - set(after.queues))
+    assert [change.queue for change in told if change.kind == "added"] == sorted(
+        set(after.queues) - set(before.queues)
+    )
+    assert [change.queue for change in told if change.kind == "removed"] == sorted(
+        set(before.queues) - set(after.queues)
+    )
     both = sorted(set(before.queues) & set(after.queues))
     assert [c.queue for c in told if c.kind == "changed" and c.queue] == [
         name for name in both if before.queues[name] != after.queues[name]
@@ -345,7 +564,9 @@ def test_what_differs_is_told_and_nothing_else(before: QueueTree, after: QueueTr
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.data())
 def test_a_guarantee_above_the_parents_is_always_refused(tree: QueueTree, data: st.DataObject) -> None:
-    inner = [name for name, queue in tree.queues.items() if queue.parent and tree.queues[queue.parent].guarantee]
+    inner = [
+        name for name, queue in tree.queues.items() if queue.parent and tree.queues[queue.parent].guarantee
+    ]
     assume(inner)
     name = data.draw(st.sampled_from(inner))
     parent = tree.queues[tree.queues[name].parent or name]
@@ -354,7 +575,12 @@ def test_a_guarantee_above_the_parents_is_always_refused(tree: QueueTree, data: 
     flat = _flat(given["queues"])
     from hopyard.config.amounts import spelled, value
 
-    flat[name] = {**flat[name], "guarantee": {spelled(key): value(key, amount + 1)}, "maximum": {}, "lend_limit": {}}
+    flat[name] = {
+        **flat[name],
+        "guarantee": {spelled(key): value(key, amount + 1)},
+        "maximum": {},
+        "lend_limit": {},
+    }
     with pytest.raises(SpecError) as caught:
         tree_of(section("f", "", {**given, "queues": flat}))
     assert caught.value.message.startswith("f: queues.")
@@ -363,14 +589,20 @@ def test_a_guarantee_above_the_parents_is_always_refused(tree: QueueTree, data: 
 def _flat(queues: dict[str, Any], parent: str | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, one in queues.items():
-        found[name] = {key: value for key, value in one.items() if key != "queues"} | ({"parent": parent} if parent else {})
+        found[name] = {key: value for key, value in one.items() if key != "queues"} | (
+            {"parent": parent} if parent else {}
+        )
         found |= _flat(one.get("queues", {}), name)
     return found
 
 
 def test_changes_are_told_in_words() -> None:
-    before = tree_of(section("f", "", {"queues": {"default": {"guarantee": {"gpus": 4}, "submitters": ["a"]}}}))
-    after = tree_of(section("f", "", {"half_life": "1d", "queues": {"default": {"weight": 2, "time_slices": True}}}))
+    before = tree_of(
+        section("f", "", {"queues": {"default": {"guarantee": {"gpus": 4}, "submitters": ["a"]}}})
+    )
+    after = tree_of(
+        section("f", "", {"half_life": "1d", "queues": {"default": {"weight": 2, "time_slices": True}}})
+    )
     assert changes(before, after) == [
         Change("changed", None, "half_life: 7d → 1d"),
         Change(

@@ -40,7 +40,19 @@ def test_a_time_is_read_as_people_mean_it(text: str, expected: datetime) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "25:00", "9:60", "2026-13-01 09:00", "tomorrow", "+", "+2x", "2026-12-24 09:00 tomorrow", "\x00"]
+    "text",
+    [
+        "",
+        "soon",
+        "25:00",
+        "9:60",
+        "2026-13-01 09:00",
+        "tomorrow",
+        "+",
+        "+2x",
+        "2026-12-24 09:00 tomorrow",
+        "\x00",
+    ],
 )
 def test_what_is_no_time_is_refused_with_how_one_is_written(text: str) -> None:
     with pytest.raises(SpecError) as refused:
@@ -76,9 +88,13 @@ def test_a_time_of_day_is_that_of_its_day(berlin: datetime, text: str, expected:
     assert parse_when(text, berlin) == expected
 
 
-@pytest.mark.parametrize("text", ["2027-03-28 02:30", "2027-03-28T02:00", "sunday 02:30", "02:59", "tomorrow 02:00:01"])
+@pytest.mark.parametrize(
+    "text", ["2027-03-28 02:30", "2027-03-28T02:00", "sunday 02:30", "02:59", "tomorrow 02:00:01"]
+)
 def test_a_time_that_clocks_leave_out_is_refused(berlin: datetime, text: str) -> None:
-    with pytest.raises(SpecError, match=r"--until: there is no 02:\d\d on 2027-03-28 here: clocks are set forward over it"):
+    with pytest.raises(
+        SpecError, match=r"--until: there is no 02:\d\d on 2027-03-28 here: clocks are set forward over it"
+    ):
         parse_when(text, berlin, what="--until")
 
 

@@ -1,4 +1,5 @@
-"""`hop.yaml`: what it means, and that every bad value is refused with its file, its path and what is allowed."""
+"""`hop.yaml`: what it means, and that every bad value is refused with its file, its path and what is
+allowed."""
 
 from __future__ import annotations
 
@@ -57,19 +58,45 @@ def refused(folder: Path, text: str) -> SpecError:
 def test_a_whole_file(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy\n")
     run = read_runfile(write(tmp_path, WHOLE), folder=tmp_path)
-    assert (run.label, run.project, run.priority, run.time_limit_s, run.python) == ("ddp", "mnist", 70, 7200.0, "3.11")
+    assert (run.label, run.project, run.priority, run.time_limit_s, run.python) == (
+        "ddp",
+        "mnist",
+        70,
+        7200.0,
+        "3.11",
+    )
     assert run.datasets == (("mnist", 0), ("labels", 3))
     assert run.params == {"lr": 1e-4, "layers": 3, "amp": True, "note": None, "kind": "3"}
     assert run.env == {"NCCL_DEBUG": "INFO", "OMP": "2"}
     assert run.requirements == tmp_path / "requirements.txt"
     worker, chief = run.roles
     assert worker.command == ("python", "train.py", "--name", "a b")
-    assert (worker.replicas, worker.cpu_milli, worker.memory_bytes, worker.gpus, worker.gpu_models) == (2, 2500, 4 * 2**30, 1, ("A100",))
+    assert (worker.replicas, worker.cpu_milli, worker.memory_bytes, worker.gpus, worker.gpu_models) == (
+        2,
+        2500,
+        4 * 2**30,
+        1,
+        ("A100",),
+    )
     assert chief.command == ("python", "-u", "main.py", "3")
-    assert (chief.min_replicas, chief.replicas, chief.cpu_milli, chief.memory_bytes, chief.gpus) == (2, 8, 1000, 0, 0)
+    assert (chief.min_replicas, chief.replicas, chief.cpu_milli, chief.memory_bytes, chief.gpus) == (
+        2,
+        8,
+        1000,
+        0,
+        0,
+    )
     assert (chief.gpu_memory_bytes, chief.gpu_models, chief.pools) == (20 * 2**30, ("H100",), ("a", "b"))
-    assert (run.queue, run.preemptible, run.topology) == ("research", False, TopologyAsk("balanced", "rack", 2))
-    assert (worker.extras, worker.pools, worker.labels) == ((("fpga", 1), ("tpu", 4)), ("fast", "slow"), (("rack", "a"), ("zone", "1")))
+    assert (run.queue, run.preemptible, run.topology) == (
+        "research",
+        False,
+        TopologyAsk("balanced", "rack", 2),
+    )
+    assert (worker.extras, worker.pools, worker.labels) == (
+        (("fpga", 1), ("tpu", 4)),
+        ("fast", "slow"),
+        (("rack", "a"), ("zone", "1")),
+    )
     assert (worker.min_replicas, worker.topology) == (0, TopologyAsk("same", "node"))
 
 
@@ -94,31 +121,91 @@ ROLE = "roles: [{command: x}]\n"
         ("roles: [3]", "roles.0: `3` is not a mapping", "key: value"),
         ("roles: [{}]", "roles.0.command: missing", "python train.py"),
         ("roles: [{command: ''}]", "roles.0.command: empty", "python train.py"),
-        ("roles: [{command: \"a 'b\"}]", "roles.0.command: `a 'b` cannot be split", "quotes"),
+        ('roles: [{command: "a \'b"}]', "roles.0.command: `a 'b` cannot be split", "quotes"),
         ("roles: [{command: {a: 1}}]", "roles.0.command", "python train.py"),
-        ("roles: [{command: x, replica: 2}]", "roles.0: there is no key `replica`", "did you mean `replicas`?"),
+        (
+            "roles: [{command: x, replica: 2}]",
+            "roles.0: there is no key `replica`",
+            "did you mean `replicas`?",
+        ),
         ("roles: [{command: x, replicas: 0}]", "roles.0.replicas: `0` is not a whole number from 1", ""),
         ("roles: [{command: x, replicas: two}]", "roles.0.replicas: `two`", ""),
         ("roles: [{command: x, replicas: true}]", "roles.0.replicas: `true`", ""),
-        ("roles: [{command: x, resources: {gpu: 1}}]", "roles.0.resources: there is no key `gpu`", "did you mean `gpus`?"),
-        ("roles: [{command: x, resources: {gpus: -1}}]", "roles.0.resources.gpus: `-1` is not a number of GPUs", "A100:8"),
+        (
+            "roles: [{command: x, resources: {gpu: 1}}]",
+            "roles.0.resources: there is no key `gpu`",
+            "did you mean `gpus`?",
+        ),
+        (
+            "roles: [{command: x, resources: {gpus: -1}}]",
+            "roles.0.resources.gpus: `-1` is not a number of GPUs",
+            "A100:8",
+        ),
         ("roles: [{command: x, resources: {cpus: [1]}}]", "roles.0.resources.cpus", "0.5"),
-        ("roles: [{command: x, resources: {memory: 8}}]", "roles.0.resources.memory: `8` has no unit", "did you mean `8G`?"),
-        ("roles: [{command: x, resources: {memory: 0}}]", "roles.0.resources.memory: `0` is not an amount of memory above 0", "leave it out"),
-        ("roles: [{command: x, resources: {gpus: .nan}}]", "roles.0.resources.gpus: `nan` is not a number of GPUs", "A100:8"),
+        (
+            "roles: [{command: x, resources: {memory: 8}}]",
+            "roles.0.resources.memory: `8` has no unit",
+            "did you mean `8G`?",
+        ),
+        (
+            "roles: [{command: x, resources: {memory: 0}}]",
+            "roles.0.resources.memory: `0` is not an amount of memory above 0",
+            "leave it out",
+        ),
+        (
+            "roles: [{command: x, resources: {gpus: .nan}}]",
+            "roles.0.resources.gpus: `nan` is not a number of GPUs",
+            "A100:8",
+        ),
         ("roles: [{command: x, resources: {memory: lots}}]", "roles.0.resources.memory: `lots`", "8G"),
-        ("roles: [{command: x, name: a}, {command: y, name: a}]", "roles.1.name: `a` is the name of another role", ""),
+        (
+            "roles: [{command: x, name: a}, {command: y, name: a}]",
+            "roles.1.name: `a` is the name of another role",
+            "",
+        ),
         ("roles: [{command: x, name: ../a}]", "roles.0.name: `../a` is not a name", "letters"),
-        ("roles: [{command: x, replicas: {min: 3, max: 2}}]", "roles.0.replicas: at least 3 is more than at most 2", "did you mean 2-3?"),
+        (
+            "roles: [{command: x, replicas: {min: 3, max: 2}}]",
+            "roles.0.replicas: at least 3 is more than at most 2",
+            "did you mean 2-3?",
+        ),
         ("roles: [{command: x, replicas: {min: 3}}]", "roles.0.replicas: `max` is missing", "max: 8"),
-        ("roles: [{command: x, replicas: {min: 0, max: 2}}]", "roles.0.replicas.min: `0` is not a whole number from 1", ""),
+        (
+            "roles: [{command: x, replicas: {min: 0, max: 2}}]",
+            "roles.0.replicas.min: `0` is not a whole number from 1",
+            "",
+        ),
         ("roles: [{command: x, replicas: {least: 1}}]", "roles.0.replicas: there is no key `least`", "max"),
-        ("roles: [{command: x, resources: {gpus: 1.5}}]", "roles.0.resources.gpus: `1.5` is neither whole GPUs nor a share", "0.5"),
-        ("roles: [{command: x, resources: {gpus: 0.5, gpu_memory: 2G}}]", "roles.0.resources.gpu_memory: a share is given as gpus 0.5", "one of the two"),
-        ("roles: [{command: x, resources: {gpu_memory: 0}}]", "roles.0.resources.gpu_memory: 0 is no part", "20G"),
-        ("roles: [{command: x, resources: {extras: {fpga: 0}}}]", "roles.0.resources.extras.fpga: `0` is not a whole number from 1", ""),
-        ("roles: [{command: x, resources: {extras: {memory: 1}}}]", "roles.0.resources.extras.memory: `memory` has an option of its own", "--memory"),
-        ("roles: [{command: x, pool: [1]}]", "roles.0.pool.0: `1` is not the name of a pool", "pool: [fast, slow]"),
+        (
+            "roles: [{command: x, resources: {gpus: 1.5}}]",
+            "roles.0.resources.gpus: `1.5` is neither whole GPUs nor a share",
+            "0.5",
+        ),
+        (
+            "roles: [{command: x, resources: {gpus: 0.5, gpu_memory: 2G}}]",
+            "roles.0.resources.gpu_memory: a share is given as gpus 0.5",
+            "one of the two",
+        ),
+        (
+            "roles: [{command: x, resources: {gpu_memory: 0}}]",
+            "roles.0.resources.gpu_memory: 0 is no part",
+            "20G",
+        ),
+        (
+            "roles: [{command: x, resources: {extras: {fpga: 0}}}]",
+            "roles.0.resources.extras.fpga: `0` is not a whole number from 1",
+            "",
+        ),
+        (
+            "roles: [{command: x, resources: {extras: {memory: 1}}}]",
+            "roles.0.resources.extras.memory: `memory` has an option of its own",
+            "--memory",
+        ),
+        (
+            "roles: [{command: x, pool: [1]}]",
+            "roles.0.pool.0: `1` is not the name of a pool",
+            "pool: [fast, slow]",
+        ),
         ("roles: [{command: x, pool: a/b}]", "roles.0.pool: `a/b` is not a name", "letters"),
         ("roles: [{command: x, labels: {rack: 3}}]", "roles.0.labels.rack: `3` is not a text", "quotes"),
         ("roles: [{command: x, topology: near}]", "roles.0.topology: `near` names no level", "near:node"),
@@ -147,7 +234,7 @@ ROLE = "roles: [{command: x}]\n"
         ("a: !!python/object:os.system x", "not YAML", ""),
         ("\tx: 1", "not YAML", ""),
     ],
-)  # fmt: skip
+)
 def test_bad_values(tmp_path: Path, text: str, where: str, hint: str) -> None:
     told = refused(tmp_path, text)
     assert where in told.message

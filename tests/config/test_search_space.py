@@ -1,4 +1,5 @@
-"""Spaces: every spelling of a range means what its library says, and every bad one is refused with path and hint."""
+"""Spaces: every spelling of a range means what its library says, and every bad one is refused with path and
+hint."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from hypothesis import strategies as st
 
 from hopyard.config.space import space_of
 from hopyard.config.studyjson import space_json, space_of_json
-from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform, check_space
+from hopyard.domain.space import (
+    Choice,
+    Condition,
+    Constant,
+    Domain,
+    Integer,
+    Parameter,
+    Space,
+    Uniform,
+    check_space,
+)
 from hopyard.errors import SpecError
 from tests.searchers.spaces import spaces
 
@@ -36,7 +47,13 @@ def one(given: Any) -> Domain:
         ({"type": "float", "low": 1e-4, "high": 1e-1, "log": True}, LOG),
         ({"min": 1e-4, "max": 1e-1, "log": True}, LOG),
         ("FloatDistribution(high=0.1, log=True, low=0.0001, step=None)", LOG),
-        ({"name": "FloatDistribution", "attributes": {"step": None, "low": 1e-4, "high": 1e-1, "log": True}}, LOG),
+        (
+            {
+                "name": "FloatDistribution",
+                "attributes": {"step": None, "low": 1e-4, "high": 1e-1, "log": True},
+            },
+            LOG,
+        ),
         ('trial.suggest_float("x", 1e-4, 1e-1, log=True)', LOG),
         ('trial.suggest_loguniform("x", 1e-4, 1e-1)', LOG),
         ("LogUniformDistribution(high=0.1, low=0.0001)", LOG),
@@ -76,7 +93,11 @@ def one(given: Any) -> Domain:
 def test_spellings(given: Any, domain: Domain) -> None:
     found = one(given)
     assert found == domain
-    assert [type(value) for value in found.values] == [type(value) for value in domain.values] if isinstance(domain, Choice) else repr(found) == repr(domain)  # type: ignore[union-attr]
+    assert (
+        [type(value) for value in found.values] == [type(value) for value in domain.values]
+        if isinstance(domain, Choice)
+        else repr(found) == repr(domain)
+    )  # type: ignore[union-attr]
 
 
 def test_objects_of_optuna() -> None:
@@ -96,12 +117,20 @@ def ray(name: str, **attributes: Any) -> Any:
 def test_objects_of_ray_tune() -> None:
     uniform, log, normal = ray("_Uniform"), ray("_LogUniform", base=10), ray("_Normal", mean=0, sd=1)
     assert one(ray("Float", lower=1e-4, upper=1e-1, sampler=log)) == LOG
-    assert one(ray("Float", lower=0, upper=1, sampler=ray("Quantized", sampler=uniform, q=0.5))) == Uniform(0.0, 1.0, step=0.5)
-    assert one(ray("Float", lower=1, upper=9, sampler=ray("Quantized", sampler=log, q=1))) == Uniform(1.0, 9.0, log=True, step=1.0)
+    assert one(ray("Float", lower=0, upper=1, sampler=ray("Quantized", sampler=uniform, q=0.5))) == Uniform(
+        0.0, 1.0, step=0.5
+    )
+    assert one(ray("Float", lower=1, upper=9, sampler=ray("Quantized", sampler=log, q=1))) == Uniform(
+        1.0, 9.0, log=True, step=1.0
+    )
     assert one(ray("Integer", lower=1, upper=9, sampler=uniform)) == Integer(1, 8)
     assert one(ray("Integer", lower=1, upper=9, sampler=log)) == Integer(1, 8, log=True)
-    assert one(ray("Integer", lower=2, upper=8, sampler=ray("Quantized", sampler=uniform, q=2))) == Integer(2, 8, step=2)
-    assert one(ray("Integer", lower=8, upper=64, sampler=ray("Quantized", sampler=log, q=8))) == Integer(8, 64, log=True, step=8)
+    assert one(ray("Integer", lower=2, upper=8, sampler=ray("Quantized", sampler=uniform, q=2))) == Integer(
+        2, 8, step=2
+    )
+    assert one(ray("Integer", lower=8, upper=64, sampler=ray("Quantized", sampler=log, q=8))) == Integer(
+        8, 64, log=True, step=8
+    )
     assert one(ray("Categorical", categories=["a", "b"], sampler=uniform)) == Choice(("a", "b"))
     with pytest.raises(SpecError, match="no bounds"):
         one(ray("Float", lower=-math.inf, upper=math.inf, sampler=normal))
@@ -130,10 +159,21 @@ def test_conditions() -> None:
     space = space_of(yaml.safe_load(NESTED))
     conditions = {p.name: p.conditions for p in space.parameters}
     sgd = Condition("optimizer", ("sgd",))
-    assert list(conditions) == ["optimizer", "momentum", "nesterov", "beta2", "warmup", "layers", "width_3", "damping"]
+    assert list(conditions) == [
+        "optimizer",
+        "momentum",
+        "nesterov",
+        "beta2",
+        "warmup",
+        "layers",
+        "width_3",
+        "damping",
+    ]
     assert conditions["optimizer"] == conditions["layers"] == ()
     assert conditions["momentum"] == conditions["nesterov"] == (sgd,)
-    assert conditions["warmup"] == (Condition("optimizer", ("adam", "lion")),), "the same range under two values is one parameter"
+    assert conditions["warmup"] == (Condition("optimizer", ("adam", "lion")),), (
+        "the same range under two values is one parameter"
+    )
     assert conditions["width_3"] == (Condition("layers", (3, 4)),)
     assert conditions["damping"] == (sgd, Condition("nesterov", (False,)))
     check_space(space)
@@ -152,7 +192,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"x": "unifrom(0, 1)"}, "space.x: there is no range `unifrom`", "did you mean `uniform`?"),
     ({"x": {"unifrom": [0, 1]}}, "space.x: there is no key `unifrom`", "did you mean `uniform`?"),
     ({"x": {"uniform": [0, 1], "stp": 0.1}}, "space.x: `uniform` has no `stp`", "did you mean `step`?"),
-    ({"x": {"type": "flaot", "low": 0, "high": 1}}, "space.x.type: there is no range `flaot`", "did you mean `float`?"),
+    (
+        {"x": {"type": "flaot", "low": 0, "high": 1}},
+        "space.x.type: there is no range `flaot`",
+        "did you mean `float`?",
+    ),
     ({"x": {"uniform": [0, 1], "int": [0, 1]}}, "space.x: `uniform` and `int` stand in it", ""),
     ({"x": {"type": "int", "uniform": [0, 1]}}, "space.x: `type` and `uniform` stand in it", ""),
     ({"x": {"low": 0, "high": 1}}, "space.x: real or whole numbers?", "type: float"),
@@ -179,7 +223,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"x": {"int": [0, 9], "step": 2.5}}, "space.x: step: `2.5` is not a whole number", ""),
     ({"x": {"int": [0, 9], "points": 0}}, "space.x: points: `0` is not a whole number from 1", "grid"),
     ({"x": {"int": [0, 9], "log": "yes"}}, "space.x: log: `yes` is neither true nor false", ""),
-    ({"x": "quniform(0.1, 1, 0.25)"}, "space.x: low: `0.1` is not a multiple of `0.25`", "begin at 0 or 0.25"),
+    (
+        {"x": "quniform(0.1, 1, 0.25)"},
+        "space.x: low: `0.1` is not a multiple of `0.25`",
+        "begin at 0 or 0.25",
+    ),
     ({"x": "randint(3, 3)"}, "space.x: there is no whole number from 3 to below 3", "left out"),
     ({"x": "randn(0, 1)"}, "space.x: `randn` has no bounds", ""),
     ({"x": "tune.sample_from(f)"}, "space.x: `sample_from` holds code", "when"),
@@ -193,26 +241,63 @@ BAD: list[tuple[Any, str, str]] = [
     ({"x": {"lr": "uniform(0, 1)", "b": 1}}, "space.x: no range stands in it", "optimizer.lr"),
     ({"x y": 1}, "space: `x y` is not the name of a parameter", "letters"),
     ({3: 1}, "space: the key `3` is not a text", ""),
-    ({"a": {"int": [1, 2], "when": {"b": 1}}, "b": [1]}, "space.a.when.b: there is no parameter `b` above it", "stands below"),
-    ({"b": [1], "a": {"int": [1, 2], "when": {"bb": 1}}}, "space.a.when.bb: there is no parameter", "did you mean `b`?"),
+    (
+        {"a": {"int": [1, 2], "when": {"b": 1}}, "b": [1]},
+        "space.a.when.b: there is no parameter `b` above it",
+        "stands below",
+    ),
+    (
+        {"b": [1], "a": {"int": [1, 2], "when": {"bb": 1}}},
+        "space.a.when.bb: there is no parameter",
+        "did you mean `b`?",
+    ),
     ({"a": {"int": [1, 2], "when": {"a": 1}}}, "space.a.when.a: `a` cannot depend on itself", ""),
-    ({"a": ["x", "y"], "b": {"int": [1, 2], "when": {"a": "z"}}}, "space.b.when.a: `z` is not a value that `a` can have", "its values: x, y"),
-    ({"a": {"int": [1, 5], "step": 2}, "b": {"int": [1, 2], "when": {"a": 2}}}, "space.b.when.a: `2` is not a value", "1 to 5 in steps of 2"),
-    ({"a": "1e-5..1e-1"}, "space.a: `1e-5..1e-1` is a text, and looks like a range", "loguniform(1e-5, 1e-1)"),
+    (
+        {"a": ["x", "y"], "b": {"int": [1, 2], "when": {"a": "z"}}},
+        "space.b.when.a: `z` is not a value that `a` can have",
+        "its values: x, y",
+    ),
+    (
+        {"a": {"int": [1, 5], "step": 2}, "b": {"int": [1, 2], "when": {"a": 2}}},
+        "space.b.when.a: `2` is not a value",
+        "1 to 5 in steps of 2",
+    ),
+    (
+        {"a": "1e-5..1e-1"},
+        "space.a: `1e-5..1e-1` is a text, and looks like a range",
+        "loguniform(1e-5, 1e-1)",
+    ),
     ({"a": "1 - 8"}, "space.a: `1 - 8` is a text", "int(1, 8)"),
     ({"a": "-.5 to +2"}, "space.a: `-.5 to +2` is a text", "uniform(-.5, +2)"),
     ({"a": None}, "space.a: no range is given", "a: {value: null}"),
     ({"a": 7, "b": {"int": [1, 2], "when": {"a": 2}}}, "space.b.when.a: `2` is not a value", "always `7`"),
-    ({"a": "uniform(0, 1)", "b": {"int": [1, 2], "when": {"a": 0.5}}}, "space.b.when.a: `a` is a range of real numbers", "choice"),
-    ({"a": [1, 2], "b": {"int": [1, 2], "when": {}}}, "space.b.when: `{}` is no condition", "{optimizer: sgd}"),
+    (
+        {"a": "uniform(0, 1)", "b": {"int": [1, 2], "when": {"a": 0.5}}},
+        "space.b.when.a: `a` is a range of real numbers",
+        "choice",
+    ),
+    (
+        {"a": [1, 2], "b": {"int": [1, 2], "when": {}}},
+        "space.b.when: `{}` is no condition",
+        "{optimizer: sgd}",
+    ),
     ({"a": [1, 2], "b": {"int": [1, 2], "when": {"a": []}}}, "space.b.when.a: no value is given", ""),
-    ({"o": {"choice": {"a": {"l": "int(1, 2)"}, "b": {"l": "int(1, 3)"}}}}, "space.o.b.l: there is another parameter `l`", "two names"),
+    (
+        {"o": {"choice": {"a": {"l": "int(1, 2)"}, "b": {"l": "int(1, 3)"}}}},
+        "space.o.b.l: there is another parameter `l`",
+        "two names",
+    ),
     ({"o": {"choice": {"a": 5}}}, "space.o.a: `5` is not a mapping", ""),
     (
-        {"o": ["a", "b"], "p": {"values": [1, 2], "when": {"o": "a"}}, "q": {"values": [1, 2], "when": {"o": "b", "p": 1}}},
-        "space.q.when.o: no value of `o` is left: `q` would never exist", "",
+        {
+            "o": ["a", "b"],
+            "p": {"values": [1, 2], "when": {"o": "a"}},
+            "q": {"values": [1, 2], "when": {"o": "b", "p": 1}},
+        },
+        "space.q.when.o: no value of `o` is left: `q` would never exist",
+        "",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("given", "problem", "hint"), BAD)
@@ -223,7 +308,10 @@ def test_what_is_no_space_is_refused(given: Any, problem: str, hint: str) -> Non
     assert hint in " | ".join(refused.value.hints), refused.value.hints
 
 
-@given(text=st.text(max_size=60) | st.text(alphabet="uniform(0,1.)[]{}=_*'\"\\ \n", max_size=40).map(lambda text: "uniform(" + text))
+@given(
+    text=st.text(max_size=60)
+    | st.text(alphabet="uniform(0,1.)[]{}=_*'\"\\ \n", max_size=40).map(lambda text: "uniform(" + text)
+)
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
         check_space(space_of({"x": text}))

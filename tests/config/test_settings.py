@@ -24,13 +24,27 @@ def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
 
 def test_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765, hosts: [Hop.example.org], url: 'http://hop2.example.org:8765/', limits: {connections: 100, header_timeout: 5s, body_memory: 1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\nquotas: {storage_per_user: 500G, processes_per_replica: 100}\n")
+    file.write_text(
+        "node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: "
+        "fast, labels: {rack: a}}\nserver: {port: 8765, hosts: [Hop.example.org], url: "
+        "'http://hop2.example.org:8765/', limits: {connections: 100, header_timeout: 5s, body_memory: "
+        "1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\n"
+        "quotas: {storage_per_user: 500G, processes_per_replica: 100}\n"
+    )
     told = read_settings(file)
-    assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30)
+    assert told.node == NodeSettings(
+        "box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30
+    )
     assert (told.server.hosts, told.server.url, told.server.limits) == (
         ("hop.example.org",),
         "http://hop2.example.org:8765",
-        LimitSettings(connections=100, connections_per_peer=50, header_timeout_s=5.0, body_memory_bytes=2**30, upload_bytes_per_s=10 * 2**20),
+        LimitSettings(
+            connections=100,
+            connections_per_peer=50,
+            header_timeout_s=5.0,
+            body_memory_bytes=2**30,
+            upload_bytes_per_s=10 * 2**20,
+        ),
     )
     assert told.quotas == QuotaSettings(500 * 2**30, 100)
     assert (told.server.port, told.retention.checkpoints, told.scheduler.preempt_grace_s) == (8765, 0, 90.0)
@@ -58,17 +72,49 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("node: {memory: 900T}", "node.memory: `900T` is not what a machine has", "leave the line out"),
         ("node: {cpus: 999999}", "node.cpus: `999999` is not what a machine has", "leave the line out"),
         ("node: {gpus: A100:9999}", "node.gpus: `A100:9999` is not what a machine has", "leave the line out"),
-        ("node: {gpus: A100:1, gpu_memory: 9T}", "node.gpu_memory: `9T` is not what a machine has", "leave the line out"),
-        ("node: {gpu_memory: 40G}", "node.gpu_memory: memory of GPUs, but no GPUs are declared", "gpus: A100:2"),
+        (
+            "node: {gpus: A100:1, gpu_memory: 9T}",
+            "node.gpu_memory: `9T` is not what a machine has",
+            "leave the line out",
+        ),
+        (
+            "node: {gpu_memory: 40G}",
+            "node.gpu_memory: memory of GPUs, but no GPUs are declared",
+            "gpus: A100:2",
+        ),
         ("node: {extras: {fpga: -2}}", "node.extras.fpga: `-2` is not a whole number from 1", ""),
         ("node: {extras: {gpu: 2}}", "node.extras.gpu: `gpu` has an option of its own", "--gpus"),
         ("node: 3", "node: `3` is not a mapping", "key: value"),
-        ("server: {url: hop.example.org}", "server.url: `hop.example.org` is not the address of a server", "http://hop2"),
-        ("server: {url: https://hop.example.org}", "server.url: `https://hop.example.org` is not the address", "http://hop2"),
-        ("server: {hosts: [\"http://x\"]}", "server.hosts: `http://x` at 0 is not the name of a host", "without a port"),
-        ("server: {limits: {connections: 1}}", "server.limits.connections: `1` is not a whole number from 16", ""),
-        ("server: {limits: {body_memory: 1M}}", "server.limits.body_memory: `1M` is out of range", "allowed: 64M to 4T"),
-        ("server: {limits: {request: 1}}", "server.limits: there is no key `request`", "did you mean `requests_per_s`?"),
+        (
+            "server: {url: hop.example.org}",
+            "server.url: `hop.example.org` is not the address of a server",
+            "http://hop2",
+        ),
+        (
+            "server: {url: https://hop.example.org}",
+            "server.url: `https://hop.example.org` is not the address",
+            "http://hop2",
+        ),
+        (
+            'server: {hosts: ["http://x"]}',
+            "server.hosts: `http://x` at 0 is not the name of a host",
+            "without a port",
+        ),
+        (
+            "server: {limits: {connections: 1}}",
+            "server.limits.connections: `1` is not a whole number from 16",
+            "",
+        ),
+        (
+            "server: {limits: {body_memory: 1M}}",
+            "server.limits.body_memory: `1M` is out of range",
+            "allowed: 64M to 4T",
+        ),
+        (
+            "server: {limits: {request: 1}}",
+            "server.limits: there is no key `request`",
+            "did you mean `requests_per_s`?",
+        ),
         ("server: {port: 70000}", "server.port: `70000` is not a whole number from 0 to 65535", ""),
         ("retention: {checkpoints: -1}", "retention.checkpoints: `-1`", ""),
         ("scheduler: {preempt_grace: soon}", "scheduler.preempt_grace: `soon` is not a time", ""),

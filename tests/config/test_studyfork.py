@@ -25,9 +25,19 @@ SPACE = Space((
 ))  # fmt: skip
 HAD = {"lr": 0.05, "layers": 2, "batch_size": 16, "optimizer": "sgd", "momentum": 0.5, "fixed": "f"}
 STUDY = StudySpec(
-    "s", SPACE, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 2}), trials=9, concurrent=1, max_epochs=10, seed=3,
-    mop=MopSpec("t.py:T", 2, "d", PartitionPlan(2)), continues="earlier",
-)  # fmt: skip
+    "s",
+    SPACE,
+    "acc",
+    Goal.MAX,
+    Parallel.MOP,
+    SearcherSpec("asha", {"eta": 2}),
+    trials=9,
+    concurrent=1,
+    max_epochs=10,
+    seed=3,
+    mop=MopSpec("t.py:T", 2, "d", PartitionPlan(2)),
+    continues="earlier",
+)
 BEGIN = Beginning("run-1", "1.7", "alice/p/1", "3", 4, 0.5, HAD)
 
 
@@ -37,7 +47,14 @@ def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) ->
     searcher = build(fork, lambda _: None)
     found = searcher.ask()
     assert isinstance(found, Proposal) and searcher.ask() is SearchState.DONE
-    assert (fork.trials, fork.concurrent, fork.continues, fork.seed, fork.mop, fork.beginning) == (1, 0, "", 3, STUDY.mop, BEGIN)
+    assert (fork.trials, fork.concurrent, fork.continues, fork.seed, fork.mop, fork.beginning) == (
+        1,
+        0,
+        "",
+        3,
+        STUDY.mop,
+        BEGIN,
+    )
     return found
 
 
@@ -50,8 +67,20 @@ def test_it_is_one_trial_with_the_best_ones_parameters_and_its_epochs_count_on()
 
 def test_parameters_that_do_not_exist_any_more_go_and_those_that_do_now_are_asked_for() -> None:
     assert made(lr=1e-4).params == {**HAD, "lr": 1e-4}, "beyond what was searched"
-    assert made(lr=1, batch_size=64, optimizer="lion").params == {**{k: v for k, v in HAD.items() if k != "momentum"}, "lr": 1, "batch_size": 64, "optimizer": "lion"}
-    assert made(optimizer="adam", beta2=0.99).params == {"lr": 0.05, "layers": 2, "batch_size": 16, "optimizer": "adam", "beta2": 0.99, "fixed": "f"}
+    assert made(lr=1, batch_size=64, optimizer="lion").params == {
+        **{k: v for k, v in HAD.items() if k != "momentum"},
+        "lr": 1,
+        "batch_size": 64,
+        "optimizer": "lion",
+    }
+    assert made(optimizer="adam", beta2=0.99).params == {
+        "lr": 0.05,
+        "layers": 2,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "beta2": 0.99,
+        "fixed": "f",
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,7 +94,10 @@ def test_parameters_that_do_not_exist_any_more_go_and_those_that_do_now_are_aske
         ({"batch_size": 0.5}, "params.batch_size: 0.5 is not a whole number"),
         ({"optimizer": 3}, "params.optimizer: 3 is not a text"),
         ({"beta2": 0.99}, "params.beta2: it exists only where optimizer is adam"),
-        ({"optimizer": "adam"}, "params.beta2: it exists where optimizer is adam, and the best trial had none"),
+        (
+            {"optimizer": "adam"},
+            "params.beta2: it exists where optimizer is adam, and the best trial had none",
+        ),
     ],
 )
 def test_what_cannot_be_changed_so_is_named(changes: dict[str, Any], said: str) -> None:

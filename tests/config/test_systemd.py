@@ -22,17 +22,23 @@ ODD = Home(Path('/srv/100% "odd" $HOME\\x'))
 def test_units_of_two_homes_have_two_names() -> None:
     assert unit_name(DEFAULT, DEFAULT) == "hopyard.service"
     names = {unit_name(Home(Path(path)), DEFAULT) for path in ("/a/.hopyard", "/b/.hopyard", "/b/x y", "/")}
-    assert len(names) == 4 and all(name.startswith("hopyard-") and name.isascii() and " " not in name for name in names)
+    assert len(names) == 4 and all(
+        name.startswith("hopyard-") and name.isascii() and " " not in name for name in names
+    )
 
 
-@given(st.text(st.characters(blacklist_categories=["Cc", "Cs"]).filter(is_line), min_size=1).map(lambda name: Path("/srv") / name.replace("/", "-")))
+@given(
+    st.text(st.characters(blacklist_categories=["Cc", "Cs"]).filter(is_line), min_size=1).map(
+        lambda name: Path("/srv") / name.replace("/", "-")
+    )
+)
 def test_home_is_read_back_from_its_unit(root: Path) -> None:
     assert home_of_unit(unit_text(Home(root), python="/usr/bin/python3", path="/usr/bin")) == root
 
 
 def test_unit_doubles_dollars_in_its_command_alone() -> None:
     text = unit_text(ODD, python="/usr/bin/python3", path="/opt/$x")
-    assert '$$HOME' in text and 'Environment="PATH=/opt/$x"\n' in text
+    assert "$$HOME" in text and 'Environment="PATH=/opt/$x"\n' in text
 
 
 def test_unit_of_another_user_has_no_log_that_root_opens_in_the_users_folder() -> None:
@@ -53,5 +59,7 @@ def test_home_of_a_unit_that_is_not_ours_is_unknown() -> None:
 def test_units_are_sound_to_systemd(tmp_path: Path, user: str | None) -> None:
     file = tmp_path / "hopyard.service"
     file.write_text(unit_text(ODD, python="/bin/true", path='/a b:/c"d', user=user))
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, check=False
+    )
     assert str(file.name) not in done.stderr and done.returncode == 0, done.stderr

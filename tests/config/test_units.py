@@ -25,7 +25,9 @@ def test_whole_seconds_are_read_back_exactly(seconds: int) -> None:
     assert units.parse_time(units.format_time(seconds)) == seconds
 
 
-@given(st.one_of(st.none(), st.from_regex(r"[A-Z][A-Za-z0-9-]{0,20}", fullmatch=True)), st.integers(1, 999_999))
+@given(
+    st.one_of(st.none(), st.from_regex(r"[A-Z][A-Za-z0-9-]{0,20}", fullmatch=True)), st.integers(1, 999_999)
+)
 def test_gpus_are_read_back_exactly(model: str | None, number: int) -> None:
     assert units.parse_gpus(units.format_gpus(model, number)) == (model, number)
 
@@ -41,13 +43,24 @@ def test_any_text_is_read_or_refused_with_a_hint(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "amount"),
-    [("8G", 8 * 2**30), ("512MiB", 2**29), ("1.5g", 3 * 2**29), ("8GB", 8 * 10**9), ("0", 0), ("1048576", 2**20), ("10 kB", 10_000), ("0.1G", 2**30 // 10)],
+    [
+        ("8G", 8 * 2**30),
+        ("512MiB", 2**29),
+        ("1.5g", 3 * 2**29),
+        ("8GB", 8 * 10**9),
+        ("0", 0),
+        ("1048576", 2**20),
+        ("10 kB", 10_000),
+        ("0.1G", 2**30 // 10),
+    ],
 )
 def test_memory(text: str, amount: int) -> None:
     assert units.parse_memory(text) == amount
 
 
-@pytest.mark.parametrize("text", ["", "G", "8X", "-1G", "8", "512", "1e3G", "8 G B", "99999999T", "nan", "9" * 5000 + "G"])
+@pytest.mark.parametrize(
+    "text", ["", "G", "8X", "-1G", "8", "512", "1e3G", "8 G B", "99999999T", "nan", "9" * 5000 + "G"]
+)
 def test_memory_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_memory(text)
@@ -72,24 +85,47 @@ def test_cpus_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("3600", 3600), ("2h", 7200), ("90m", 5400), ("2h30m", 9000), ("1d12h", 129600), ("1.5s", 1.5), ("0.5", 0.5), ("2h 30m", 9000)]
+    ("text", "seconds"),
+    [
+        ("3600", 3600),
+        ("2h", 7200),
+        ("90m", 5400),
+        ("2h30m", 9000),
+        ("1d12h", 129600),
+        ("1.5s", 1.5),
+        ("0.5", 0.5),
+        ("2h 30m", 9000),
+    ],
 )
 def test_time(text: str, seconds: float) -> None:
     assert units.parse_time(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "2x", "h", "m30", "30m2h", "1e9", "99999d", "nan", "inf", "9" * 5000 + "d"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-5", "2x", "h", "m30", "30m2h", "1e9", "99999d", "nan", "inf", "9" * 5000 + "d"]
+)
 def test_time_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_time(text)
 
 
-@pytest.mark.parametrize(("text", "found"), [("0", (None, 0)), ("2", (None, 2)), ("A100", ("A100", 1)), ("A100:8", ("A100", 8)), ("RTX 4090:2", ("RTX 4090", 2))])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", (None, 0)),
+        ("2", (None, 2)),
+        ("A100", ("A100", 1)),
+        ("A100:8", ("A100", 8)),
+        ("RTX 4090:2", ("RTX 4090", 2)),
+    ],
+)
 def test_gpus(text: str, found: tuple[str | None, int]) -> None:
     assert units.parse_gpus(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "-1", ":2", "A100:", "A100:x", "A100:0", "A100;1", "1.5", "nan", "Inf", "infinity:2"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", ":2", "A100:", "A100:x", "A100:0", "A100;1", "1.5", "nan", "Inf", "infinity:2"]
+)
 def test_gpus_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_gpus(text)

@@ -11,5 +11,6 @@ from hopyard.controller import turns
 
 @pytest.fixture(autouse=True)
 def _thinks_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may take long to think, which goes to a thread then: nobody who waits until nothing happens any more sees that."""
+    """A busy machine may take long to think, which goes to a thread then: nobody who waits until nothing
+    happens any more sees that."""
     monkeypatch.setattr(turns, "THREAD_FROM_S", math.inf)

@@ -1,4 +1,5 @@
-"""A server whose clock is set forward or back by an hour while runs run, wait, end and make room; the engine's time goes on evenly."""
+"""A server whose clock is set forward or back by an hour while runs run, wait, end and make room; the
+engine's time goes on evenly."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ jumps = pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 
 
 class Set:
-    """As `SystemClock`, over a clock that runs evenly: whoever sleeps wakes when it says so, looked at once a minute, or when as
-    long has passed as that was to take."""
+    """As `SystemClock`, over a clock that runs evenly: whoever sleeps wakes when it says so, looked at once a
+    minute, or when as long has passed as that was to take."""
 
     def __init__(self, even: ManualClock) -> None:
         self._even, self.off = even, timedelta(0)
@@ -35,7 +36,9 @@ class Set:
         while True:
             left = min(when - self.now(), deadline - self._even.now())
             await self._even.sleep_until(self._even.now() + min(left, timedelta(seconds=LOOK_EVERY_S)))
-            if left <= timedelta(seconds=LOOK_EVERY_S) and min(when - self.now(), deadline - self._even.now()) <= timedelta(0):
+            if left <= timedelta(seconds=LOOK_EVERY_S) and min(
+                when - self.now(), deadline - self._even.now()
+            ) <= timedelta(0):
                 return
 
 
@@ -112,8 +115,11 @@ def test_who_was_promised_a_start_starts_when_there_is_room(tmp_path: Path, jump
         await world.advance(timedelta(seconds=2))
         large = await world.submit(gpus=4)
         await world.advance(timedelta(seconds=2))
-        assert large in {promise.gang for promise in (await world.cluster.snapshot(now=world.set.now())).promises.values()}
-        small = [await world.submit_as(Fate(run=timedelta(seconds=90)), gpus=1) for _ in range(3)]  # they would be in its way
+        assert large in {
+            promise.gang for promise in (await world.cluster.snapshot(now=world.set.now())).promises.values()
+        }
+        # they would be in its way
+        small = [await world.submit_as(Fate(run=timedelta(seconds=90)), gpus=1) for _ in range(3)]
         await world.settle()
         world.set.off += jump
         await world.until(lambda: world.final(large), within=timedelta(minutes=2))
@@ -129,7 +135,9 @@ def test_who_was_promised_a_start_starts_when_there_is_room(tmp_path: Path, jump
 @jumps
 def test_who_makes_room_for_another_goes_on_afterwards(tmp_path: Path, jump: timedelta) -> None:
     async def scene(world: Jumping) -> None:
-        victim = await world.submit_as(Fate(run=timedelta(minutes=3), saves=timedelta(seconds=20)), gpus=4, priority=10)
+        victim = await world.submit_as(
+            Fate(run=timedelta(minutes=3), saves=timedelta(seconds=20)), gpus=4, priority=10
+        )
         await world.advance(timedelta(seconds=5))
         urgent = await world.submit(gpus=4, priority=90)
         await world.settle()

@@ -140,7 +140,11 @@ def test_a_refused_launch_is_tried_again_with_growing_pauses_and_says_why_it_wai
 
         async def is_held() -> bool:
             found = await world.runs.get(run)
-            return found.hold_reason == "put-back" and "the 3rd time in a row" in found.hold_detail and "refuses" in found.hold_detail
+            return (
+                found.hold_reason == "put-back"
+                and "the 3rd time in a row" in found.hold_detail
+                and "refuses" in found.hold_detail
+            )
 
         await world.until(is_held)
         await world.until(lambda: world.final(run))
@@ -210,7 +214,8 @@ def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_
         second = await world.submit()
         await world.advance(timedelta(seconds=5))
         engine.how.clear()
-        store.looks = world.controller.look  # somebody looks between the word that it should end and the asking
+        # somebody looks between the word that it should end and the asking
+        store.looks = world.controller.look
         await world.controller.stop(second, grace=timedelta(seconds=30), at_safe_point=True)
         await world.settle()
         assert engine.how == [True]
@@ -226,7 +231,14 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
         run = await world.submit(gpus=4)
         await world.advance(timedelta(seconds=5))
         begins = world.clock.now() + timedelta(hours=1)
-        booked = Reservation(ReservationId("r"), "exam", begins, begins + timedelta(hours=1), users=("bob",), nodes=(NodeId("a"),))
+        booked = Reservation(
+            ReservationId("r"),
+            "exam",
+            begins,
+            begins + timedelta(hours=1),
+            users=("bob",),
+            nodes=(NodeId("a"),),
+        )
         await SqlReservationStore(world.database).create(booked)
         world.controller.wake()
         await world.advance(timedelta(minutes=30))
@@ -405,7 +417,9 @@ def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_
     play(tmp_path, scene)
 
 
-def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A plan that places very many is made in pieces, each twice as large as the one before."""
     monkeypatch.setattr(turns, "PIECE", 1)
 
@@ -427,7 +441,8 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
         assert [len(plan.place) for plan in plans if plan.place] == [1, 2, 1]
         assert (await world.runs.get(submitted[-1])).position == 1
         await world.settle()
-        assert sorted(world.engine.starts) == [attempt_id(run, 1) for run in submitted[:4]]  # each of the three is read for itself
+        # each of the three is read for itself
+        assert sorted(world.engine.starts) == [attempt_id(run, 1) for run in submitted[:4]]
 
     play(tmp_path, scene)
 

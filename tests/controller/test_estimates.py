@@ -20,7 +20,9 @@ GANG, OTHER = GangId("g"), GangId("o")
 
 def planned(*gangs: GangId, promised: tuple[GangId, ...] = (GANG,)) -> tuple[Snapshot, Plan]:
     holds = tuple(Hold(gang, HoldReason.BEHIND, "waits", 1) for gang in gangs)
-    return Snapshot(Version(1), T0, {}), Plan(Version(1), (), holds, promises=tuple(Promise(gang, T0, T0) for gang in promised))
+    return Snapshot(Version(1), T0, {}), Plan(
+        Version(1), (), holds, promises=tuple(Promise(gang, T0, T0) for gang in promised)
+    )
 
 
 class Forecasts:
@@ -49,10 +51,14 @@ def test_a_plan_soon_after_keeps_the_estimates_of_the_one_before_until_its_own_a
     found = Estimates(forecast, clock)
     asyncio.run(found.put_into(*planned(GANG)))
     newer, unpromised = planned(GANG), planned(GANG, promised=())
-    assert [hold.expected_at for hold in asyncio.run(found.put_into(*newer))] == [T0 + timedelta(minutes=1)] and found.due
+    assert [hold.expected_at for hold in asyncio.run(found.put_into(*newer))] == [
+        T0 + timedelta(minutes=1)
+    ] and found.due
     assert [hold.expected_at for hold in asyncio.run(found.put_into(*unpromised))] == [None]
     clock.advance(estimates.LONGEST_PAUSE)
-    assert [hold.expected_at for hold in asyncio.run(found.put_into(*newer))] == [T0 + timedelta(minutes=2)] and not found.due
+    assert [hold.expected_at for hold in asyncio.run(found.put_into(*newer))] == [
+        T0 + timedelta(minutes=2)
+    ] and not found.due
 
 
 def test_reasons_are_written_although_the_forecast_fails() -> None:

@@ -1,4 +1,5 @@
-"""What is new is looked at often, what is old seldom, and no garbage stays for good. In a process of its own: it is all about that."""
+"""What is new is looked at often, what is old seldom, and no garbage stays for good.
+In a process of its own: it is all about that."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ BEGIN = """
 
 def run(script: str) -> str:
     code = dedent(BEGIN) + dedent(script)
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
 
 
 def test_what_is_old_is_not_looked_at_again() -> None:

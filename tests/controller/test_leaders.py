@@ -1,4 +1,5 @@
-"""Two servers on one database: one decides; whoever was frozen past its lease finds that another one does, and does nothing."""
+"""Two servers on one database: one decides; whoever was frozen past its lease finds that another one does,
+and does nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ LONG = Fate(run=timedelta(hours=2))
 
 
 class Frozen(SqlClusterStore):
-    """Stops in the middle of a turn, with a plan in its hands and without renewing its lease, until it is let go on."""
+    """Stops in the middle of a turn, with a plan in its hands and without renewing its lease, until it is let
+    go on."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -140,7 +142,8 @@ def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path)
         second.controller.wake()
         await world.until(lambda: has_started(world, run), within=timedelta(minutes=1))
         starts = list(world.engine.starts)
-        urgent = await world.submit(gpus=4, priority=90)  # its plan would start a run whose GPUs are to be another's now
+        # its plan would start a run whose GPUs are to be another's now
+        urgent = await world.submit(gpus=4, priority=90)
         second.controller.wake()
         await world.until(lambda: has_started(world, urgent), within=timedelta(minutes=3))
         await thaw(world, first)
@@ -197,7 +200,8 @@ def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_pat
             nonlocal looked
             looked += 1
             if looked == 1:
-                world.controller._leader.lost()  # as writing down why others wait finds, which goes on beside a turn
+                # as writing down why others wait finds, which goes on beside a turn
+                world.controller._leader.lost()
             found: Snapshot = await snapshot(**given)
             return found
 
@@ -238,7 +242,8 @@ def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Pat
 
 
 def test_a_server_that_decides_after_an_idle_one_opens_its_nodes(tmp_path: Path) -> None:
-    """The other server has recorded that they are not ready while it decided, and nothing lives that would make this one look."""
+    """The other server has recorded that they are not ready while it decided, and nothing lives that would
+    make this one look."""
 
     async def scene(world: World) -> None:
         world.start()

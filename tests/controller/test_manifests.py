@@ -26,7 +26,11 @@ def test_the_server_takes_what_the_domain_takes(tree: Manifest, at: int, put: by
             read_tree(data)
         return
     found = read_tree(data)
-    assert (found.size_bytes, found.files, found.blob_sizes) == (expected.size_bytes, len(expected.files), expected.blob_sizes())
+    assert (found.size_bytes, found.files, found.blob_sizes) == (
+        expected.size_bytes,
+        len(expected.files),
+        expected.blob_sizes(),
+    )
 
 
 @pytest.mark.parametrize("entry", [b"[]", b"{}", b'""', b'["a",0,0,[]]'])
@@ -36,6 +40,7 @@ def test_a_strange_manifest_takes_little_more_memory_than_it_has_bytes(entry: by
     try:
         with pytest.raises(IntegrityError):
             read_tree(data)
-        assert tracemalloc.get_traced_memory()[1] < 12 * len(data)  # json.loads and tuples took thirty times as much
+        # json.loads and tuples took thirty times as much
+        assert tracemalloc.get_traced_memory()[1] < 12 * len(data)
     finally:
         tracemalloc.stop()

@@ -1,4 +1,5 @@
-"""A plan is committed team by team: nobody's start waits for the commit of another team's, and nothing is lost in between."""
+"""A plan is committed team by team: nobody's start waits for the commit of another team's, and nothing is
+lost in between."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.controller.portions import FEWEST, MOST, portions
-from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Node, Observation, Plan, Preemption, Promise, Snapshot
+from hopyard.domain.cluster import (
+    Breach,
+    BreachCause,
+    Hold,
+    HoldReason,
+    Node,
+    Observation,
+    Plan,
+    Preemption,
+    Promise,
+    Snapshot,
+)
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.queue import Queue, QueueTree
@@ -60,8 +72,18 @@ LEAVES = st.sampled_from([f"{team}-{leaf}" for team in TEAMS for leaf in "ab"] +
 @given(st.lists(LEAVES, max_size=60), st.booleans(), st.data())
 def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data: st.DataObject) -> None:
     place = tuple(placed(f"g{number}", queue) for number, queue in enumerate(queues))
-    promised = data.draw(st.sets(st.sampled_from([f"g{number}" for number in range(len(queues))]))) if queues else set()
-    snapshot = Snapshot(7, NOW, {}, queues=tree(root=root), promises={GangId(name): promise(name) for name in [*sorted(promised), "old"]})
+    promised = (
+        data.draw(st.sets(st.sampled_from([f"g{number}" for number in range(len(queues))])))
+        if queues
+        else set()
+    )
+    snapshot = Snapshot(
+        7,
+        NOW,
+        {},
+        queues=tree(root=root),
+        promises={GangId(name): promise(name) for name in [*sorted(promised), "old"]},
+    )
     preempt = (Preemption(AttemptId("victim.1"), GangId("victim"), GangId("waits"), "makes room"),)
     breaches = (Breach(GangId("old"), BreachCause.NODE_LOST, "n1", NOW),)
     hold = (Hold(GangId("new"), HoldReason.NO_CAPACITY, 1, "nothing is free"),)
@@ -70,10 +92,14 @@ def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data:
 
     teams = [{one.gang.queue.partition("-")[0] for one in portion.place} for portion in found]
     assert sum(len(some) for some in teams) == len(set().union(*teams))  # nobody's team is in two of them
-    assert sorted(one.gang.id for portion in found for one in portion.place) == sorted(one.gang.id for one in place)
+    assert sorted(one.gang.id for portion in found for one in portion.place) == sorted(
+        one.gang.id for one in place
+    )
     for team in TEAMS:
         mine = [one for one in place if one.gang.queue.startswith(f"{team}-")]
-        assert [one for portion in found for one in portion.place if one.gang.queue.startswith(f"{team}-")] == mine
+        assert [
+            one for portion in found for one in portion.place if one.gang.queue.startswith(f"{team}-")
+        ] == mine
     assert len(found) <= MOST
     assert all(len(portion.place) >= FEWEST for portion in found[:-1])
     if len({queue.partition("-")[0] for queue in queues}) >= 2 * FEWEST:
@@ -98,9 +124,12 @@ class Outcome:
     told: dict[RunId, list[tuple[RunEventKind, str]]]
 
 
-async def applied(folder: Path, kind: str, *, whole: bool, most: int | None = None) -> tuple[Snapshot, Plan, Outcome]:
-    """24 runs of three teams on a node: the first two run and are to leave, the next twelve are placed, four of them were promised a
-    start; of the others two keep their promise, one is promised another start, one loses it, two get one. most: so many portions."""
+async def applied(
+    folder: Path, kind: str, *, whole: bool, most: int | None = None
+) -> tuple[Snapshot, Plan, Outcome]:
+    """24 runs of three teams on a node: the first two run and are to leave, the next twelve are placed, four
+    of them were promised a start; of the others two keep their promise, one is promised another start, one
+    loses it, two get one. most: so many portions."""
     async with AsyncExitStack() as ends:
         if kind == "memory":
             state = State()
@@ -116,23 +145,36 @@ async def applied(folder: Path, kind: str, *, whole: bool, most: int | None = No
         names = [RunId(f"run-{number:02d}") for number in range(24)]
         role = RoleSpec(("python", "x.py"), resources=Resources(1000, 1))
         specs = [RunSpec("p", (role,), queue=QueueName(f"{TEAMS[number % 3]}-a")) for number in range(24)]
-        await runs.create([NewRun(run, "alice", spec) for run, spec in zip(names, specs, strict=True)], now=NOW)
+        await runs.create(
+            [NewRun(run, "alice", spec) for run, spec in zip(names, specs, strict=True)], now=NOW
+        )
         fresh = await cluster.snapshot(now=NOW)
         gangs = {gang.id: gang for gang in fresh.pending}
         places = {gang.id: Placement(gang, (Assignment(0, NodeId("n")),)) for gang in fresh.pending}
 
         def promises(*numbers: int, in_s: float = 60.0) -> tuple[Promise, ...]:
-            return tuple(Promise(GangId(names[number]), NOW + timedelta(seconds=in_s), NOW) for number in numbers)
+            return tuple(
+                Promise(GangId(names[number]), NOW + timedelta(seconds=in_s), NOW) for number in numbers
+            )
 
-        first = Plan(fresh.version, tuple(places[GangId(run)] for run in names[:2]), promises=promises(2, 6, 9, 13, 14, 15, 16, 17))
+        first = Plan(
+            fresh.version,
+            tuple(places[GangId(run)] for run in names[:2]),
+            promises=promises(2, 6, 9, 13, 14, 15, 16, 17),
+        )
         await cluster.apply(first, now=NOW, epoch=lease.epoch)
         snapshot = await cluster.snapshot(now=NOW)
         plan = Plan(
             snapshot.version,
             tuple(places[GangId(run)] for run in names[2:14]),
-            preempt=tuple(Preemption(attempt_id(run, 1), GangId(run), GangId(names[20]), "makes room") for run in names[:2]),
+            preempt=tuple(
+                Preemption(attempt_id(run, 1), GangId(run), GangId(names[20]), "makes room")
+                for run in names[:2]
+            ),
             promises=(*promises(14, 15), *promises(16, 18, 19, in_s=90)),
-            breaches=tuple(Breach(GangId(names[number]), BreachCause.NODE_LOST, "n", NOW) for number in (16, 17)),
+            breaches=tuple(
+                Breach(GangId(names[number]), BreachCause.NODE_LOST, "n", NOW) for number in (16, 17)
+            ),
         )
         parts = (plan,) if whole else portions(plan, snapshot)
         assert whole or len(parts) == 3
@@ -148,7 +190,9 @@ async def applied(folder: Path, kind: str, *, whole: bool, most: int | None = No
 
 
 @pytest.mark.parametrize("kind", ["memory", "sql"])
-def test_a_plan_in_portions_comes_to_the_same_and_half_of_it_breaks_no_promise(tmp_path: Path, kind: str) -> None:
+def test_a_plan_in_portions_comes_to_the_same_and_half_of_it_breaks_no_promise(
+    tmp_path: Path, kind: str
+) -> None:
     _, _, whole = asyncio.run(applied(tmp_path, kind, whole=True))
     _, _, parts = asyncio.run(applied(tmp_path, kind, whole=False))
     assert parts == whole
@@ -158,12 +202,14 @@ def test_a_plan_in_portions_comes_to_the_same_and_half_of_it_breaks_no_promise(t
     started = {GangId(run) for run, phase in half.phases.items() if phase is RunPhase.STARTING}
     assert {placement.gang.id for placement in plan.place} - started  # some do not run yet
     assert half.promises == {gang: one for gang, one in snapshot.promises.items() if gang not in started}
-    assert not [told for told in half.told.values() if any(event is RunEventKind.BREACHED for event, _ in told)]
+    assert not [
+        told for told in half.told.values() if any(event is RunEventKind.BREACHED for event, _ in told)
+    ]
 
 
 class Slow:
-    """A store in which only `most` commits that place anybody succeed until the gate is opened. refuses: the next one is told that
-    another server leads, once, instead of being held up."""
+    """A store in which only `most` commits that place anybody succeed until the gate is opened.
+    refuses: the next one is told that another server leads, once, instead of being held up."""
 
     def __init__(self, inner: Any, *, most: int, refuses: bool = False) -> None:
         self._inner, self._most, self._refuses = inner, most, refuses
@@ -188,7 +234,11 @@ async def submit_two_teams(world: World) -> tuple[list[RunId], list[RunId]]:
     teams: list[list[RunId]] = []
     new: list[NewRun] = []
     for team in TEAMS[:2]:
-        spec = RunSpec("p", (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**20)),), queue=QueueName(f"{team}-a"))
+        spec = RunSpec(
+            "p",
+            (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**20)),),
+            queue=QueueName(f"{team}-a"),
+        )
         teams.append([RunId(f"{team}-{number}") for number in range(FEWEST)])
         new.extend(NewRun(run, "alice", spec) for run in teams[-1])
     world.controller.submitted(await world.runs.create(new, now=world.clock.now()))
@@ -199,7 +249,9 @@ def of(world: World, runs: list[RunId]) -> set[AttemptId]:
     return {attempt_id(run, 1) for run in runs} & set(world.engine.starts)
 
 
-def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there_loses_nobody(tmp_path: Path) -> None:
+def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there_loses_nobody(
+    tmp_path: Path,
+) -> None:
     async def scene(world: World) -> None:
         await SqlQueueStore(world.database).replace(tree())
         inner = world.cluster
@@ -222,7 +274,9 @@ def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there
     play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
 
 
-def test_a_server_that_is_told_between_two_teams_that_it_leads_no_longer_goes_on_when_it_leads_again(tmp_path: Path) -> None:
+def test_a_server_that_is_told_between_two_teams_that_it_leads_no_longer_goes_on_when_it_leads_again(
+    tmp_path: Path,
+) -> None:
     async def scene(world: World) -> None:
         await SqlQueueStore(world.database).replace(tree())
         world.cluster = store = Slow(world.cluster, most=1, refuses=True)

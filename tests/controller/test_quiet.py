@@ -1,4 +1,5 @@
-"""Python looks for garbage between turns, never before what a turn decided is under way, and never not at all."""
+"""Python looks for garbage between turns, never before what a turn decided is under way, and never not at
+all."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_it_looks_again_once_all_that_was_begun_is_under_way() -> None:
     asyncio.run(turns())
 
 
-def test_it_looks_again_though_one_turn_follows_the_other_or_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_looks_again_though_one_turn_follows_the_other_or_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(quiet, "LONGEST_S", 0.01)
 
     async def turns() -> None:

@@ -60,7 +60,9 @@ def test_who_came_through_this_server_is_not_read_to_be_started_and_others_are(t
         await world.advance(timedelta(seconds=2))
         assert await running(world, elsewhere) and await running(world, here[-1])
         assert noting.read == [elsewhere]
-        commands = {launch.replicas[0].run: launch.replicas[0].command for launch in world.engine.launches.values()}
+        commands = {
+            launch.replicas[0].run: launch.replicas[0].command for launch in world.engine.launches.values()
+        }
         assert commands == dict.fromkeys([*here, elsewhere], ("python", "x.py"))
 
     play(tmp_path, scene, long)
@@ -80,7 +82,9 @@ def test_who_starts_again_is_read_anew(tmp_path: Path) -> None:
     play(tmp_path, scene, long)
 
 
-def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launcher, "MOST_REMEMBERED", 1)
 
     async def scene(world: World) -> None:
@@ -102,7 +106,9 @@ def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(tmp_pa
     play(tmp_path, scene, long)
 
 
-def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launcher, "MOST_REMEMBERED_BYTES", 5000)
 
     async def scene(world: World) -> None:

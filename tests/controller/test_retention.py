@@ -21,18 +21,23 @@ def saved(step: int, *, number: int = 1, rank: int = 0, kept: bool = False) -> C
 
 
 def attempt(number: int, resumed: int | None = None) -> Attempt:
-    return Attempt(attempt_id(ID, number), number, "lost", ("n",), ((),), "local", NOW, resumed_from_step=resumed)
+    return Attempt(
+        attempt_id(ID, number), number, "lost", ("n",), ((),), "local", NOW, resumed_from_step=resumed
+    )
 
 
 def test_what_was_saved_last_stays() -> None:
     checkpoints = [saved(step) for step in (1, 2, 9, 3, 4)]
     assert superfluous(checkpoints, [attempt(1)], newest=2) == [9, 2, 1]
     assert superfluous(checkpoints, [attempt(1)], newest=0) == []
-    assert superfluous([saved(step, rank=rank) for step in (1, 2) for rank in (0, 1)], [attempt(1)], newest=1) == [1]
+    assert superfluous(
+        [saved(step, rank=rank) for step in (1, 2) for rank in (0, 1)], [attempt(1)], newest=1
+    ) == [1]
 
 
 def test_what_an_attempt_started_from_stays() -> None:
-    """What users see of the streams is cut where that checkpoint was made: without it, nothing would tell where."""
+    """What users see of the streams is cut where that checkpoint was made: without it, nothing would tell
+    where."""
     checkpoints = [saved(5), saved(6), saved(7, number=2), saved(8, number=3), saved(9, number=3)]
     assert superfluous(checkpoints, [attempt(1), attempt(2, 5), attempt(3, 7)], newest=1) == [8, 6]
 
@@ -46,11 +51,15 @@ def test_what_is_marked_stays() -> None:
     st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=1, max_size=4),
     st.integers(1, 4),
 )
-def test_only_what_nobody_needs_goes(checkpoints: list[Checkpoint], resumed: list[int | None], newest: int) -> None:
+def test_only_what_nobody_needs_goes(
+    checkpoints: list[Checkpoint], resumed: list[int | None], newest: int
+) -> None:
     attempts = [attempt(number, step) for number, step in enumerate(resumed, 1)]
     gone = set(superfluous(checkpoints, attempts, newest=newest))
     stay = {one.step for one in checkpoints} - gone
-    assert not gone & ({one.step for one in checkpoints if one.kept} | {step for step in resumed if step is not None})
+    assert not gone & (
+        {one.step for one in checkpoints if one.kept} | {step for step in resumed if step is not None}
+    )
     steps = list(dict.fromkeys(one.step for one in reversed(checkpoints)))
     assert set(steps[:newest]) <= stay
     assert stay <= {*steps[:newest], *(one.step for one in checkpoints if one.kept), *resumed}

@@ -1,7 +1,8 @@
 """Thousands of virtual hours with server crashes at random points.
 
-Laws: no run is lost, none started twice, no node over-committed (the engine checks both at every start), all end, and in
-the way that their fate says. A long hunt: HOPYARD_SIMULATIONS=200 pytest tests/controller/test_simulation.py
+Laws: no run is lost, none started twice, no node over-committed (the engine checks both at every start), all
+end, and in the way that their fate says. A long hunt: HOPYARD_SIMULATIONS=200 pytest
+tests/controller/test_simulation.py
 """
 
 from __future__ import annotations
@@ -56,10 +57,16 @@ class Story:
         world, chance = self.world, self.chance
         match chance.choices(["submit", "stop", "crash", "news", "vanish", "pass"], [5, 1, 2, 6, 0.5, 6])[0]:
             case "submit" if len(self.runs) < RUNS:
-                shape = {"gpus": chance.choice([0, 0, 1, 2, 4]), "replicas": chance.choice([1, 1, 1, 2, 4]), "cpu_milli": chance.choice([500, 1000, 2000])}
+                shape = {
+                    "gpus": chance.choice([0, 0, 1, 2, 4]),
+                    "replicas": chance.choice([1, 1, 1, 2, 4]),
+                    "cpu_milli": chance.choice([500, 1000, 2000]),
+                }
                 if shape["gpus"] * shape["replicas"] > 4:
                     shape["replicas"] = 1
-                self.runs.append(await world.submit(max_attempts=MAX_ATTEMPTS, priority=chance.randrange(101), **shape))
+                self.runs.append(
+                    await world.submit(max_attempts=MAX_ATTEMPTS, priority=chance.randrange(101), **shape)
+                )
             case "stop" if self.runs:
                 run = chance.choice(self.runs)
                 if not await world.final(run):
@@ -98,7 +105,9 @@ class Story:
             run = await self.world.runs.get(run_id)
             attempts = await self.world.runs.attempts(run_id)
             assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))
-            faults = sum(attempt.exit is not None and attempt.exit.kind is ExitKind.NODE_FAULT for attempt in attempts)
+            faults = sum(
+                attempt.exit is not None and attempt.exit.kind is ExitKind.NODE_FAULT for attempt in attempts
+            )
             assert sum(not attempt.preempt_reason for attempt in attempts) - faults <= MAX_ATTEMPTS
             assert run.phase.final, f"{run_id} is {run.phase}"
             if run.phase is RunPhase.CANCELLED:
@@ -106,8 +115,9 @@ class Story:
             if run.phase is RunPhase.SUCCEEDED:
                 last = attempts[-1].id
                 assert all(self.fate(last, rank).exit.ok for rank in range(run.spec.size))
-        # Nothing twice. Only an attempt of which every trace vanished may be started again, once for each time that it vanished;
-        # that no two of a run are ever alive together is checked by the engine at every start.
+        # Nothing twice. Only an attempt of which every trace vanished may be started again, once for each
+        # time that it vanished; that no two of a run are ever alive together is checked by the engine at
+        # every start.
         starts = Counter(self.world.engine.starts)
         assert {attempt for attempt, times in starts.items() if times > 1 + self.vanished[attempt]} == set()
 
@@ -125,7 +135,11 @@ class Story:
             await self.check()
             await world.advance(timedelta(hours=1))
             assert not world.engine._replicas, "the engine was not told to forget"
-            assert not any(status.phase is ReplicaPhase.RUNNING for a in world.engine._replicas for status in world.engine.status(a).replicas)
+            assert not any(
+                status.phase is ReplicaPhase.RUNNING
+                for a in world.engine._replicas
+                for status in world.engine.status(a).replicas
+            )
         finally:
             await world.close()
 

@@ -1,4 +1,5 @@
-"""Engines that tell when something changed: it is taken up at once, and decided on once it is written down."""
+"""Engines that tell when something changed: it is taken up at once, and decided on once it is written
+down."""
 
 from __future__ import annotations
 
@@ -93,7 +94,9 @@ def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(controller, "LONGEST_WAIT_S", 60.0)
 
     async def scene(world: World) -> None:
@@ -122,7 +125,9 @@ def test_who_is_told_of_an_end_does_not_wait_long_for_a_turn(tmp_path: Path) -> 
         store.looking.clear()
         store.gate.set()
         await told.wait()
-        assert store.calls == ["record", "recorded", "snapshot"] and attempt_id(second, 1) not in engine.starts
+        assert (
+            store.calls == ["record", "recorded", "snapshot"] and attempt_id(second, 1) not in engine.starts
+        )
         store.looking.set()
         await world.settle()
         assert attempt_id(second, 1) in engine.starts

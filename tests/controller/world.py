@@ -33,7 +33,8 @@ NODES = (
 
 
 class Counted:
-    """Passes calls on and knows how many are on their way: none means that nothing happens any more by itself."""
+    """Passes calls on and knows how many are on their way: none means that nothing happens any more by
+    itself."""
 
     def __init__(self, inner: Any, world: World) -> None:
         self._inner, self._world = inner, world
@@ -56,7 +57,13 @@ class Counted:
 class World:
     """One store and engine; controllers come and go."""
 
-    def __init__(self, folder: Path, *, fate: Callable[..., Any] | None = None, observe_every: timedelta = timedelta(seconds=1)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fate: Callable[..., Any] | None = None,
+        observe_every: timedelta = timedelta(seconds=1),
+    ) -> None:
         self.under_way = 0
         self.database = Database.open(folder / "hopyard.db")
         self.clock = ManualClock()
@@ -140,7 +147,9 @@ class World:
         self.clock.move_to(until)
         await self.settle()
 
-    async def until(self, met: Callable[[], Awaitable[bool]], *, within: timedelta = timedelta(hours=1)) -> None:
+    async def until(
+        self, met: Callable[[], Awaitable[bool]], *, within: timedelta = timedelta(hours=1)
+    ) -> None:
         """Advance a second at a time until the condition is met."""
         deadline = self.clock.now() + within
         await self.settle()
@@ -149,7 +158,15 @@ class World:
             await self.advance(timedelta(seconds=1))
 
     async def submit(
-        self, *, gpus: int = 0, cpu_milli: int = 1000, replicas: int = 1, max_attempts: int = 4, priority: int = 50, wake: bool = True, env: dict[str, str] | None = None
+        self,
+        *,
+        gpus: int = 0,
+        cpu_milli: int = 1000,
+        replicas: int = 1,
+        max_attempts: int = 4,
+        priority: int = 50,
+        wake: bool = True,
+        env: dict[str, str] | None = None,
     ) -> RunId:
         """wake: through this server."""
         self._next += 1
@@ -166,7 +183,11 @@ class World:
         return found.phase.final
 
 
-def play(tmp_path: Path, scene: Callable[[World], Awaitable[None]], fate: Callable[[AttemptId, int], Fate] | None = None) -> None:
+def play(
+    tmp_path: Path,
+    scene: Callable[[World], Awaitable[None]],
+    fate: Callable[[AttemptId, int], Fate] | None = None,
+) -> None:
     async def whole() -> None:
         world = World(tmp_path, fate=fate)
         try:
@@ -178,8 +199,9 @@ def play(tmp_path: Path, scene: Callable[[World], Awaitable[None]], fate: Callab
 
 
 class Gated:
-    """A store that writes nothing down while `gate` is closed, and tells of no state while `looking` is. calls: what it was asked, and `recorded` when that was done. looks: called once
-    it is written down that a run should end."""
+    """A store that writes nothing down while `gate` is closed, and tells of no state while `looking` is.
+    calls: what it was asked, and `recorded` when that was done. looks: called once it is written down that a
+    run should end."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -48,7 +48,13 @@ def parquet(folder: Path, rows: int = ROWS) -> None:
 
     half = rows // 2
     for name, own in (("a", slice(0, half)), ("b", slice(half, rows))):
-        table = pa.table({"x": pa.array(list(numbers(rows)[own])), "y": labels(rows)[own], "name": [f"row {n}" for n in range(rows)[own]]})
+        table = pa.table(
+            {
+                "x": pa.array(list(numbers(rows)[own])),
+                "y": labels(rows)[own],
+                "name": [f"row {n}" for n in range(rows)[own]],
+            }
+        )
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=13)
 
 
@@ -99,7 +105,15 @@ WRITE: dict[str, Callable[..., None]] = {
     "tar": tar,
     "text": text,
 }
-LABEL = {"npy": "y", "npz": "y", "compressed": "y", "parquet": "y", "images": "label", "tar": "cls", "text": ""}
+LABEL = {
+    "npy": "y",
+    "npz": "y",
+    "compressed": "y",
+    "parquet": "y",
+    "images": "label",
+    "tar": "cls",
+    "text": "",
+}
 
 
 def row_of(item: dict[str, object]) -> int:

@@ -1,4 +1,5 @@
-"""What the tests of datasets share: a transport over real blobs in a folder, trees on disk, small tmpfs mounts."""
+"""What the tests of datasets share: a transport over real blobs in a folder, trees on disk, small tmpfs
+mounts."""
 
 from __future__ import annotations
 
@@ -118,7 +119,14 @@ def listing(root: Path) -> dict[str, tuple[Any, ...]]:
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A file system of `size`; skips the test where none can be mounted."""
     folder.mkdir()
-    if not IS_ROOT or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
+    if (
+        not IS_ROOT
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
         pytest.skip("needs the right to mount a small file system")
     try:
         yield folder

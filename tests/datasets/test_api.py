@@ -39,12 +39,18 @@ def test_put_ask_fetch(tmp_path: Path) -> None:
         await stage.ask("PUT", f"/blobs/{digest_of(large)}", large)
         assert (await stage.ask("POST", "/blobs/missing", asked))["missing"] == []
         whole = await stage.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": digests[::-1]})
-        assert unframe(whole.content) == small[::-1] and whole.headers["content-length"] == str(len(whole.content))
+        assert unframe(whole.content) == small[::-1] and whole.headers["content-length"] == str(
+            len(whole.content)
+        )
         twice = [digest_of(large), digests[3], digest_of(large)]
         streamed = await stage.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": twice})
         assert unframe(streamed.content) == [large, b"3", large], "more than is read ahead"
         assert (await stage.ask("POST", "/blobs/fetch", {"manifest": digests[0], "digests": []})) == b""
-        (nowhere, near) = (await stage.ask("POST", "/blobs/locate", {"manifest": digests[0], "digests": [digests[0], digest_of(large)]}))["paths"]
+        (nowhere, near) = (
+            await stage.ask(
+                "POST", "/blobs/locate", {"manifest": digests[0], "digests": [digests[0], digest_of(large)]}
+            )
+        )["paths"]
         assert nowhere is None and near.endswith(digest_of(large))
 
     play(tmp_path, scene, loops=False)
@@ -56,7 +62,9 @@ def test_bad_bytes_are_refused(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         wrong = await stage.ask("PUT", f"/blobs/{good}", b"bad", status=422)
         assert wrong["error"]["code"] == "damaged" and wrong["error"]["hints"]
-        await stage.ask("POST", "/blobs/pack", frame(b"good") + frame(b"bad", digest_of(b"other")), status=422)
+        await stage.ask(
+            "POST", "/blobs/pack", frame(b"good") + frame(b"bad", digest_of(b"other")), status=422
+        )
         for cut in (1, 20, 39, 41):
             told = await stage.ask("POST", "/blobs/pack", frame(b"good")[:cut], status=422)
             assert "ends within" in told["error"]["message"]
@@ -107,9 +115,19 @@ def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
         assert (await stage.ask("GET", "/datasets")) == {"datasets": [], "next": None}
         one = await stage.dataset("d", {"a": b"1"})
         two = await stage.dataset("d", {"a": b"2", "b": b"22"})
-        assert (one["number"], two["number"], two["files"], two["size_bytes"], two["created_by"]) == (1, 2, 2, 3, "alice")
-        assert (await stage.ask("POST", "/datasets/d/versions", {"manifest": two["manifest"]}))["created"] is False
-        assert (await stage.ask("POST", "/datasets/d/versions", {"manifest": one["manifest"], "message": "back"}))["version"]["number"] == 3
+        assert (one["number"], two["number"], two["files"], two["size_bytes"], two["created_by"]) == (
+            1,
+            2,
+            2,
+            3,
+            "alice",
+        )
+        assert (await stage.ask("POST", "/datasets/d/versions", {"manifest": two["manifest"]}))[
+            "created"
+        ] is False
+        assert (
+            await stage.ask("POST", "/datasets/d/versions", {"manifest": one["manifest"], "message": "back"})
+        )["version"]["number"] == 3
         listed = (await stage.ask("GET", "/datasets/d/versions"))["versions"]
         assert [v["number"] for v in listed] == [3, 2, 1]
         for which, number in (("0", 3), ("newest", 3), ("2", 2)):
@@ -117,7 +135,11 @@ def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
         for path in ("/datasets/e", "/datasets/d/versions/9", "/datasets/e/versions", "/datasets/a..b"):
             await stage.ask("GET", path, status=404)
         changed = await stage.ask("PATCH", "/datasets/d", {"metric": "val_loss", "higher_is_better": False})
-        assert (changed["metric"], changed["higher_is_better"], changed["newest"]["number"]) == ("val_loss", False, 3)
+        assert (changed["metric"], changed["higher_is_better"], changed["newest"]["number"]) == (
+            "val_loss",
+            False,
+            3,
+        )
         assert (await stage.ask("DELETE", "/datasets/d", version=2)) == {"deleted": 1}
         await stage.ask("GET", "/datasets/d/versions/2", status=404)
         assert (await stage.ask("DELETE", "/datasets/d")) == {"deleted": 2}
@@ -129,14 +151,29 @@ def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
 
 def test_the_metric_of_a_leaderboard_is_set_by_the_maker_of_the_dataset_and_the_owner(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        bob, carol = [(await stage.ask("POST", "/users", {"name": name}))["token"] for name in ("bob", "carol")]
+        bob, carol = [
+            (await stage.ask("POST", "/users", {"name": name}))["token"] for name in ("bob", "carol")
+        ]
         trees = [await stage.put_tree({"a": data}, token=carol) for data in (b"1", b"2", b"3")]
-        await stage.ask("POST", "/datasets/d/versions", {"manifest": trees[0], "metric": "val_acc"}, token=bob)
-        await stage.ask("POST", "/datasets/d/versions", {"manifest": trees[1], "metric": "val_acc"}, token=carol)  # as it is
-        for method, path, body in (("POST", "/datasets/d/versions", {"manifest": trees[2], "metric": "loss"}), ("PATCH", "/datasets/d", {"metric": "loss"})):
+        await stage.ask(
+            "POST", "/datasets/d/versions", {"manifest": trees[0], "metric": "val_acc"}, token=bob
+        )
+        # as it is
+        await stage.ask(
+            "POST", "/datasets/d/versions", {"manifest": trees[1], "metric": "val_acc"}, token=carol
+        )
+        for method, path, body in (
+            ("POST", "/datasets/d/versions", {"manifest": trees[2], "metric": "loss"}),
+            ("PATCH", "/datasets/d", {"metric": "loss"}),
+        ):
             refused = await stage.ask(method, path, body, token=carol, status=403)
-            assert refused["error"]["message"] == "`d` was made by bob, who says with alice what its leaderboard ranks by"
-        assert [one["created_by"] for one in (await stage.ask("GET", "/datasets/d/versions"))["versions"]] == ["carol", "bob"]
+            assert (
+                refused["error"]["message"]
+                == "`d` was made by bob, who says with alice what its leaderboard ranks by"
+            )
+        assert [
+            one["created_by"] for one in (await stage.ask("GET", "/datasets/d/versions"))["versions"]
+        ] == ["carol", "bob"]
         assert (await stage.ask("PATCH", "/datasets/d", {"metric": "f1"}, token=bob))["metric"] == "f1"
         assert (await stage.ask("PATCH", "/datasets/d", {"metric": "loss"}))["metric"] == "loss"
 
@@ -151,7 +188,9 @@ def test_what_is_no_tree_becomes_no_version(tmp_path: Path) -> None:
             told = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(data)}, status=400)
             assert "no manifest" in told["error"]["message"]
         lacking = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
-        assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [digest_of(b"?")]
+        assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [
+            digest_of(b"?")
+        ]
         await stage.ask("POST", "/datasets/a..b/versions", {"manifest": digest_of(b"?")}, status=404)
         assert (await stage.ask("GET", "/datasets")) == {"datasets": [], "next": None}
 
@@ -194,7 +233,8 @@ def test_sizes_that_blobs_do_not_have_make_no_version(tmp_path: Path) -> None:
 
 
 def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
-    """Its token must not record another user's tree as its own checkpoint, to read it afterwards; nor learn what is here."""
+    """Its token must not record another user's tree as its own checkpoint, to read it afterwards; nor learn
+    what is here."""
 
     async def scene(stage: Stage) -> None:
         run, foreign = await stage.started(), await stage.put_tree({"secret": b"s"})
@@ -202,7 +242,13 @@ def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
         at, token = f"/attempts/{run['id']}.1", stage.token_of(run)
 
         async def record(manifest: str, status: int | None = None) -> Any:
-            return await stage.ask("POST", f"{at}/checkpoints", {"rank": 0, "step": 1, "manifest": manifest}, token=token, status=status)
+            return await stage.ask(
+                "POST",
+                f"{at}/checkpoints",
+                {"rank": 0, "step": 1, "manifest": manifest},
+                token=token,
+                status=status,
+            )
 
         asked = {"digests": [secret, foreign, digest_of(b"nowhere")]}
         assert (await stage.ask("POST", "/blobs/missing", asked, token=token))["missing"] == asked["digests"]
@@ -212,14 +258,23 @@ def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
         for path, body in (("artifact", {"manifest": foreign}), ("lock", {"lock": secret, "packages": {}})):
             await stage.ask("POST", f"{at}/{path}", body, token=token, status=409)
 
-        around = Manifest.build([FileEntry("mine", 1, (secret,))]).encode()  # its own manifest around a blob that it cannot read
+        # its own manifest around a blob that it cannot read
+        around = Manifest.build([FileEntry("mine", 1, (secret,))]).encode()
         await stage.ask("PUT", f"/blobs/{digest_of(around)}", around, token=token)
         assert (await record(digest_of(around), 409))["error"]["digests"] == [secret]
-        await stage.ask("POST", "/blobs/fetch", {"manifest": digest_of(around), "digests": [secret]}, token=token, status=403)
+        await stage.ask(
+            "POST",
+            "/blobs/fetch",
+            {"manifest": digest_of(around), "digests": [secret]},
+            token=token,
+            status=403,
+        )
 
         await stage.ask("PUT", f"/blobs/{secret}", b"s", token=token)  # it knows the bytes
         await record(digest_of(around), 201)
-        assert (await stage.ask("POST", "/blobs/missing", {"digests": [secret]}, token=token))["missing"] == []
+        assert (await stage.ask("POST", "/blobs/missing", {"digests": [secret]}, token=token))[
+            "missing"
+        ] == []
         await stage.ask("POST", f"{at}/artifact", {"manifest": digest_of(around)}, token=token)
 
     play(tmp_path, scene)
@@ -227,13 +282,22 @@ def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
 
 def test_a_run_reads_what_is_its_own(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        mine, other = await stage.dataset("mine", {"a": b"mine"}), await stage.dataset("other", {"a": b"other"})
+        mine, other = (
+            await stage.dataset("mine", {"a": b"mine"}),
+            await stage.dataset("other", {"a": b"other"}),
+        )
         code = await stage.put_tree({"main.py": b"print()"})
         run = await stage.started(code=code, datasets=[{"name": "mine"}])
         token = stage.token_of(run)
 
         async def fetch(manifest: str, *data: str, status: int) -> None:
-            await stage.ask("POST", "/blobs/fetch", {"manifest": manifest, "digests": list(data)}, token=token, status=status)
+            await stage.ask(
+                "POST",
+                "/blobs/fetch",
+                {"manifest": manifest, "digests": list(data)},
+                token=token,
+                status=status,
+            )
 
         await fetch(code, code, digest_of(b"print()"), status=200)
         await fetch(mine["manifest"], digest_of(b"mine"), status=200)

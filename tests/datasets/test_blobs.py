@@ -38,7 +38,9 @@ async def take(blobs: FolderBlobs, digests: list[Digest]) -> list[bytes]:
     return [data async for _, data in blobs.get_many(digests)]
 
 
-@pytest.mark.parametrize("data", [b"", b"x", SMALL, b"e" * (1 << 20), LARGE], ids=["empty", "one", "small", "edge", "large"])
+@pytest.mark.parametrize(
+    "data", [b"", b"x", SMALL, b"e" * (1 << 20), LARGE], ids=["empty", "one", "small", "edge", "large"]
+)
 def test_what_was_put_comes_back_also_from_the_next_server(tmp_path: Path, data: bytes) -> None:
     digest = digest_of(data)
 
@@ -101,7 +103,9 @@ def test_a_damaged_blob_is_set_aside_and_put_anew(tmp_path: Path, data: bytes) -
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(tmp_path: Path, data: bytes) -> None:
+def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(
+    tmp_path: Path, data: bytes
+) -> None:
     digest, aside, saved = digest_of(data), tmp_path / "store" / "damaged", tmp_path / "saved"
 
     async def scenario(blobs: FolderBlobs) -> None:
@@ -154,7 +158,12 @@ def test_the_index_is_made_anew_from_what_is_there(tmp_path: Path, how: str) -> 
         await blobs.put_many([(digest_of(data), data) for data in (SMALL, LARGE, b"")])
 
     async def third(blobs: FolderBlobs) -> None:
-        assert await take(blobs, [digest_of(data) for data in (SMALL, LARGE, b"", b"early")]) == [SMALL, LARGE, b"", b"early"]
+        assert await take(blobs, [digest_of(data) for data in (SMALL, LARGE, b"", b"early")]) == [
+            SMALL,
+            LARGE,
+            b"",
+            b"early",
+        ]
         assert (await blobs.usage())[0] == 4
 
     play(tmp_path, first)
@@ -198,7 +207,9 @@ def test_sweep_keeps_what_is_used_young_or_asked_for(tmp_path: Path) -> None:
         assert freed == sum(map(len, garbage)) + len(LARGE)
         assert await take(blobs, in_use) == used
         assert await blobs.usage() == (len(used), sum(map(len, used)))
-        assert sum(path.stat().st_size for path in files_of(tmp_path, "packs/*")) < 20_000, "a pack that is mostly garbage is written anew"
+        assert sum(path.stat().st_size for path in files_of(tmp_path, "packs/*")) < 20_000, (
+            "a pack that is mostly garbage is written anew"
+        )
         assert not files_of(tmp_path, "large/*/*")
         assert await blobs.sweep([], older_than=now + LATER) > 0
         assert not files_of(tmp_path, "packs/*")

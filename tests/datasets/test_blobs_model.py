@@ -22,7 +22,12 @@ from .shelf import damage, digest_of
 
 T = TypeVar("T")
 # Few different blobs, so that calls meet; two of them large.
-CONTENT = [b"", *(b"blob %d " % n * (n + 1) * 20 for n in range(10)), b"L" * (1 << 20), b"M" * (1 << 20) + b"odd"]
+CONTENT = [
+    b"",
+    *(b"blob %d " % n * (n + 1) * 20 for n in range(10)),
+    b"L" * (1 << 20),
+    b"M" * (1 << 20) + b"odd",
+]
 some = st.integers(0, len(CONTENT) - 1).map(lambda n: CONTENT[n])
 
 
@@ -50,7 +55,11 @@ class BlobsMachine(RuleBasedStateMachine):
     @rule(many=st.lists(some, min_size=1, max_size=4), wrong=some)
     def put_wrong(self, many: list[bytes], wrong: bytes) -> None:
         with pytest.raises(IntegrityError):
-            self.run(self.blobs.put_many([*((digest_of(data), data) for data in many), (digest_of(wrong + b"!"), wrong)]))
+            self.run(
+                self.blobs.put_many(
+                    [*((digest_of(data), data) for data in many), (digest_of(wrong + b"!"), wrong)]
+                )
+            )
 
     @rule(data=some)
     def get(self, data: bytes) -> None:
@@ -63,7 +72,9 @@ class BlobsMachine(RuleBasedStateMachine):
     @rule(in_use=st.sets(some), old=st.booleans())
     def sweep(self, in_use: set[bytes], old: bool) -> None:
         age = timedelta(days=1 if old else -1)
-        freed = self.run(self.blobs.sweep([digest_of(data) for data in in_use], older_than=datetime.now(UTC) + age))
+        freed = self.run(
+            self.blobs.sweep([digest_of(data) for data in in_use], older_than=datetime.now(UTC) + age)
+        )
         gone = self.model - in_use if old else set()
         assert freed == sum(map(len, gone))
         self.model -= gone
@@ -79,12 +90,17 @@ class BlobsMachine(RuleBasedStateMachine):
     @rule(lose_index=st.booleans())
     def restart(self, lose_index: bool) -> None:
         self.run(self.blobs.close())
-        if lose_index:  # then blobs in packs that were swept but not yet written anew may come back: sweep them for good
+        # then blobs in packs that were swept but not yet written anew may come back: sweep them for good
+        if lose_index:
             for path in self.root.glob("index.db*"):
                 path.unlink()
         self.blobs = FolderBlobs(self.root)
         if lose_index:
-            self.run(self.blobs.sweep([digest_of(data) for data in self.model], older_than=datetime.now(UTC) + timedelta(days=1)))
+            self.run(
+                self.blobs.sweep(
+                    [digest_of(data) for data in self.model], older_than=datetime.now(UTC) + timedelta(days=1)
+                )
+            )
 
     @invariant()
     def agrees(self) -> None:

@@ -47,14 +47,18 @@ def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> N
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.use(digest, server.fetch) as tree:
         assert listing(tree) == listing(tmp_path / "one")
-        assert not any(path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink())
+        assert not any(
+            path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink()
+        )
     with cache.use(digest, never) as again:
         assert again == tree
     with pytest.raises(SpecError), cache.use(Digest("../x"), never):
         pass
 
 
-def test_the_replicas_of_a_gang_that_all_miss_it_use_it_together(server: FolderTransport, tmp_path: Path) -> None:
+def test_the_replicas_of_a_gang_that_all_miss_it_use_it_together(
+    server: FolderTransport, tmp_path: Path
+) -> None:
     """Whoever fills it keeps it until the gang's end, which none of the others may have to wait for."""
     digest = pushed(server, tmp_path / "one")
     missed, together = threading.Barrier(4), threading.Barrier(3)
@@ -114,7 +118,9 @@ def exchange(tree: Path) -> None:
 
 @pytest.mark.parametrize("change", [overwrite, add, remove, lead_away, exchange, remove_tree])
 @pytest.mark.parametrize("in_use", [False, True])
-def test_a_tree_that_a_run_changed_is_fetched_anew(server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool) -> None:
+def test_a_tree_that_a_run_changed_is_fetched_anew(
+    server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool
+) -> None:
     digest, told = pushed(server, tmp_path / "one"), list[str]()
     cache = TreeCache(tmp_path / "trees", changed=told.append)
     with cache.use(digest, server.fetch) as tree, ExitStack() as stack:
@@ -129,7 +135,9 @@ def test_a_tree_that_a_run_changed_is_fetched_anew(server: FolderTransport, tmp_
     assert not list((tmp_path / "trees").glob(".gone*"))
 
 
-def test_right_bytes_are_kept_whatever_links_are_made_of_them(server: FolderTransport, tmp_path: Path) -> None:
+def test_right_bytes_are_kept_whatever_links_are_made_of_them(
+    server: FolderTransport, tmp_path: Path
+) -> None:
     digest, told = pushed(server, tmp_path / "one"), list[str]()
     cache = TreeCache(tmp_path / "trees", changed=told.append)
     with cache.use(digest, server.fetch) as tree:
@@ -204,7 +212,9 @@ def test_the_longest_unused_goes_first_and_never_one_in_use(server: FolderTransp
     assert not any(here()) and not list((tmp_path / "trees").iterdir())
 
 
-def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(server: FolderTransport, tmp_path: Path) -> None:
+def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(
+    server: FolderTransport, tmp_path: Path
+) -> None:
     digest, cache = pushed(server, tmp_path / "one", 100_000), TreeCache(tmp_path / "trees", limit_bytes=1)
     manifests: list[str] = []
 
@@ -233,10 +243,15 @@ def test_what_a_broken_fetch_left_is_given_up_in_the_end(server: FolderTransport
             pass
     os.utime(tmp_path / "trees" / f".{digest}.lock", (1, 1))
     cache.trim()
-    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == [f".{other}.lock", f".{other}.part"]
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == [
+        f".{other}.lock",
+        f".{other}.part",
+    ]
 
 
-def test_after_a_restart_of_the_machine_small_trees_are_checked(server: FolderTransport, tmp_path: Path) -> None:
+def test_after_a_restart_of_the_machine_small_trees_are_checked(
+    server: FolderTransport, tmp_path: Path
+) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.use(digest, server.fetch) as tree:
         pass
@@ -299,7 +314,9 @@ def test_many_processes_at_once_fill_once(server: FolderTransport, tmp_path: Pat
     assert not (tmp_path / "trees" / digest).exists(), "the dead use nothing"
 
 
-def test_who_waits_takes_over_from_one_that_is_killed_while_it_fetches(server: FolderTransport, tmp_path: Path) -> None:
+def test_who_waits_takes_over_from_one_that_is_killed_while_it_fetches(
+    server: FolderTransport, tmp_path: Path
+) -> None:
     digest = pushed(server, tmp_path / "one")
     first = user(tmp_path, digest, "hang")
     assert first.stdout and first.stdout.readline() == b"fetching\n"

@@ -34,7 +34,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def environment_of(home: Path) -> dict[str, str]:
     hidden = {"HOPYARD_URL", "HOPYARD_TOKEN"}
-    return {key: value for key, value in os.environ.items() if key not in hidden} | {"HOPYARD_HOME": str(home), "COLUMNS": "100"}
+    return {key: value for key, value in os.environ.items() if key not in hidden} | {
+        "HOPYARD_HOME": str(home),
+        "COLUMNS": "100",
+    }
 
 
 @pytest.fixture
@@ -44,7 +47,9 @@ def shell(home: Path, tmp_path: Path) -> Shell:
 
 
 def test_push_look_pull_and_remove(shell: Shell) -> None:
-    data = make_tree(shell.folder / "data", {"a.csv": "1,2\n", "sub/b.csv": "3,4\n", "big": os.urandom(9 << 20)})
+    data = make_tree(
+        shell.folder / "data", {"a.csv": "1,2\n", "sub/b.csv": "3,4\n", "big": os.urandom(9 << 20)}
+    )
     pushed = shell.hop("dataset", "push", "table", "data", "-m", "the first")
     assert pushed.code == 0 and pushed.out == b"", pushed.talk
     assert re.fullmatch(r"table version 1: 3 files, 9\.0 MiB, uploaded 9\.0 MiB in .* s\n", pushed.talk)
@@ -68,7 +73,9 @@ def test_push_look_pull_and_remove(shell: Shell) -> None:
     assert clash.code == 2 and "in the way" in clash.talk and "--force" in clash.talk
     assert shell.hop("dataset", "pull", "table:1", "table", "--force").code == 0
     folder = Path(shell.hop("dataset", "path", "table").text.strip())
-    assert listing(folder) == listing(data) and shell.hop("dataset", "path", "table").text.strip() == str(folder)
+    assert listing(folder) == listing(data) and shell.hop("dataset", "path", "table").text.strip() == str(
+        folder
+    )
     refused = shell.hop("dataset", "rm", "table")
     assert refused.code == 2 and "-y" in refused.talk
     assert shell.hop("dataset", "rm", "table:1", "-y").talk == "deleted version 1 of table\n"
@@ -110,7 +117,10 @@ def test_bad_input_is_told_with_a_hint(shell: Shell, words: tuple[str, ...], wha
 def test_two_pushes_at_once_make_one_version_of_equal_data(shell: Shell) -> None:
     make_tree(shell.folder / "data", {f"f{n}": os.urandom(20_000) for n in range(200)})
     command = [*HOP, "dataset", "push", "twice", "data", "--json"]
-    both = [subprocess.Popen(command, cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE) for _ in range(2)]
+    both = [
+        subprocess.Popen(command, cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
     answers = [json.loads(child.communicate(timeout=60)[0]) for child in both]
     assert [answer["version"]["number"] for answer in answers] == [1, 1]
     assert sorted(answer["created"] for answer in answers) == [False, True]
@@ -128,7 +138,12 @@ def test_killed_in_the_middle_of_a_push_the_next_one_goes_on(tmp_path: Path, vic
     shell = Shell(tmp_path, environment_of(home.root))
     data = make_tree(tmp_path / "data", {f"f{n:02}": os.urandom(5 << 20) for n in range(24)})
     try:
-        push = subprocess.Popen([*HOP, "dataset", "push", "d", "data"], cwd=tmp_path, env=shell.environment, stderr=subprocess.PIPE)
+        push = subprocess.Popen(
+            [*HOP, "dataset", "push", "d", "data"],
+            cwd=tmp_path,
+            env=shell.environment,
+            stderr=subprocess.PIPE,
+        )
         while push.poll() is None and stored(home.root) < 4:
             time.sleep(0.001)
         if victim == "client":
@@ -142,7 +157,9 @@ def test_killed_in_the_middle_of_a_push_the_next_one_goes_on(tmp_path: Path, vic
         sent = shell.hop("dataset", "push", "d", "data", "--json")
         assert sent.code == 0, sent.talk
         assert sent.json["version"]["number"] == 1
-        assert sent.json["uploaded_bytes"] <= (24 - 4) * (5 << 20) + 100_000, "what had come over is not sent again"
+        assert sent.json["uploaded_bytes"] <= (24 - 4) * (5 << 20) + 100_000, (
+            "what had come over is not sent again"
+        )
         assert shell.hop("dataset", "pull", "d", "back").code == 0
         assert listing(tmp_path / "back") == listing(data)
     finally:
@@ -160,9 +177,13 @@ def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
     for _ in range(2):
         verified = shell.hop("doctor", "--verify", "--json")
         (told,) = [one for one in verified.json if one["check"] == "blobs"]
-        assert (verified.code, told["level"]) == (1, "fail") and digest_of(precious)[:12] in told["text"], "as long as it is lost"
+        assert (verified.code, told["level"]) == (1, "fail") and digest_of(precious)[:12] in told["text"], (
+            "as long as it is lost"
+        )
     assert "(mended: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").talk
-    assert [one["level"] for one in shell.hop("doctor", "--verify", "--json").json if one["check"] == "blobs"] == ["ok"]
+    assert [
+        one["level"] for one in shell.hop("doctor", "--verify", "--json").json if one["check"] == "blobs"
+    ] == ["ok"]
     assert shell.hop("dataset", "pull", "mend", "out").code == 0
     assert digest_of((shell.folder / "out" / "x").read_bytes()) == digest_of(precious)
 
@@ -206,12 +227,15 @@ def test_what_takes_long_shows_how_far_it_is(shell: Shell) -> None:
         assert terminal.wait() == 0
     finally:
         terminal.close()
-    piped = subprocess.run([sys.executable, "-c", BAR], env=shell.environment, capture_output=True, timeout=60, check=True)
+    piped = subprocess.run(
+        [sys.executable, "-c", BAR], env=shell.environment, capture_output=True, timeout=60, check=True
+    )
     assert piped.stderr == b""
 
 
 def test_a_file_that_grows_while_it_is_packed(shell: Shell) -> None:
-    """Pushed again and again while something is written: a clear error or a whole version, never half of one."""
+    """Pushed again and again while something is written: a clear error or a whole version, never half of
+    one."""
     make_tree(shell.folder / "data", {f"f{n:03}": os.urandom(50_000) for n in range(100)} | {"log": b""})
     done = threading.Event()
 

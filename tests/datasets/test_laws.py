@@ -17,13 +17,17 @@ from hopyard.errors import HopyardError, IntegrityError
 
 from .shelf import listing, transport
 
-Name = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=8).filter(
-    lambda name: name not in (".", "..") and len(name.encode()) <= 255
+Name = st.text(
+    st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=8
+).filter(lambda name: name not in (".", "..") and len(name.encode()) <= 255)
+Content = st.one_of(
+    st.binary(max_size=40), st.sampled_from([0, 4, 70_000, 1 << 20]).map(lambda size: b"z" * size)
 )
-Content = st.one_of(st.binary(max_size=40), st.sampled_from([0, 4, 70_000, 1 << 20]).map(lambda size: b"z" * size))
 Tree = st.recursive(
     st.dictionaries(Name, st.tuples(Content, st.booleans()), max_size=4),
-    lambda inner: st.dictionaries(Name, st.one_of(st.tuples(Content, st.booleans()), inner, st.just("link")), max_size=4),
+    lambda inner: st.dictionaries(
+        Name, st.one_of(st.tuples(Content, st.booleans()), inner, st.just("link")), max_size=4
+    ),
     max_leaves=12,
 )
 
@@ -47,12 +51,16 @@ def write(root: Path, tree: object, shuffled: random.Random | None = None) -> No
 
 @given(Tree, st.integers())
 @settings(max_examples=40)
-def test_pack_push_pull_is_the_same_tree(tmp_path_factory: pytest.TempPathFactory, tree: object, seed: int) -> None:
+def test_pack_push_pull_is_the_same_tree(
+    tmp_path_factory: pytest.TempPathFactory, tree: object, seed: int
+) -> None:
     top = tmp_path_factory.mktemp("law")
     write(top / "one", tree)
     write(top / "two", tree, random.Random(seed))
     one = pack(top / "one", rules=EVERYTHING, cache=top / "cache")
-    assert one.digest == pack(top / "two", rules=EVERYTHING).digest, "equal trees have equal digests, in whatever order they were made"
+    assert one.digest == pack(top / "two", rules=EVERYTHING).digest, (
+        "equal trees have equal digests, in whatever order they were made"
+    )
     assert Manifest.decode(one.encoded).encode() == one.encoded
     with transport(top / "blobs") as server:
         push(one, server)
@@ -61,21 +69,58 @@ def test_pack_push_pull_is_the_same_tree(tmp_path_factory: pytest.TempPathFactor
     assert pack(top / "back", rules=EVERYTHING).digest == one.digest
 
 
-# -- manifests from strangers ----------------------------------------------------------------------------------------
+# -- manifests from strangers
+# ----------------------------------------------------------------------------------------
 
-Odd = st.sampled_from(["a", "b", "..", ".", "", "/", "a/b", "../x", "a/../..", "/etc", "a\0b", "a\nb", "a\\b", "a//b", "é", "\ud800", "a/"])
+Odd = st.sampled_from(
+    [
+        "a",
+        "b",
+        "..",
+        ".",
+        "",
+        "/",
+        "a/b",
+        "../x",
+        "a/../..",
+        "/etc",
+        "a\0b",
+        "a\nb",
+        "a\\b",
+        "a//b",
+        "é",
+        "\ud800",
+        "a/",
+    ]
+)
 Digests = st.sampled_from(["0" * 64, "f" * 64, "F" * 64, "x", "", 5])
 Body = st.fixed_dictionaries(
     {
         "v": st.sampled_from([1, 1, 1, 2, True, "1", None]),
-        "files": st.lists(st.tuples(Odd, st.one_of(st.integers(-2, 9), st.just(2**40), st.booleans(), st.floats()), st.integers(0, 2), st.lists(Digests, max_size=2))),
+        "files": st.lists(
+            st.tuples(
+                Odd,
+                st.one_of(st.integers(-2, 9), st.just(2**40), st.booleans(), st.floats()),
+                st.integers(0, 2),
+                st.lists(Digests, max_size=2),
+            )
+        ),
         "links": st.lists(st.tuples(Odd, Odd), max_size=3),
         "folders": st.lists(Odd, max_size=3),
     }
 )
 
 
-@given(st.one_of(Body.map(lambda body: json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode(errors="surrogatepass")), st.binary(max_size=60)))
+@given(
+    st.one_of(
+        Body.map(
+            lambda body: json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode(
+                errors="surrogatepass"
+            )
+        ),
+        st.binary(max_size=60),
+    )
+)
 @settings(max_examples=300)
 def test_decode_lets_nothing_unsafe_through(data: bytes) -> None:
     try:

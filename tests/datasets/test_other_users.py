@@ -39,7 +39,9 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def as_eve(script: str, folder: Path) -> None:
-    subprocess.run(["/bin/sh", "-c", script], cwd=folder, user=EVE, group=EVE, extra_groups=[], check=False, timeout=30)
+    subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, user=EVE, group=EVE, extra_groups=[], check=False, timeout=30
+    )
 
 
 class Acting:
@@ -55,12 +57,20 @@ class Acting:
         return
 
 
-def test_no_file_is_written_where_another_user_leads_to(server: FolderTransport, shared: Path, tmp_path: Path) -> None:
+def test_no_file_is_written_where_another_user_leads_to(
+    server: FolderTransport, shared: Path, tmp_path: Path
+) -> None:
     """Folders that were there before, and ones that are put in place of ours while we write."""
-    tree, victim = pack(make_tree(tmp_path / "tree", {"sub/authorized_keys": "attacker", "top": "x"})), tmp_path / "victim"
+    tree, victim = (
+        pack(make_tree(tmp_path / "tree", {"sub/authorized_keys": "attacker", "top": "x"})),
+        tmp_path / "victim",
+    )
     push(tree, server)
     victim.mkdir()
-    plant = f"mkdir $n; ln -s {victim} $n/sub; mkdir -p $n/tree; ln -s {victim} $n/tree/sub; printf {tree.digest} > $n/manifest; chmod -R 777 $n"
+    plant = (
+        f"mkdir $n; ln -s {victim} $n/sub; mkdir -p $n/tree; ln -s {victim} $n/tree/sub; printf "
+        f"{tree.digest} > $n/manifest; chmod -R 777 $n"
+    )
     as_eve(f"for n in .dest.{tree.digest[:16]}.part .dest.0123456789abcdef.part; do {plant}; done", shared)
     swap = f"for p in .dest.*.part; do if mv $p taken-$p; then n=$p; {plant}; fi; done"
     try:
@@ -89,7 +99,9 @@ def test_a_folder_of_another_user_is_no_place_of_ours(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("openat2", [None, False], ids=["as-the-kernel-has-it", "step-by-step"])
-def test_no_file_is_written_through_a_link_that_another_user_made(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openat2: bool | None) -> None:
+def test_no_file_is_written_through_a_link_that_another_user_made(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openat2: bool | None
+) -> None:
     monkeypatch.setattr(folders, "_has_openat2", openat2)
     (tmp_path / "precious").write_text("mine")
     as_eve(f"ln -s {tmp_path}/precious run.json; mkdir logs; chmod 777 logs; ln -s {tmp_path} sub", shared)

@@ -24,7 +24,11 @@ from .shelf import digest_of, make_tree
 
 def paths(root: Path, rules: Rules = DATA) -> list[str]:
     manifest = Manifest.decode(pack(root, rules=rules).encoded)
-    return sorted([f.path for f in manifest.files] + [link.path for link in manifest.links] + [f + "/" for f in manifest.folders])
+    return sorted(
+        [f.path for f in manifest.files]
+        + [link.path for link in manifest.links]
+        + [f + "/" for f in manifest.folders]
+    )
 
 
 def settle() -> None:
@@ -34,25 +38,57 @@ def settle() -> None:
         time.sleep(0.005)
 
 
-# -- what belongs to a tree ------------------------------------------------------------------------------------------
+# -- what belongs to a tree
+# ------------------------------------------------------------------------------------------
 
 
 def test_code_leaves_out_what_git_ignores_and_what_gathers_by_itself(tmp_path: Path) -> None:
     root = make_tree(
         tmp_path / "code",
         {
-            ".gitignore": "*.log\n/out/\n!keep.log\n", ".hopignore": "big.bin\n!sub/needed.log\n", "main.py": "", "a.log": "", "keep.log": "",
-            "out/x": "", "sub/out/y": "", "sub/.gitignore": "local\n", "sub/local": "", "local": "", "sub/needed.log": "", "sub/b.log": "",
-            "big.bin": "", "__pycache__/main.pyc": "", "sub/x.pyc": "", ".git/config": "", ".venv/bin/python": "", "node_modules/x/y.js": "",
+            ".gitignore": "*.log\n/out/\n!keep.log\n",
+            ".hopignore": "big.bin\n!sub/needed.log\n",
+            "main.py": "",
+            "a.log": "",
+            "keep.log": "",
+            "out/x": "",
+            "sub/out/y": "",
+            "sub/.gitignore": "local\n",
+            "sub/local": "",
+            "local": "",
+            "sub/needed.log": "",
+            "sub/b.log": "",
+            "big.bin": "",
+            "__pycache__/main.pyc": "",
+            "sub/x.pyc": "",
+            ".git/config": "",
+            ".venv/bin/python": "",
+            "node_modules/x/y.js": "",
         },
-    )  # fmt: skip
+    )
     assert paths(root, CODE) == [
-        ".gitignore", ".hopignore", "keep.log", "local", "main.py", "sub/.gitignore", "sub/needed.log", "sub/out/y",
-    ]  # fmt: skip
+        ".gitignore",
+        ".hopignore",
+        "keep.log",
+        "local",
+        "main.py",
+        "sub/.gitignore",
+        "sub/needed.log",
+        "sub/out/y",
+    ]
 
 
 def test_code_in_a_part_of_a_repository_honours_the_ignore_files_above(tmp_path: Path) -> None:
-    make_tree(tmp_path / "repo", {".git/config": "", ".gitignore": "/part/data/\n*.tmp\n", "part/data/x": "", "part/a.py": "", "part/b.tmp": ""})
+    make_tree(
+        tmp_path / "repo",
+        {
+            ".git/config": "",
+            ".gitignore": "/part/data/\n*.tmp\n",
+            "part/data/x": "",
+            "part/a.py": "",
+            "part/b.tmp": "",
+        },
+    )
     make_tree(tmp_path, {".gitignore": "*.py\n"})
     assert paths(tmp_path / "repo" / "part", CODE) == ["a.py"]
 
@@ -63,13 +99,24 @@ def test_a_name_left_out_by_default_can_be_taken_in(tmp_path: Path) -> None:
 
 
 def test_data_is_whole_but_for_hopignore_and_git(tmp_path: Path) -> None:
-    root = make_tree(tmp_path / "data", {".gitignore": "*", ".hopignore": "raw/\n", "raw/x": "", "a.pyc": "", "venv/x": "", ".git/x": ""})
+    root = make_tree(
+        tmp_path / "data",
+        {".gitignore": "*", ".hopignore": "raw/\n", "raw/x": "", "a.pyc": "", "venv/x": "", ".git/x": ""},
+    )
     (root / "empty" / "inner").mkdir(parents=True)
     assert paths(root) == [".gitignore", ".hopignore", "a.pyc", "empty/inner/", "venv/x"]
 
 
 def test_repositories_are_never_packed(tmp_path: Path) -> None:
-    files = {".hopignore": "!.git/\n!.GIT/\n", ".git/config": "", ".GIT/config": "", "a/.git": "gitdir: ../..", "a/b.py": "", "git~1/x": "", ".hg/hgrc": ""}
+    files = {
+        ".hopignore": "!.git/\n!.GIT/\n",
+        ".git/config": "",
+        ".GIT/config": "",
+        "a/.git": "gitdir: ../..",
+        "a/b.py": "",
+        "git~1/x": "",
+        ".hg/hgrc": "",
+    }
     root = make_tree(tmp_path / "t", files)
     for rules in (CODE, DATA, EVERYTHING):
         assert paths(root, rules) == [".hopignore", "a/b.py"]
@@ -78,7 +125,10 @@ def test_repositories_are_never_packed(tmp_path: Path) -> None:
 
 
 def test_a_bare_repository_is_left_out_of_code_and_refused_as_data(tmp_path: Path) -> None:
-    root = make_tree(tmp_path / "t", {"a.py": "", "x.git/HEAD": "", "x.git/config": "", "x.git/objects/o": "", "x.git/refs/r": ""})
+    root = make_tree(
+        tmp_path / "t",
+        {"a.py": "", "x.git/HEAD": "", "x.git/config": "", "x.git/objects/o": "", "x.git/refs/r": ""},
+    )
     assert paths(root, CODE) == ["a.py"]
     for top, rules in ((root, DATA), (root / "x.git", CODE)):
         with pytest.raises(SpecError, match="is a git repository") as told:
@@ -95,7 +145,9 @@ def test_a_single_file_is_a_tree_of_one(tmp_path: Path) -> None:
 
 def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
     data = os.urandom(CHUNK_BYTES) + b"tail"
-    root = make_tree(tmp_path / "t", {"large": data, "empty": b"", "run.sh": b"#!/bin/sh\n", "exact": data[:CHUNK_BYTES]})
+    root = make_tree(
+        tmp_path / "t", {"large": data, "empty": b"", "run.sh": b"#!/bin/sh\n", "exact": data[:CHUNK_BYTES]}
+    )
     (root / "run.sh").chmod(0o755)
     tree = pack(root)
     found = {f.path: f for f in Manifest.decode(tree.encoded).files}
@@ -106,7 +158,8 @@ def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
     assert (tree.files, tree.size_bytes) == (4, 2 * CHUNK_BYTES + 4 + 10)
 
 
-# -- what cannot be packed -------------------------------------------------------------------------------------------
+# -- what cannot be packed
+# -------------------------------------------------------------------------------------------
 
 
 def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None:
@@ -117,7 +170,13 @@ def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None
     (root / "absolute").symlink_to(root / "b" / "y")
     (root / "winding").symlink_to("a/../b/y")
     links = {link.path: link.target for link in Manifest.decode(pack(root).encoded).links}
-    assert links == {"b/up": "../a/x", "whole": "a", "dangling": "nothing", "absolute": "b/y", "winding": "b/y"}
+    assert links == {
+        "b/up": "../a/x",
+        "whole": "a",
+        "dangling": "nothing",
+        "absolute": "b/y",
+        "winding": "b/y",
+    }
     for target in ("../../outside", "/etc/passwd", "a/../../../outside"):
         (root / "b" / "out").unlink(missing_ok=True)
         (root / "b" / "out").symlink_to(target)
@@ -134,7 +193,10 @@ def test_code_passes_over_pipes_and_sockets_as_git_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rules", [CODE, DATA])
 def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: Path) -> None:
-    root = make_tree(tmp_path / "work", {"main.py": b"x", "state/home/token": b"secret", "state/homely": b"y", "..odd/file": b"z"})
+    root = make_tree(
+        tmp_path / "work",
+        {"main.py": b"x", "state/home/token": b"secret", "state/homely": b"y", "..odd/file": b"z"},
+    )
     (root / "state" / "home" / "out").symlink_to("/etc/passwd")  # would be refused
     (tmp_path / "same").symlink_to(root)
 
@@ -144,30 +206,68 @@ def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: P
     kept = ["..odd/file", "main.py", "state/homely"]
     assert packed(root, root / "state" / "home") == packed(tmp_path / "same", root / "state" / "home") == kept
     (root / "state" / "home" / "out").unlink()
-    assert packed(root, tmp_path / "elsewhere") == ["..odd/file", "main.py", "state/home/token", "state/homely"]
+    assert packed(root, tmp_path / "elsewhere") == [
+        "..odd/file",
+        "main.py",
+        "state/home/token",
+        "state/homely",
+    ]
     assert packed(root, root / "..odd") == ["main.py", "state/home/token", "state/homely"]
 
 
 @pytest.mark.parametrize("rules", [CODE, DATA, EVERYTHING])
-def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(rules: Rules, tmp_path: Path) -> None:
-    files = {"server/identity.json": b"k", "server/token": b"t", "server/cache/x": b"", "old/hopyard.db": b"d", "client/login.json": b"t", "client/cache/x": b""}
-    files |= {"attempts/r.1/0/spec.json": b"t", "attempts/r.1/0/status.json": b"", "attempts/r.1/0/streams/stdout": b"", "keys/signing-keys.json": b"k"}
-    root = make_tree(tmp_path / "work", {"main.py": b"x", "data/identity.json": b"a user's own", "data/token": b"", "web/login.json": b"{}"} | files)
+def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(
+    rules: Rules, tmp_path: Path
+) -> None:
+    files = {
+        "server/identity.json": b"k",
+        "server/token": b"t",
+        "server/cache/x": b"",
+        "old/hopyard.db": b"d",
+        "client/login.json": b"t",
+        "client/cache/x": b"",
+    }
+    files |= {
+        "attempts/r.1/0/spec.json": b"t",
+        "attempts/r.1/0/status.json": b"",
+        "attempts/r.1/0/streams/stdout": b"",
+        "keys/signing-keys.json": b"k",
+    }
+    root = make_tree(
+        tmp_path / "work",
+        {"main.py": b"x", "data/identity.json": b"a user's own", "data/token": b"", "web/login.json": b"{}"}
+        | files,
+    )
     (root / "data" / "token").unlink()
     (root / "part" / "sdk").mkdir(parents=True)
     (root / "part" / "sdk" / "hopyard").symlink_to(Path(hopyard.__file__).parent)
     tree = pack(root, rules=rules, cache=tmp_path / "cache")
-    assert [file.path for file in Manifest.decode(tree.encoded).files] == ["data/identity.json", "main.py", "web/login.json"]
+    assert [file.path for file in Manifest.decode(tree.encoded).files] == [
+        "data/identity.json",
+        "main.py",
+        "web/login.json",
+    ]
     left_out = ("attempts/r.1/0", "client", "keys", "old", "part/sdk/hopyard", "server")
     assert tree.homes == left_out == pack(root, rules=rules, cache=tmp_path / "cache").homes
 
 
 @pytest.mark.parametrize("rules", [CODE, DATA])
 def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(rules: Rules, tmp_path: Path) -> None:
-    files = {"identity.json": b"k", "token": b"t", "hopyard.db": b"", "hopyard.db-wal": b"", ".token.1234": b"t", "attempts/r.1/0/token": b"t", "cache/x": b""}
+    files = {
+        "identity.json": b"k",
+        "token": b"t",
+        "hopyard.db": b"",
+        "hopyard.db-wal": b"",
+        ".token.1234": b"t",
+        "attempts/r.1/0/token": b"t",
+        "cache/x": b"",
+    }
     root = make_tree(tmp_path / "home", {"main.py": b"x", "lib/token": b"a user's own"} | files)
     tree = pack(root, rules=rules)
-    assert ([file.path for file in Manifest.decode(tree.encoded).files], tree.homes) == (["lib/token", "main.py"], (".",))
+    assert ([file.path for file in Manifest.decode(tree.encoded).files], tree.homes) == (
+        ["lib/token", "main.py"],
+        (".",),
+    )
     with pytest.raises(SpecError, match="belongs to a home of Hopyard"):
         pack(root / "token", rules=rules)
     assert pack(root / "main.py", rules=rules).files == 1
@@ -194,7 +294,17 @@ def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None
 
 
 def test_names_that_hold_characters_without_a_shape_are_packed_as_they_are(tmp_path: Path) -> None:
-    names = sorted(["a\u200db", "ab", "\u200eעברית.txt", "soft\xadhyphen", "zero\u200bwidth", "line\u2028separator", "\u202etxt.exe"])
+    names = sorted(
+        [
+            "a\u200db",
+            "ab",
+            "\u200eעברית.txt",
+            "soft\xadhyphen",
+            "zero\u200bwidth",
+            "line\u2028separator",
+            "\u202etxt.exe",
+        ]
+    )
     assert paths(make_tree(tmp_path / "t", dict.fromkeys(names, ""))) == names
     assert len({shown(name) for name in names}) == len(names)  # and listings tell them apart
 
@@ -222,7 +332,8 @@ for root in sys.argv[1:]:
 
 
 def test_an_unreadable_file_or_folder_is_named() -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders let nobody else in, and the check runs as somebody else
+    # pytest's own folders let nobody else in, and the check runs as somebody else
+    with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         top.chmod(0o755)
         one, two = make_tree(top / "one", {"sub/secret": "x"}), make_tree(top / "two", {"shut/x": "x"})
@@ -283,7 +394,8 @@ def test_a_file_that_is_written_all_the_time_is_an_error_or_a_moment_of_it(tmp_p
     assert set(file.chunks) <= states
 
 
-# -- what is remembered ----------------------------------------------------------------------------------------------
+# -- what is remembered
+# ----------------------------------------------------------------------------------------------
 
 
 class Counting:
@@ -307,7 +419,10 @@ def hashed(root: Path, cache: Path) -> tuple[int, str]:
 
 
 def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
-    root, cache = make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200, "d/c": "3" * 300}), tmp_path / "cache"
+    root, cache = (
+        make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200, "d/c": "3" * 300}),
+        tmp_path / "cache",
+    )
     settle()
     assert hashed(root, cache)[0] == 600
     assert hashed(root, cache)[0] == 0
@@ -326,7 +441,8 @@ def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
-    """Same size, and written at once after packing: time stamps may be equal. Such files are never trusted."""
+    """Same size, and written at once after packing: time stamps may be equal.
+    Such files are never trusted."""
     root, cache = make_tree(tmp_path / "t", {"a": "0" * 10}), tmp_path / "cache"
     for n in range(200):
         text = f"{n:010}"

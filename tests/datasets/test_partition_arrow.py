@@ -29,8 +29,11 @@ COLUMNS = {
     "fixed": (pa.array([[at, at + 1] for at in range(9)], pa.list_(pa.float32(), 2)), "f4"),
     "lists": (pa.array([[at, at + 1, 0] for at in range(9)], pa.list_(pa.int64())), "i8"),
     "large": (pa.array([[at, at + 1, 0] for at in range(9)], pa.large_list(pa.int64())), "i8"),
-    "pictures": (pa.array([[[at, 0], [1, 2], [3, 4]] for at in range(9)], pa.list_(pa.list_(pa.uint8()))), "u1"),
-    "ragged": (pa.array([[0.5] * (at % 2) for at in range(9)] , pa.list_(pa.float32())), "O"),
+    "pictures": (
+        pa.array([[[at, 0], [1, 2], [3, 4]] for at in range(9)], pa.list_(pa.list_(pa.uint8()))),
+        "u1",
+    ),
+    "ragged": (pa.array([[0.5] * (at % 2) for at in range(9)], pa.list_(pa.float32())), "O"),
     "lacking": (pa.array([[0.5] if at % 2 else None for at in range(9)], pa.list_(pa.float32())), "O"),
     "structs": (pa.array([{"a": at} for at in range(9)]), "O"),
 }

@@ -1,4 +1,5 @@
-"""What is wrong with data or plan: named, with the file and what to do, and told by `check` where headers show it."""
+"""What is wrong with data or plan: named, with the file and what to do, and told by `check` where headers
+show it."""
 
 from __future__ import annotations
 
@@ -136,8 +137,18 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
     (cut_tar, {}, "`a.tar` is cut short within `2.npy`", "anew"),
     (lambda folder: None, {}, "there are no files to train on", "hop dataset push"),
     (lambda folder: (folder / "a.npy").touch(), {}, "`a.npy` is an empty file", "leave it out"),  # type: ignore[arg-type,return-value]
-    (lambda folder: (folder / "a.csv").write_text("a,b\n"), {}, "known format; the first is `a.csv`", "to_parquet"),  # type: ignore[arg-type,return-value]
-    (lambda folder: (folder / "a.xyz").write_text("a"), {}, "known format; the first is `a.xyz`", "format: text"),  # type: ignore[arg-type,return-value]
+    (
+        lambda folder: (folder / "a.csv").write_text("a,b\n"),
+        {},
+        "known format; the first is `a.csv`",
+        "to_parquet",
+    ),  # type: ignore[arg-type,return-value]
+    (
+        lambda folder: (folder / "a.xyz").write_text("a"),
+        {},
+        "known format; the first is `a.xyz`",
+        "format: text",
+    ),  # type: ignore[arg-type,return-value]
     (data.npy, {"columns": ("x", "z")}, "no column `z`", "there are x, y"),
     (data.npy, {"stratify": "z"}, "stratify: there is no column `z`", "there are x, y"),
     (data.npy, {"files": "*.parquet"}, "matches `.\\.parquet`", "stands for any part"),
@@ -145,7 +156,12 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
     (data.npy, {"parts": 102}, "101 rows to train on cannot be split into 102", "at most 101 workers"),
     (data.npy, {"validation": 1.0}, "1.0 is no share", "0.2"),
     (data.npy, {"validation": 0.001}, "0 rows for validation", "validation"),
-    (data.npy, {"validation": 0.1, "validation_from": "x"}, "both `validation` and `validation_from`", "a share"),
+    (
+        data.npy,
+        {"validation": 0.1, "validation_from": "x"},
+        "both `validation` and `validation_from`",
+        "a share",
+    ),
     (data.npy, {"validation_from": "test"}, "no file begins with `test`", "beginning"),
     (data.npy, {"format": "csv"}, "no format `csv`", "one of parquet"),
     (data.images, {"columns": ("picture",)}, "no column `picture`", "image and label"),
@@ -154,13 +170,17 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("write", "given", "message", "hint"), CASES)
-def test_check_names_it(tmp_path: Path, write: Callable[[Path], None], given: dict[str, Any], message: str, hint: str) -> None:
+def test_check_names_it(
+    tmp_path: Path, write: Callable[[Path], None], given: dict[str, Any], message: str, hint: str
+) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "data").mkdir()
     write(tmp_path / "data")
     with pytest.raises(SpecError, match=message) as told:
         check(tmp_path / "data", plan(**given))
-    assert hint in "; ".join(told.value.hints) or any(one in "; ".join(told.value.hints) for one in hint.split("|"))
+    assert hint in "; ".join(told.value.hints) or any(
+        one in "; ".join(told.value.hints) for one in hint.split("|")
+    )
     with pytest.raises(SpecError, match=message):
         split(tmp_path / "data", plan(**given), "m", tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npz"))
@@ -169,14 +189,31 @@ def test_check_names_it(tmp_path: Path, write: Callable[[Path], None], given: di
 @pytest.mark.parametrize(
     ("write", "given", "message"),
     [
-        (data.npy, {"stratify": "label"}, "partitions.stratify: dataset `digits`: there is no column `label`"),
+        (
+            data.npy,
+            {"stratify": "label"},
+            "partitions.stratify: dataset `digits`: there is no column `label`",
+        ),
         (data.npy, {"columns": ("x", "z")}, "partitions.columns: dataset `digits`: there is no column `z`"),
         (data.npy, {"files": "*.parquet"}, "partitions.files: dataset `digits`: no file matches `*.parquet`"),
-        (data.npy, {"validation": 0.001}, "partitions.validation: dataset `digits`: 0 rows for validation cannot be split into 2 partitions"),
-        (lambda folder: (folder / "x.npy").write_bytes(b""), {}, "dataset `digits`: `x.npy` is an empty file"),
+        (
+            data.npy,
+            {"validation": 0.001},
+            (
+                "partitions.validation: dataset `digits`: 0 rows for validation cannot be split into 2 "
+                "partitions"
+            ),
+        ),
+        (
+            lambda folder: (folder / "x.npy").write_bytes(b""),
+            {},
+            "dataset `digits`: `x.npy` is an empty file",
+        ),
     ],
 )
-def test_the_dataset_is_named_as_people_call_it(tmp_path: Path, write: Callable[[Path], object], given: dict[str, Any], message: str) -> None:
+def test_the_dataset_is_named_as_people_call_it(
+    tmp_path: Path, write: Callable[[Path], object], given: dict[str, Any], message: str
+) -> None:
     """Its folder on a node is named by a digest, which says nothing to anybody."""
     (tmp_path / ("f" * 64)).mkdir()
     write(tmp_path / ("f" * 64))
@@ -193,7 +230,9 @@ def test_the_dataset_is_named_as_people_call_it(tmp_path: Path, write: Callable[
 def test_a_column_of_lists_is_no_column_of_classes(tmp_path: Path, write: Callable[[Path], object]) -> None:
     pytest.importorskip("pyarrow")
     write(tmp_path)
-    with pytest.raises(SpecError, match=r"partitions\.stratify: column `x` has [\dx ]+ values a row, not one"):
+    with pytest.raises(
+        SpecError, match=r"partitions\.stratify: column `x` has [\dx ]+ values a row, not one"
+    ):
         check(tmp_path, plan(stratify="x"))
 
 
@@ -239,8 +278,13 @@ def test_missing_values_of_whole_numbers_are_named(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as pq
 
-    pq.write_table(pa.table({"age": pa.array([1, None, 3, 4]), "size": pa.array([1.0, None, 3.0, 4.0])}), tmp_path / "a.parquet")
-    with pytest.raises(SpecError, match=r"`a.parquet`: column `age` \(int64\) has rows without a value") as told:
+    pq.write_table(
+        pa.table({"age": pa.array([1, None, 3, 4]), "size": pa.array([1.0, None, 3.0, 4.0])}),
+        tmp_path / "a.parquet",
+    )
+    with pytest.raises(
+        SpecError, match=r"`a.parquet`: column `age` \(int64\) has rows without a value"
+    ) as told:
         check(tmp_path, plan())
     assert "fillna" in told.value.hints[0]
     part = split(tmp_path, plan(parts=1, columns=("size",)), "m", tmp_path / "cache").open(0)
@@ -259,7 +303,9 @@ def test_validation_from_files_of_its_own(tmp_path: Path) -> None:
         held = parts.open(0, "validation")
         assert all(item[label] == data.labels(6)[data.row_of(item)] for item in held.items())
     (tmp_path / "images" / "test" / "yew").mkdir()
-    (tmp_path / "images" / "test" / "yew" / "1.png").write_bytes((tmp_path / "images" / "test" / "ash" / "0000.png").read_bytes())
+    (tmp_path / "images" / "test" / "yew" / "1.png").write_bytes(
+        (tmp_path / "images" / "test" / "ash" / "0000.png").read_bytes()
+    )
     with pytest.raises(SpecError, match="no file to train on is of class `yew`"):
         check(tmp_path / "images", plan(validation_from="test"))
     flat = tmp_path / "flat"
@@ -267,7 +313,9 @@ def test_validation_from_files_of_its_own(tmp_path: Path) -> None:
     data.npy(flat, 20)
     np.save(flat / "test_x.npy", data.numbers(6))
     np.save(flat / "test_y.npy", data.labels(6))
-    assert split(flat, plan(validation_from="test_"), "flat", tmp_path / "cache").open(1, "validation").columns == ("x", "y")
+    assert split(flat, plan(validation_from="test_"), "flat", tmp_path / "cache").open(
+        1, "validation"
+    ).columns == ("x", "y")
 
 
 def test_columns_and_files_are_chosen(tmp_path: Path) -> None:
@@ -287,13 +335,29 @@ def test_pictures_of_several_sizes_and_kinds(tmp_path: Path) -> None:
     (tmp_path / "data" / "a").mkdir(parents=True)
     image.fromarray(np.zeros((4, 5), dtype=np.uint8)).save(tmp_path / "data" / "a" / "grey.png")
     image.fromarray(np.zeros((4, 5, 4), dtype=np.uint8)).save(tmp_path / "data" / "a" / "clear.png")
-    image.fromarray(np.zeros((6, 5, 3), dtype=np.uint8)).convert("P").save(tmp_path / "data" / "a" / "palette.gif")
+    image.fromarray(np.zeros((6, 5, 3), dtype=np.uint8)).convert("P").save(
+        tmp_path / "data" / "a" / "palette.gif"
+    )
     part = split(tmp_path / "data", plan(parts=1), "m", tmp_path / "cache").open(0)
     assert part.classes == ("a",)
     assert sorted(picture.shape for picture in part["image"]) == [(4, 5, 3), (4, 5, 3), (6, 5, 3)]
     held = io.BytesIO()
     image.fromarray(np.zeros((4, 5), dtype=np.uint8)).save(held, "png")
     (tmp_path / "tar").mkdir()
-    one_tar(tmp_path / "tar", [("1.x.png", held.getvalue()), ("1.json", b"[1]"), ("1.bin", b"\0"), ("2.x.png", held.getvalue()), ("2.json", b"[2]"), ("2.bin", b"\1")])
+    one_tar(
+        tmp_path / "tar",
+        [
+            ("1.x.png", held.getvalue()),
+            ("1.json", b"[1]"),
+            ("1.bin", b"\0"),
+            ("2.x.png", held.getvalue()),
+            ("2.json", b"[2]"),
+            ("2.bin", b"\1"),
+        ],
+    )
     samples = split(tmp_path / "tar", plan(parts=1), "tar", tmp_path / "cache").open(0)
-    assert samples["x.png"].shape == (2, 4, 5) and sorted(samples["json"].tolist()) == [[1], [2]] and sorted(samples["bin"]) == [b"\0", b"\1"]
+    assert (
+        samples["x.png"].shape == (2, 4, 5)
+        and sorted(samples["json"].tolist()) == [[1], [2]]
+        and sorted(samples["bin"]) == [b"\0", b"\1"]
+    )

@@ -1,4 +1,5 @@
-"""The index on the node: made once whoever asks, whole or absent, whoever is killed; and a worker takes its share of memory only."""
+"""The index on the node: made once whoever asks, whole or absent, whoever is killed; and a worker takes its
+share of memory only."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ print("asks", flush=True)
 made_once(Path({str(tmp_path / "there.bin")!r}), write, sound=lambda path: path.read_bytes() == b"whole")
 print("has", flush=True)
 """
-    crew = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    crew = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
     try:
         for one in crew:
             assert one.stdout is not None and one.stdout.readline() == "asks\n"
@@ -84,7 +90,9 @@ def half(file, **arrays):
 split.np.savez = half
 split.split(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({str(tmp_path / "cache")!r}))
 """
-    first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert first.stdout is not None and first.stdout.readline() == "half\n"
         found: list[object] = []
@@ -140,7 +148,8 @@ part = split(Path(sys.argv[1]), PartitionPlan(parts=4), "m", Path(sys.argv[2])).
 peak = before
 for name in part.columns:
     part[name]
-print(json.dumps({"grown": process.memory_info().rss - before, "loaded": part.bytes_loaded, "rows": len(part)}))
+grown = process.memory_info().rss - before
+print(json.dumps({"grown": grown, "loaded": part.bytes_loaded, "rows": len(part)}))
 """
 
 
@@ -157,11 +166,20 @@ def test_a_worker_takes_its_share_of_memory(tmp_path: Path, format: str) -> None
         pa = pytest.importorskip("pyarrow")
         from pyarrow import parquet as pq
 
-        pq.write_table(pa.table({f"c{at}": x[:, at] for at in range(width)}), tmp_path / "data" / "x.parquet", row_group_size=50_000)
+        pq.write_table(
+            pa.table({f"c{at}": x[:, at] for at in range(width)}),
+            tmp_path / "data" / "x.parquet",
+            row_group_size=50_000,
+        )
     whole = x.nbytes
     del x
     split(tmp_path / "data", PartitionPlan(parts=4), "m", tmp_path / "cache")
-    told = subprocess.run([sys.executable, "-c", MEMORY, tmp_path / "data", tmp_path / "cache"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", MEMORY, tmp_path / "data", tmp_path / "cache"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(told.stdout)
     assert found["rows"] == rows / 4
     assert whole / 4 <= found["loaded"] <= whole / 4 * 1.05

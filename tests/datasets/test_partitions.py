@@ -46,7 +46,12 @@ def row_numbers(partition: Partition) -> list[int]:
 
 def test_every_row_is_in_one_partition(format: str, folder: Path) -> None:
     parts = split_of(folder, validation=0.2)
-    seen = [row for kind in ("train", "validation") for at in range(3) for row in row_numbers(parts.open(at, kind))]  # type: ignore[arg-type]
+    seen = [
+        row
+        for kind in ("train", "validation")
+        for at in range(3)
+        for row in row_numbers(parts.open(at, kind))
+    ]  # type: ignore[arg-type]
     assert sorted(seen) == list(range(data.ROWS))
     assert parts.rows("train") == (27, 27, 27)
     assert sorted(parts.rows("validation")) == [6, 7, 7]
@@ -71,7 +76,9 @@ def test_classes_are_spread_alike(format: str, folder: Path) -> None:
         return
     parts = split_of(folder, parts=4, stratify=data.LABEL[format], validation=0.25)
     for kind in ("train", "validation"):
-        counts = [Counter(int(label) for label in parts.open(at, kind)[data.LABEL[format]]) for at in range(4)]  # type: ignore[arg-type]
+        counts = [
+            Counter(int(label) for label in parts.open(at, kind)[data.LABEL[format]]) for at in range(4)
+        ]  # type: ignore[arg-type]
         for label in range(3):
             assert max(c[label] for c in counts) - min(c[label] for c in counts) <= 1
     rows = parts.rows("train")
@@ -88,7 +95,14 @@ def test_batches_are_the_same_however_much_memory_there_is(format: str, folder: 
             for name in whole.columns:
                 assert same(a[name], b[name])
     assert whole.bytes_loaded > 0 == streamed.bytes_loaded
-    orders = [[data.row_of({n: b[n][at] for n in b}) for b in whole.batches(8, seed) for at in range(len(b[whole.columns[0]]))] for seed in (7, 8)]
+    orders = [
+        [
+            data.row_of({n: b[n][at] for n in b})
+            for b in whole.batches(8, seed)
+            for at in range(len(b[whole.columns[0]]))
+        ]
+        for seed in (7, 8)
+    ]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == sorted(row_numbers(whole))
     picked = [3, -1, 3, 0]
@@ -99,22 +113,37 @@ def test_batches_are_the_same_however_much_memory_there_is(format: str, folder: 
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return (
+        one.dtype == other.dtype
+        and len(one) == len(other)
+        and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    )
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_windows_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int | None) -> None:
-    """Of a format that comes block by block, no more is in memory than a window; the batches are as from memory."""
+def test_windows_are_read_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int | None
+) -> None:
+    """Of a format that comes block by block, no more is in memory than a window; the batches are as from
+    memory."""
     monkeypatch.setattr("hopyard.datasets.partitions.split._WINDOW_BYTES", 2000)
     (tmp_path / "data").mkdir()
     data.parquet(tmp_path / "data", rows=1000)
     parts = split_of(tmp_path / "data")
     whole, streamed = parts.open(1), parts.open(1, memory_bytes=0)
     assert len(streamed.view(x="x", y="y")) == 333
-    for (a, b) in zip(whole.batches(8, seed, drop_last=True), streamed.batches(8, seed, drop_last=True), strict=True):
+    for a, b in zip(
+        whole.batches(8, seed, drop_last=True), streamed.batches(8, seed, drop_last=True), strict=True
+    ):
         assert same(a["x"], b["x"]) and same(a["y"], b["y"])
-    groups = [int(row) // 3 // 13 for batch in streamed.batches(50, seed, columns=("x",)) for row in batch["x"][:, 0]]
-    assert all(len(set(groups[at : at + 30])) < 30 for at in range(0, 300, 30)), "rows of a block are near each other"
+    groups = [
+        int(row) // 3 // 13
+        for batch in streamed.batches(50, seed, columns=("x",))
+        for row in batch["x"][:, 0]
+    ]
+    assert all(len(set(groups[at : at + 30])) < 30 for at in range(0, 300, 30)), (
+        "rows of a block are near each other"
+    )
     assert groups != sorted(groups)
 
 
@@ -151,23 +180,34 @@ def test_a_loader_of_pytorch_reads_it(format: str, folder: Path) -> None:
         assert sum(len(batch[parts.columns[0]]) for batch in loader) == parts.rows()[0]
 
 
-# -- laws of dealing -------------------------------------------------------------------------------------------------
+# -- laws of dealing
+# -------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.integers(1, 9), st.floats(0, 0.9), st.integers(0, 5), st.booleans())
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=200),
+    st.integers(1, 9),
+    st.floats(0, 0.9),
+    st.integers(0, 5),
+    st.booleans(),
+)
 def test_dealing_is_fair(classes: list[int], parts: int, share: float, seed: int, in_blocks: bool) -> None:
     strata = np.array(classes)
     rest, apart = set_apart(in_turn(len(strata), strata, seed), share)
     assert sorted([*rest, *apart]) == list(range(len(strata)))
     assert len(apart) == int(len(strata) * share + 0.5)
     for label in set(classes):
-        assert abs((strata[apart] == label).sum() - classes.count(label) * len(apart) / len(classes)) < 1 + 1e-9
+        assert (
+            abs((strata[apart] == label).sum() - classes.count(label) * len(apart) / len(classes)) < 1 + 1e-9
+        )
     blocks = np.arange(len(strata)) // 7 if in_blocks else None
     for turn in (rest, apart):
         pieces = dealt(turn, parts, blocks, 20, seed)
         assert sorted(row for piece in pieces for row in piece) == sorted(turn)
         for label in [None, *set(classes)]:
-            counts = [len(piece) if label is None else int((strata[piece] == label).sum()) for piece in pieces]
+            counts = [
+                len(piece) if label is None else int((strata[piece] == label).sum()) for piece in pieces
+            ]
             assert max(counts) - min(counts) <= 1
 
 
@@ -199,7 +239,13 @@ def test_the_order_of_a_seed_is_for_ever() -> None:
 def test_no_batch_costs_the_memory_of_all_rows() -> None:
     """However a user's arrays lie in memory."""
     wide = np.zeros((64, 20_000), np.float32)
-    partition = in_memory({"turned": wide.T, "part": np.zeros((20_000, 65), np.float32)[:, 1:], "plain": np.ascontiguousarray(wide.T)})
+    partition = in_memory(
+        {
+            "turned": wide.T,
+            "part": np.zeros((20_000, 65), np.float32)[:, 1:],
+            "plain": np.ascontiguousarray(wide.T),
+        }
+    )
     tracemalloc.start()
     try:
         next(partition.batches(32, seed=1))
@@ -218,7 +264,9 @@ def test_views_share_the_memory_that_there_is(tmp_path: Path) -> None:
 
 
 def test_views_make_matrices() -> None:
-    part = in_memory({"a": np.arange(6), "b": np.arange(6) * 10.0, "y": np.arange(6) % 2, "z": np.zeros((6, 2))}, key="k")
+    part = in_memory(
+        {"a": np.arange(6), "b": np.arange(6) * 10.0, "y": np.arange(6) % 2, "z": np.zeros((6, 2))}, key="k"
+    )
     view = part.view(x=("a", "b"), y="y")
     assert view is part.view(y="y", x=("a", "b"))
     assert view["x"].dtype == np.float32 and view["x"].tolist() == [[n, n * 10] for n in range(6)]

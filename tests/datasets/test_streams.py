@@ -55,9 +55,15 @@ def test_appends_at_the_exact_end_only(tmp_path: Path) -> None:
 
 def test_segments_of_a_replica_are_appended_in_order_each_for_itself(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
-        first = [Segment("events", 0, b"{}\n"), Segment("stdout", 5, b"gap"), Segment("metrics", 0, memoryview(b"points"))]
+        first = [
+            Segment("events", 0, b"{}\n"),
+            Segment("stdout", 5, b"gap"),
+            Segment("metrics", 0, memoryview(b"points")),
+        ]
         assert await streams.append(KEY.attempt, 0, first) == [3, 0, 6]
-        assert await streams.append(KEY.attempt, 0, [Segment("events", 3, b"[]\n"), Segment("events", 6, b"()\n")]) == [6, 9]
+        assert await streams.append(
+            KEY.attempt, 0, [Segment("events", 3, b"[]\n"), Segment("events", 6, b"()\n")]
+        ) == [6, 9]
         assert await streams.append(KEY.attempt, 0, []) == []
         assert await streams.lengths(KEY.attempt, 0) == {"events": 9, "metrics": 6}
         assert await streams.read(StreamKey(KEY.attempt, 0, "events"), 0, 100) == b"{}\n[]\n()\n"
@@ -70,7 +76,9 @@ Ops = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.binary(max_si
 
 @given(Ops)
 @settings(max_examples=60)
-def test_behaves_as_bytes_that_only_grow(tmp_path_factory: pytest.TempPathFactory, ops: list[tuple[int, int, bytes]]) -> None:
+def test_behaves_as_bytes_that_only_grow(
+    tmp_path_factory: pytest.TempPathFactory, ops: list[tuple[int, int, bytes]]
+) -> None:
     """With room for one open file only, so that each call may find its file closed."""
 
     async def scenario(streams: FolderStreams) -> None:
@@ -92,12 +100,19 @@ def test_behaves_as_bytes_that_only_grow(tmp_path_factory: pytest.TempPathFactor
 
 def test_many_streams_at_once_with_few_open_files(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
-        keys = [StreamKey(AttemptId(f"run-{n}.1"), rank, name) for n in range(8) for rank in range(2) for name in ("stdout", "metrics")]
+        keys = [
+            StreamKey(AttemptId(f"run-{n}.1"), rank, name)
+            for n in range(8)
+            for rank in range(2)
+            for name in ("stdout", "metrics")
+        ]
         for part in range(5):
             data = b"%d\n" % part
             await asyncio.gather(*(append(streams, key, part * len(data), data) for key in keys))
         assert {await streams.read(key, 0, 100) for key in keys} == {b"0\n1\n2\n3\n4\n"}
-        assert list(await streams.list(RunId("run-3"))) == sorted(key for key in keys if key.attempt == "run-3.1")
+        assert list(await streams.list(RunId("run-3"))) == sorted(
+            key for key in keys if key.attempt == "run-3.1"
+        )
         await streams.delete(RunId("run-3"))
         assert not await streams.list(RunId("run-3"))
         assert await streams.read(keys[0], 0, 2) == b"0\n", "other runs stay"
@@ -140,7 +155,17 @@ def test_a_full_disk_tears_nothing(tmp_path: Path) -> None:
             assert await append(streams, KEY, 4, b" on") == 7
             assert await streams.read(KEY, 0, 10) == b"kept on"
             with pytest.raises(StorageFull):
-                await streams.append(KEY.attempt, 0, [Segment("events", 0, b"{}\n"), Segment("stdout", 7, b"x" * (4 << 20)), Segment("metrics", 0, b"x")])
-            assert await streams.lengths(KEY.attempt, 0) == {"events": 3, "stdout": 7}, "what came before it was taken"
+                await streams.append(
+                    KEY.attempt,
+                    0,
+                    [
+                        Segment("events", 0, b"{}\n"),
+                        Segment("stdout", 7, b"x" * (4 << 20)),
+                        Segment("metrics", 0, b"x"),
+                    ],
+                )
+            assert await streams.lengths(KEY.attempt, 0) == {"events": 3, "stdout": 7}, (
+                "what came before it was taken"
+            )
 
         play(disk / "streams", scenario)

@@ -32,7 +32,8 @@ def server(tmp_path: Path) -> Iterator[FolderTransport]:
 def source(tmp_path: Path) -> Path:
     root = make_tree(
         tmp_path / "source",
-        {f"small/{n}": b"%d" % n * 1000 for n in range(300)} | {"large": os.urandom(CHUNK_BYTES * 2 + 5), "empty": b"", "run.sh": b"echo"},
+        {f"small/{n}": b"%d" % n * 1000 for n in range(300)}
+        | {"large": os.urandom(CHUNK_BYTES * 2 + 5), "empty": b"", "run.sh": b"echo"},
     )
     (root / "run.sh").chmod(0o755)
     (root / "link").symlink_to("small/7")
@@ -59,7 +60,9 @@ def test_only_what_is_missing_is_sent(server: FolderTransport, source: Path) -> 
     assert set(server.sent) == {digest_of(b"new"), changed.digest}
 
 
-def test_a_file_that_changes_before_it_is_sent_is_an_error(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_a_file_that_changes_before_it_is_sent_is_an_error(
+    server: FolderTransport, source: Path, tmp_path: Path
+) -> None:
     tree = pack(source, cache=tmp_path / "cache")
     before = (source / "large").stat()
     with (source / "large").open("r+b") as file:
@@ -87,7 +90,9 @@ def pack_lost_blobs(source: Path) -> Sequence[str]:
     return [digest_of(b"going")]
 
 
-def test_an_error_of_the_server_ends_the_push_and_the_next_goes_on(server: FolderTransport, source: Path) -> None:
+def test_an_error_of_the_server_ends_the_push_and_the_next_goes_on(
+    server: FolderTransport, source: Path
+) -> None:
     puts = 0
 
     def fail_at_the_second() -> None:
@@ -109,10 +114,13 @@ def test_what_the_tree_does_not_hold_is_not_sent(server: FolderTransport, source
         send(pack(source), [digest_of(b"strange")], server)
 
 
-# -- pull ------------------------------------------------------------------------------------------------------------
+# -- pull
+# ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_holds_something_else_is_not_touched(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_else_is_not_touched(
+    server: FolderTransport, source: Path, tmp_path: Path
+) -> None:
     tree, dest = pack(source), tmp_path / "dest"
     push(tree, server)
     make_tree(dest, {"mine": "precious"})
@@ -170,7 +178,9 @@ class Garbling(Breaking):
                 yield digest, data
 
 
-def test_bytes_garbled_on_the_way_are_fetched_again(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_bytes_garbled_on_the_way_are_fetched_again(
+    server: FolderTransport, source: Path, tmp_path: Path
+) -> None:
     tree = pack(source)
     push(tree, server)
     pull(tree.digest, tmp_path / "dest", Garbling(server, 2))
@@ -181,7 +191,9 @@ def test_bytes_garbled_on_the_way_are_fetched_again(server: FolderTransport, sou
 
 
 @pytest.mark.parametrize("victim", ["small/5", "large"])
-def test_a_damaged_blob_is_told_and_mended_by_the_next_push(server: FolderTransport, source: Path, tmp_path: Path, victim: str) -> None:
+def test_a_damaged_blob_is_told_and_mended_by_the_next_push(
+    server: FolderTransport, source: Path, tmp_path: Path, victim: str
+) -> None:
     tree = pack(source)
     push(tree, server)
     damage(tmp_path / "blobs", (source / victim).read_bytes()[:CHUNK_BYTES])
@@ -209,7 +221,9 @@ class Near:
 
 
 @pytest.mark.parametrize("harm", ["none", "damaged", "gone", "cut", "link"])
-def test_large_blobs_on_the_same_machine_are_read_there_and_checked(server: FolderTransport, tmp_path: Path, harm: str) -> None:
+def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
+    server: FolderTransport, tmp_path: Path, harm: str
+) -> None:
     chunk = os.urandom(CHUNK_BYTES)
     files = {"huge": chunk * 8 + b"tail" * 300_000, "middle": b"m" * 2_000_001, "small": b"s"}
     tree = pack(make_tree(tmp_path / "near", files))
@@ -276,7 +290,9 @@ def test_pulled_files_follow_the_umask(server: FolderTransport, source: Path, tm
         pull(tree.digest, tmp_path / "dest", server)
     finally:
         os.umask(mask)
-    modes = [stat.S_IMODE((tmp_path / "dest" / name).stat().st_mode) for name in ("small/1", "run.sh", "small", "")]
+    modes = [
+        stat.S_IMODE((tmp_path / "dest" / name).stat().st_mode) for name in ("small/1", "run.sh", "small", "")
+    ]
     assert modes == [0o640, 0o750, 0o750, 0o750]
 
 

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.attempt import (
+    AttemptPhase,
+    AttemptStatus,
+    Exit,
+    ExitKind,
+    ReplicaPhase,
+    ReplicaStatus,
+    summarise,
+)
 from hopyard.domain.ids import AttemptId
 
 exits = st.builds(Exit, st.sampled_from(ExitKind), st.integers(0, 255), st.just("because"))
@@ -19,13 +27,19 @@ def gangs(draw: st.DrawFn) -> tuple[AttemptStatus, int]:
     replicas = []
     for rank in heard:
         phase = draw(st.sampled_from(ReplicaPhase))
-        replicas.append(ReplicaStatus(rank, phase, exit=draw(exits) if phase is ReplicaPhase.EXITED else None))
+        replicas.append(
+            ReplicaStatus(rank, phase, exit=draw(exits) if phase is ReplicaPhase.EXITED else None)
+        )
     return AttemptStatus(AttemptId("r.1"), tuple(replicas)), size
 
 
 def status(*ends: Exit | None) -> AttemptStatus:
     return AttemptStatus(
-        AttemptId("r.1"), tuple(ReplicaStatus(i, ReplicaPhase.EXITED if end else ReplicaPhase.RUNNING, exit=end) for i, end in enumerate(ends))
+        AttemptId("r.1"),
+        tuple(
+            ReplicaStatus(i, ReplicaPhase.EXITED if end else ReplicaPhase.RUNNING, exit=end)
+            for i, end in enumerate(ends)
+        ),
     )
 
 
@@ -44,7 +58,9 @@ def test_over_exactly_when_every_replica_has_exited(gang: tuple[AttemptStatus, i
 
 
 @given(gangs())
-def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly(gang: tuple[AttemptStatus, int]) -> None:
+def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly(
+    gang: tuple[AttemptStatus, int],
+) -> None:
     told, size = gang
     phase, exit = summarise(told, size=size)
     ends = [r.exit for r in told.replicas if r.exit is not None]
@@ -71,7 +87,8 @@ def test_the_order_in_which_replicas_speak_does_not_matter(gang: tuple[AttemptSt
         ((GOOD, None), AttemptPhase.RUNNING, None),
         ((BAD, None), AttemptPhase.STOPPING, ExitKind.EXIT_CODE),
         ((PEER, BAD), AttemptPhase.FAILED, ExitKind.EXIT_CODE),
-        ((BAD, LOST), AttemptPhase.LOST, ExitKind.LOST),  # a lost replica broke its peer's connection: repeat it
+        # a lost replica broke its peer's connection: repeat it
+        ((BAD, LOST), AttemptPhase.LOST, ExitKind.LOST),
         ((BAD, OOM), AttemptPhase.FAILED, ExitKind.OUT_OF_MEMORY),
     ],
 )
@@ -91,14 +108,18 @@ def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, k
         ((LOST, OOM, GOOD), AttemptPhase.LOST, ExitKind.LOST),
     ],
 )
-def test_only_essential_replicas_count(ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None) -> None:
+def test_only_essential_replicas_count(
+    ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None
+) -> None:
     found, exit = summarise(status(*ends), size=len(ends), optional={1, 2})
     assert found is phase
     assert (exit.kind if exit else None) == kind
 
 
 @given(gangs(), st.sets(st.integers(1, 4)))
-def test_a_gang_with_optional_replicas_is_over_when_all_have_exited(gang: tuple[AttemptStatus, int], optional: set[int]) -> None:
+def test_a_gang_with_optional_replicas_is_over_when_all_have_exited(
+    gang: tuple[AttemptStatus, int], optional: set[int]
+) -> None:
     told, size = gang
     phase, _ = summarise(told, size=size, optional={rank for rank in optional if rank < size})
     assert phase.live == (sum(r.exit is not None for r in told.replicas) < size)
@@ -106,4 +127,6 @@ def test_a_gang_with_optional_replicas_is_over_when_all_have_exited(gang: tuple[
 
 def test_the_replica_to_blame_is_named_only_among_several() -> None:
     assert summarise(status(BAD), size=1)[1] == BAD
-    assert summarise(status(PEER, OOM), size=2)[1] == Exit(OOM.kind, OOM.code, "replica 1: used 1.2 GiB of 1.0 GiB memory")
+    assert summarise(status(PEER, OOM), size=2)[1] == Exit(
+        OOM.kind, OOM.code, "replica 1: used 1.2 GiB of 1.0 GiB memory"
+    )

@@ -13,13 +13,20 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment, RoleSpec, RunSpec
 
 LONG = st.integers(0, 20_000).map("x".__mul__)
-VALUES = st.integers(0, 1000).flatmap(lambda count: LONG.map(lambda text: {f"key {i}": text for i in range(count)}))
+VALUES = st.integers(0, 1000).flatmap(
+    lambda count: LONG.map(lambda text: {f"key {i}": text for i in range(count)})
+)
 SPECS = st.builds(
     RunSpec,
     project=st.just("p"),
     roles=st.tuples(st.integers(1, 64), LONG, st.integers(1, 200)).map(
         lambda given: tuple(
-            RoleSpec((given[1],) * given[2], f"role{i}", resources=Resources(gpus=1, extras=tuple((f"e{j}", 1) for j in range(64))), where=Where((PoolName("p"),) * 64, (("k" * 256, "v" * 1024),) * 64))
+            RoleSpec(
+                (given[1],) * given[2],
+                f"role{i}",
+                resources=Resources(gpus=1, extras=tuple((f"e{j}", 1) for j in range(64))),
+                where=Where((PoolName("p"),) * 64, (("k" * 256, "v" * 1024),) * 64),
+            )
             for i in range(given[0])
         )
     ),
@@ -27,7 +34,16 @@ SPECS = st.builds(
     tags=VALUES,
     env=VALUES,
     environment=VALUES.map(lambda packages: Environment(packages=packages)),
-    study=st.none() | VALUES.map(lambda space: {"name": "s", "metric": "loss", "space": space, "searcher": {"name": "tpe", "options": space}, "beginning": None}),
+    study=st.none()
+    | VALUES.map(
+        lambda space: {
+            "name": "s",
+            "metric": "loss",
+            "space": space,
+            "searcher": {"name": "tpe", "options": space},
+            "beginning": None,
+        }
+    ),
 )
 
 
@@ -43,5 +59,11 @@ def test_a_brief_spec_is_bounded_and_tells_what_listings_show(spec: RunSpec) -> 
 
 
 def test_an_ordinary_spec_is_whole_but_for_environment() -> None:
-    spec = RunSpec("p", (RoleSpec(("python", "main.py", "--lr", "0.1")),), params={"lr": 0.1}, tags={"team": "a"}, label="x")
+    spec = RunSpec(
+        "p",
+        (RoleSpec(("python", "main.py", "--lr", "0.1")),),
+        params={"lr": 0.1},
+        tags={"team": "a"},
+        label="x",
+    )
     assert brief_spec(spec) == spec

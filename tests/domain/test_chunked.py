@@ -26,8 +26,14 @@ def test_it_holds_what_a_dictionary_holds(steps: list[tuple[str, int, int]], siz
             found.discard(key)
         else:
             seen.append((found.seen(), tuple(plain.values())))
-        assert (len(found), list(found), list(found.values())) == (len(plain), list(plain), list(plain.values()))
-        assert all(found.get(each) == plain.get(each) and (each in found) == (each in plain) for each in range(31))
+        assert (len(found), list(found), list(found.values())) == (
+            len(plain),
+            list(plain),
+            list(plain.values()),
+        )
+        assert all(
+            found.get(each) == plain.get(each) and (each in found) == (each in plain) for each in range(31)
+        )
     seen.append((found.seen(), tuple(plain.values())))
     for told, expected in seen:  # none of them has changed since
         assert told == expected
@@ -46,7 +52,11 @@ def test_what_did_not_change_is_shared() -> None:
     many[505] = "another"
     del many[702]
     after = many.seen()
-    assert [at for at, (one, other) in enumerate(zip(before.chunks, after.chunks, strict=True)) if one is not other] == [50, 70]
+    assert [
+        at
+        for at, (one, other) in enumerate(zip(before.chunks, after.chunks, strict=True))
+        if one is not other
+    ] == [50, 70]
     assert before[505] == "505"
     assert after[505] == "another"
 

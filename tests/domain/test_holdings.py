@@ -1,4 +1,5 @@
-"""What a store checks once more: it agrees with who plans, gives out nothing twice, and takes back exactly."""
+"""What a store checks once more: it agrees with who plans, gives out nothing twice, and takes back
+exactly."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def test_what_a_turn_places_is_accepted(world: World) -> None:
 @settings(max_examples=150, deadline=None)
 @given(worlds(), st.data())
 def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataObject) -> None:
-    """Plans of the past are tried again, at other places: what is accepted keeps all limits of nodes, queues and users."""
+    """Plans of the past are tried again, at other places: what is accepted keeps all limits of nodes, queues
+    and users."""
     holdings, charges = books(world)
     before = [running.placement for running in world.running.values()]
     already = set(beyond_limits(world.queues, world.nodes, before)) | set(overcommitted(world.nodes, before))
@@ -61,7 +63,9 @@ def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataOb
         elsewhere = data.draw(st.sampled_from(sorted(world.nodes)))
         for wanted in (
             placement,
-            replace(placement, assignments=tuple(replace(one, node=elsewhere) for one in placement.assignments)),
+            replace(
+                placement, assignments=tuple(replace(one, node=elsewhere) for one in placement.assignments)
+            ),
         ):
             again = replace(wanted, gang=replace(wanted.gang, priority=number))
             if refusal(holdings, charges, again) is None:
@@ -115,12 +119,26 @@ def test_a_sane_node_is_left_as_it_is() -> None:
     st.integers(-(2**70), 2**70),
     st.lists(st.tuples(st.integers(-3, 5), st.integers(-(2**70), 2**70))),
 )
-def test_whatever_a_node_says_what_is_left_can_be_so(cpu: int, memory: int, cards: list[tuple[int, int]]) -> None:
-    said = Node(NodeId("n"), "e", cpu, memory, tuple(Gpu(index, "", size) for index, size in cards), extras={"fpga": cpu})
+def test_whatever_a_node_says_what_is_left_can_be_so(
+    cpu: int, memory: int, cards: list[tuple[int, int]]
+) -> None:
+    said = Node(
+        NodeId("n"),
+        "e",
+        cpu,
+        memory,
+        tuple(Gpu(index, "", size) for index, size in cards),
+        extras={"fpga": cpu},
+    )
     node, wrong = sane_node(said)
     assert node.cpu_milli in (0, cpu)
     assert node.memory_bytes in (0, memory)
-    assert min(node.cpu_milli, node.memory_bytes, *node.extras.values(), *(gpu.memory_bytes for gpu in node.gpus)) >= 0
+    assert (
+        min(
+            node.cpu_milli, node.memory_bytes, *node.extras.values(), *(gpu.memory_bytes for gpu in node.gpus)
+        )
+        >= 0
+    )
     assert len({gpu.index for gpu in node.gpus}) == len(node.gpus)
     assert all(gpu.index >= 0 and gpu.model for gpu in node.gpus)
     assert bool(wrong) == (node != said)

@@ -23,7 +23,9 @@ from hopyard.domain.manifest import (
 )
 from hopyard.errors import IntegrityError, SpecError
 
-parts = st.text(st.characters(exclude_characters="/\\", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8).filter(lambda p: p not in (".", "..") and not is_repository_name(p))
+parts = st.text(
+    st.characters(exclude_characters="/\\", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8
+).filter(lambda p: p not in (".", "..") and not is_repository_name(p))
 paths = st.lists(parts, min_size=1, max_size=4).map("/".join)
 digests = st.binary(min_size=32, max_size=32).map(lambda raw: Digest(raw.hex()))
 words = st.sampled_from(["a", "b", "c", ".", "..", ""])
@@ -53,7 +55,8 @@ def trees(draw: st.DrawFn) -> Manifest:
         else:
             size = draw(st.sampled_from([0, 1, CHUNK_BYTES, CHUNK_BYTES + 1]))
             sizes = [CHUNK_BYTES] * (size // CHUNK_BYTES) + [size % CHUNK_BYTES] * bool(size % CHUNK_BYTES)
-            chunks = tuple(Digest(draw(digests)[:-1] + str(int(one < CHUNK_BYTES))) for one in sizes)  # a blob has one size
+            # a blob has one size
+            chunks = tuple(Digest(draw(digests)[:-1] + str(int(one < CHUNK_BYTES))) for one in sizes)
             files.append(FileEntry(path, size, chunks, draw(st.booleans())))
     return Manifest.build(files, links, folders)
 
@@ -75,12 +78,22 @@ def test_equal_trees_have_equal_bytes_in_whatever_order_they_were_found(tree: Ma
 @given(trees())
 def test_one_tree_has_one_encoding(tree: Manifest) -> None:
     body = json.loads(tree.encode())
-    for other in (json.dumps(body), json.dumps(body, indent=1), json.dumps({**body, "x": 1}, separators=(",", ":"), sort_keys=True)):
+    for other in (
+        json.dumps(body),
+        json.dumps(body, indent=1),
+        json.dumps({**body, "x": 1}, separators=(",", ":"), sort_keys=True),
+    ):
         with pytest.raises(IntegrityError):
             Manifest.decode(other.encode())
 
 
-@given(st.binary() | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)).map(lambda v: json.dumps(v).encode()))
+@given(
+    st.binary()
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    ).map(lambda v: json.dumps(v).encode())
+)
 def test_anything_else_is_refused_with_one_error(data: bytes) -> None:
     with pytest.raises(IntegrityError):
         Manifest.decode(data)
@@ -90,17 +103,54 @@ D = "0" * 64
 
 
 def body(**changes: object) -> bytes:
-    return json.dumps({"files": [], "folders": [], "links": [], "v": 1, **changes}, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+    return json.dumps(
+        {"files": [], "folders": [], "links": [], "v": 1, **changes},
+        separators=(",", ":"),
+        sort_keys=True,
+        ensure_ascii=False,
+    ).encode()
 
 
 # As git itself refuses them, for the sake of NTFS and HFS as well, and the same of Mercurial and Jujutsu.
 REPOSITORIES = [
-    *(".git/config", ".GIT/config", "sub/.gIt/hooks/x", ".git", "git~1/config", "GIT~1", ".git./config", ".git /config", ".git . .", ".git::$INDEX_ALLOCATION/config"),
-    *(".g\u200cit/config", ".git\u200d/config", "\ufeff.git/x", ".hg/hgrc", ".Hg /hgrc", ".jj/repo/config.toml"),
+    *(
+        ".git/config",
+        ".GIT/config",
+        "sub/.gIt/hooks/x",
+        ".git",
+        "git~1/config",
+        "GIT~1",
+        ".git./config",
+        ".git /config",
+        ".git . .",
+        ".git::$INDEX_ALLOCATION/config",
+    ),
+    *(
+        ".g\u200cit/config",
+        ".git\u200d/config",
+        "\ufeff.git/x",
+        ".hg/hgrc",
+        ".Hg /hgrc",
+        ".jj/repo/config.toml",
+    ),
 ]
 
 
-@pytest.mark.parametrize("path", [".gitignore", ".gitattributes", ".github/x", "git/config", "a.git/HEAD", "x.git", "digit~1", ".git-blame", "HEAD", "objects/HEAD"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".gitignore",
+        ".gitattributes",
+        ".github/x",
+        "git/config",
+        "a.git/HEAD",
+        "x.git",
+        "digit~1",
+        ".git-blame",
+        "HEAD",
+        "objects/HEAD",
+    ],
+)
 def test_what_only_looks_like_a_repository_may_be_in_a_tree(path: str) -> None:
     assert check_path(path) == path
     assert Manifest.decode(body(files=[[path, 0, 0, []]])).files[0].path == path
@@ -108,7 +158,9 @@ def test_what_only_looks_like_a_repository_may_be_in_a_tree(path: str) -> None:
 
 def test_a_bare_repository_is_known_as_hfs_reads_it() -> None:
     with pytest.raises(IntegrityError, match="repository"):
-        Manifest.decode(body(files=[["d/HEA\u200cD", 0, 0, []], ["d/objects/x", 0, 0, []], ["d/refs/x", 0, 0, []]]))
+        Manifest.decode(
+            body(files=[["d/HEA\u200cD", 0, 0, []], ["d/objects/x", 0, 0, []], ["d/refs/x", 0, 0, []]])
+        )
 
 
 def test_what_an_old_tree_refers_to_is_known_whatever_its_paths_are() -> None:
@@ -182,10 +234,20 @@ def test_a_checked_path_stays_below_its_root(text: str) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.dictionaries(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3).map("/".join), st.lists(words, min_size=1, max_size=4).map("/".join), max_size=5))
-def test_no_set_of_accepted_links_leads_out_of_a_real_tree(tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str]) -> None:
+@given(
+    st.dictionaries(
+        st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3).map("/".join),
+        st.lists(words, min_size=1, max_size=4).map("/".join),
+        max_size=5,
+    )
+)
+def test_no_set_of_accepted_links_leads_out_of_a_real_tree(
+    tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str]
+) -> None:
     """Also through chains of links: made in a real folder and followed by the kernel."""
-    links = [LinkEntry(path, target) for path, target in sorted(wanted.items()) if link_stays_inside(path, target)]
+    links = [
+        LinkEntry(path, target) for path, target in sorted(wanted.items()) if link_stays_inside(path, target)
+    ]
     tree = Manifest.build([], links)
     try:
         Manifest.decode(tree.encode())

@@ -55,7 +55,21 @@ def test_a_legal_name_is_one_folder_and_nothing_else(text: str) -> None:
     assert 1 <= len(text) <= 128
 
 
-@pytest.mark.parametrize("bad", ["abcdef\n", "-leading", "trailing-", "short", "a" * 65, "abc.def", "abc/def", "abcdé1", "abcdef\x00", ""])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "abcdef\n",
+        "-leading",
+        "trailing-",
+        "short",
+        "a" * 65,
+        "abc.def",
+        "abc/def",
+        "abcdé1",
+        "abcdef\x00",
+        "",
+    ],
+)
 def test_an_id_that_no_folder_could_have_is_refused(bad: str) -> None:
     with pytest.raises(errors.SpecError, match="is not a run id"):
         check_run_id(bad)
@@ -74,7 +88,25 @@ def test_a_run_name_reads_as_it_is_written(user: str, project: str, number: int)
     assert RunName.parse(str(name)) == name
 
 
-@pytest.mark.parametrize("bad", ["", "a", "a/b", "a/b/", "a/b/c", "a/b/1/2", "../b/1", "a/b/-1", "a/b/0", "a/b/01", "a/b/٣", "a/b/²", "a/b/" + "9" * 5000, "a/b/1\n"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "a",
+        "a/b",
+        "a/b/",
+        "a/b/c",
+        "a/b/1/2",
+        "../b/1",
+        "a/b/-1",
+        "a/b/0",
+        "a/b/01",
+        "a/b/٣",
+        "a/b/²",
+        "a/b/" + "9" * 5000,
+        "a/b/1\n",
+    ],
+)
 def test_anything_else_is_no_run_name(bad: str) -> None:
     with pytest.raises(errors.SpecError):
         RunName.parse(bad)
@@ -103,12 +135,41 @@ def test_a_digest_is_64_lower_case_hex_digits(text: str) -> None:
             check_digest(text)
 
 
-@pytest.mark.parametrize("down", ["loss", "val_loss", "valLoss", "train/loss", "test.mse", "eval-perplexity", "WER", "loss2", "step_time", "neg_log_likelihood", "kl"])
+@pytest.mark.parametrize(
+    "down",
+    [
+        "loss",
+        "val_loss",
+        "valLoss",
+        "train/loss",
+        "test.mse",
+        "eval-perplexity",
+        "WER",
+        "loss2",
+        "step_time",
+        "neg_log_likelihood",
+        "kl",
+    ],
+)
 def test_down_is_better(down: str) -> None:
     assert not higher_is_better(down)
 
 
-@pytest.mark.parametrize("up", ["acc", "val_acc", "f1", "auc", "bleu", "reward", "lifetime", "glossary", "neg_mean_squared_error", "val/neg_log_loss"])
+@pytest.mark.parametrize(
+    "up",
+    [
+        "acc",
+        "val_acc",
+        "f1",
+        "auc",
+        "bleu",
+        "reward",
+        "lifetime",
+        "glossary",
+        "neg_mean_squared_error",
+        "val/neg_log_loss",
+    ],
+)
 def test_up_is_better(up: str) -> None:
     assert higher_is_better(up)
 
@@ -138,8 +199,16 @@ def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, aft
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HopyardError)]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.HopyardError)
+    ]
     assert len({kind.code for kind in kinds}) == len(kinds)
     for kind in kinds:
-        made = kind("no", hints=("do",), digests=()) if kind is errors.MissingBlobs else kind("no", hints=("do",))
+        made = (
+            kind("no", hints=("do",), digests=())
+            if kind is errors.MissingBlobs
+            else kind("no", hints=("do",))
+        )
         assert (str(made), made.message, made.hints) == ("no", "no", ("do",))

@@ -43,7 +43,9 @@ def same(a: Point, b: Point) -> bool:
 
 
 @given(st.lists(points, max_size=20), st.lists(st.integers(1, 60), min_size=1))
-def test_points_come_back_however_the_bytes_are_cut(items: list[tuple[str, int, float, float]], cuts: list[int]) -> None:
+def test_points_come_back_however_the_bytes_are_cut(
+    items: list[tuple[str, int, float, float]], cuts: list[int]
+) -> None:
     data = write(items)
     found: list[Point] = []
     known: dict[int, str] = {}
@@ -78,7 +80,9 @@ def outcome(stretches: bool, data: bytes) -> tuple[list[tuple], int | None, dict
 
 
 @given(st.lists(points, max_size=20), st.integers(0, 40), st.binary(max_size=3))
-def test_the_fast_reader_reads_what_the_plain_one_reads(items: list[tuple[str, int, float, float]], cut: int, noise: bytes) -> None:
+def test_the_fast_reader_reads_what_the_plain_one_reads(
+    items: list[tuple[str, int, float, float]], cut: int, noise: bytes
+) -> None:
     data = write(items)
     data = data[: max(0, len(data) - cut)] + noise
     assert outcome(True, data) == outcome(False, data)
@@ -94,7 +98,9 @@ def test_damage_is_one_error_and_never_more_bytes_than_there_are(data: bytes) ->
 
 
 @given(st.lists(points, min_size=1, max_size=5), st.data())
-def test_what_stood_before_the_damage_is_read(items: list[tuple[str, int, float, float]], data: st.DataObject) -> None:
+def test_what_stood_before_the_damage_is_read(
+    items: list[tuple[str, int, float, float]], data: st.DataObject
+) -> None:
     good = write(items)
     reader = read_records(good + bytes([data.draw(st.integers(3, 255))]), {})
     assert len([next(reader) for _ in items]) == len(items)
@@ -111,7 +117,9 @@ def test_names_have_a_length() -> None:
 
 
 @given(st.lists(points, max_size=6), st.integers(0, 400), st.integers(0, 60))
-def test_whole_bytes_end_where_a_record_is_cut_off_or_reads_as_zeros(items: list[tuple[str, int, float, float]], keep: int, zeros: int) -> None:
+def test_whole_bytes_end_where_a_record_is_cut_off_or_reads_as_zeros(
+    items: list[tuple[str, int, float, float]], keep: int, zeros: int
+) -> None:
     data = write(items)
     consumed = list(read_records(data[:keep], {}))[-1]
     assert isinstance(consumed, int)

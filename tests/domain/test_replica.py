@@ -17,12 +17,18 @@ FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
         ([None, ExitKind.OUT_OF_MEMORY], ExitKind.PEER_FAILED, "ended because replica 1 failed"),
         ([ExitKind.TIME_LIMIT], ExitKind.PEER_FAILED, "ended because replica 0 reached its time limit"),
         ([ExitKind.LOST], ExitKind.PEER_FAILED, "ended because replica 0 was lost"),
-        ([ExitKind.PEER_FAILED, ExitKind.TIME_LIMIT], ExitKind.PEER_FAILED, "ended because replica 1 reached its time limit"),
+        (
+            [ExitKind.PEER_FAILED, ExitKind.TIME_LIMIT],
+            ExitKind.PEER_FAILED,
+            "ended because replica 1 reached its time limit",
+        ),
         ([ExitKind.PREEMPTED], ExitKind.PREEMPTED, "preempted with replica 0"),
         ([None, ExitKind.STOPPED], ExitKind.STOPPED, "stopped with replica 1"),
     ],
 )
-def test_the_others_of_a_gang_are_told_why_they_end(kinds: list[ExitKind | None], kind: ExitKind, reason: str) -> None:
+def test_the_others_of_a_gang_are_told_why_they_end(
+    kinds: list[ExitKind | None], kind: ExitKind, reason: str
+) -> None:
     ended = [(rank, FINISHED if kind is None else Exit(kind, 1, "x")) for rank, kind in enumerate(kinds)]
     assert order_to_peers(ended, 3.0) == StopOrder(3.0, kind, reason)
 

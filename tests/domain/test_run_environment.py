@@ -5,16 +5,45 @@ from __future__ import annotations
 from hopyard.domain.run_environment import as_told, for_replicas, for_runs
 
 SHELL = {
-    "PATH": "/bin", "LC_ALL": "C", "TZ": "UTC", "PWD": "/tut", "OLDPWD": "/", "OMP_NUM_THREADS": "7", "HF_TOKEN": "hf", "WANDB_MODE": "offline",
-    "AWS_SECRET_ACCESS_KEY": "x", "PYTHONPATH": "/src", "VIRTUAL_ENV": "/venv", "HOPYARD_TOKEN": "hop_x", "HOPYARD_HOME": "/h", "UV_DEFAULT_INDEX": "http://u:p@i/",
-    "HTTP_PROXY": "http://proxy:1", "https_proxy": "http://me:secret@proxy:1", "http_proxy": "me:secret@proxy:1", "LC_TIME": "de_DE@euro", "no_proxy": "a:1,b", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring",
-}  # fmt: skip
+    "PATH": "/bin",
+    "LC_ALL": "C",
+    "TZ": "UTC",
+    "PWD": "/tut",
+    "OLDPWD": "/",
+    "OMP_NUM_THREADS": "7",
+    "HF_TOKEN": "hf",
+    "WANDB_MODE": "offline",
+    "AWS_SECRET_ACCESS_KEY": "x",
+    "PYTHONPATH": "/src",
+    "VIRTUAL_ENV": "/venv",
+    "HOPYARD_TOKEN": "hop_x",
+    "HOPYARD_HOME": "/h",
+    "UV_DEFAULT_INDEX": "http://u:p@i/",
+    "HTTP_PROXY": "http://proxy:1",
+    "https_proxy": "http://me:secret@proxy:1",
+    "http_proxy": "me:secret@proxy:1",
+    "LC_TIME": "de_DE@euro",
+    "no_proxy": "a:1,b",
+    "NCCL_DEBUG": "INFO",
+    "NCCL_ALGO": "Ring",
+}
 
 
 def test_a_run_gets_the_list_and_what_an_administrator_adds() -> None:
-    usual = {"PATH": "/bin", "LC_ALL": "C", "TZ": "UTC", "HTTP_PROXY": "http://proxy:1", "LC_TIME": "de_DE@euro", "no_proxy": "a:1,b"}
+    usual = {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "TZ": "UTC",
+        "HTTP_PROXY": "http://proxy:1",
+        "LC_TIME": "de_DE@euro",
+        "no_proxy": "a:1,b",
+    }
     assert for_runs(SHELL, ()) == usual
-    assert for_runs(SHELL, ("NCCL_*", "https_proxy", "GONE")) == usual | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "https_proxy": SHELL["https_proxy"]}
+    assert for_runs(SHELL, ("NCCL_*", "https_proxy", "GONE")) == usual | {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_ALGO": "Ring",
+        "https_proxy": SHELL["https_proxy"],
+    }
     assert not {name for name in for_runs(SHELL, ("*", "HOPYARD_*")) if name.startswith("HOPYARD_")}
 
 

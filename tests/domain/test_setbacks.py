@@ -12,7 +12,9 @@ from hopyard.domain.ids import AttemptId
 from hopyard.domain.run import RunPhase
 from hopyard.domain.setbacks import LONGEST_PAUSE_S, Setback, ordinal, pause_s
 
-BEFORE = Before(AttemptId("abcdef.1"), AttemptPhase.STARTING, (), 1, 0, RunPhase.STARTING, False, max_attempts=4)
+BEFORE = Before(
+    AttemptId("abcdef.1"), AttemptPhase.STARTING, (), 1, 0, RunPhase.STARTING, False, max_attempts=4
+)
 LOW = Exit(ExitKind.NODE_FAULT, 125, "the disk is low")
 
 
@@ -20,8 +22,15 @@ def test_a_fault_of_the_node_puts_the_run_back_however_often_with_growing_pauses
     before, pauses = replace(BEFORE, max_attempts=1), []
     for times in range(1, 30):
         after = end(before, AttemptPhase.FAILED, LOW)
-        assert (after.run_phase, after.setback, after.refused, after.lost) == (RunPhase.QUEUED, Setback.NODE_FAULT, times, 0)
-        assert after.put_back == "the disk is low" + (f" (the {ordinal(times)} time in a row)" if times > 1 else "")
+        assert (after.run_phase, after.setback, after.refused, after.lost) == (
+            RunPhase.QUEUED,
+            Setback.NODE_FAULT,
+            times,
+            0,
+        )
+        assert after.put_back == "the disk is low" + (
+            f" (the {ordinal(times)} time in a row)" if times > 1 else ""
+        )
         pauses.append(after.pause_s)
         before = replace(before, refused=after.refused)
     assert pauses == sorted(pauses) and pauses[0] > 1 and pauses[-1] == LONGEST_PAUSE_S
@@ -32,7 +41,9 @@ def test_a_run_that_is_to_stop_is_not_put_back() -> None:
     assert (after.run_phase, after.setback, after.pause_s) == (RunPhase.CANCELLED, None, 0.0)
 
 
-@pytest.mark.parametrize("kind", [ExitKind.PREPARE_FAILED, ExitKind.EXIT_CODE, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT])
+@pytest.mark.parametrize(
+    "kind", [ExitKind.PREPARE_FAILED, ExitKind.EXIT_CODE, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT]
+)
 def test_what_is_the_runs_own_doing_is_final(kind: ExitKind) -> None:
     assert end(BEFORE, AttemptPhase.FAILED, Exit(kind, 1, "x")).run_phase is RunPhase.FAILED
 
@@ -47,7 +58,10 @@ def test_losses_in_a_row_end_the_run_and_say_how_many_there_were() -> None:
     assert pauses[0] == 0.0 and 0 < pauses[1] < pauses[2]
     last = end(before, AttemptPhase.LOST, lost("its replica died"))
     assert last.run_phase is RunPhase.FAILED and last.exit is not None
-    assert last.exit.reason == "its replica died; given up after the 4th loss in a row without a newer checkpoint"
+    assert (
+        last.exit.reason
+        == "its replica died; given up after the 4th loss in a row without a newer checkpoint"
+    )
 
 
 def test_a_launch_that_fails_is_the_nodes_fault_or_the_runs() -> None:
@@ -62,4 +76,16 @@ def test_pauses_never_end_or_overflow() -> None:
 
 
 def test_ordinals() -> None:
-    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 101, 111)] == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "101st", "111th"]
+    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 101, 111)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "13th",
+        "21st",
+        "22nd",
+        "101st",
+        "111th",
+    ]

@@ -14,7 +14,18 @@ SIZES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 def test_how_long_until_then() -> None:
     told = [soon(at) for at in (-3, 0, 0.99, 1, 40, 59.6, 85, 720, 5 * 3600, 3 * 86400)]
-    assert told == ["now", "now", "now", "in 1 s", "in 40 s", "in 1 min", "in 1 min 25 s", "in 12 min", "in 5 h", "in 3 d"]
+    assert told == [
+        "now",
+        "now",
+        "now",
+        "in 1 s",
+        "in 40 s",
+        "in 1 min",
+        "in 1 min 25 s",
+        "in 12 min",
+        "in 5 h",
+        "in 3 d",
+    ]
 
 
 @given(st.floats(10, 1e9))
@@ -24,6 +35,8 @@ def test_from_ten_seconds_on_there_is_one_way_to_say_it(seconds: float) -> None:
 
 @given(st.floats(0, 1e9))
 def test_what_is_told_is_near_what_is_meant(seconds: float) -> None:
-    said = sum(int(count) * SIZES[unit] for count, unit in re.findall(r"(\d+) (min|s|h|d)", whole_span(seconds)))
+    said = sum(
+        int(count) * SIZES[unit] for count, unit in re.findall(r"(\d+) (min|s|h|d)", whole_span(seconds))
+    )
     smallest = 1 if seconds < 3599 else 60 if seconds < 86399 else 3600
     assert said - 0.5 <= seconds < said + smallest + 0.5

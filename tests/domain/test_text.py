@@ -10,10 +10,55 @@ from hypothesis import strategies as st
 
 from hopyard.domain.text import is_line, shown, shown_lines
 
-HARMLESS = ["", "lr=0.1 ok", "größe 模型 مرحبا", "क्‍ष ශ්‍රී", "❤️‍🔥 ✈️ 1️⃣ 🧑🏽‍🚀 👁️‍🗨️", "Việt e\u0302\u0301\u0323", "👩‍👩‍👧 🏳️‍🌈", "می‌خواهم", "a\u3000b", "icon \ue0b0"]
-ACTIVE = ["\x1b]52;c;AAAA\x07", "a\nb", "a\r", "\x9b2J", "\x7f", "a\u202eb", "a\u2066b", "a\u2028b", "\u200f", "\x00", "\x1b[8m"]
-UNSEEN = ["a\u200db", "a\u200cb", "\u200d", "a\u200b", "soft\xadhyphen", "a\u2060b", "\ufeffa", "a\ufe0f", "a\u034fb", "\u3164", "👩\u200d", "👩\u200c👧", "👩\u200d\u200d👧"]
-UNSEEN += ["می\u200c\u200cخواهم", "\u200cمی", "🏴\U000e0067\U000e007f", "1\ufe0f", "葛\U000e0100", "\ufff9a", "a👩\u200da"]
+HARMLESS = [
+    "",
+    "lr=0.1 ok",
+    "größe 模型 مرحبا",
+    "क्‍ष ශ්‍රී",
+    "❤️‍🔥 ✈️ 1️⃣ 🧑🏽‍🚀 👁️‍🗨️",
+    "Việt e\u0302\u0301\u0323",
+    "👩‍👩‍👧 🏳️‍🌈",
+    "می‌خواهم",
+    "a\u3000b",
+    "icon \ue0b0",
+]
+ACTIVE = [
+    "\x1b]52;c;AAAA\x07",
+    "a\nb",
+    "a\r",
+    "\x9b2J",
+    "\x7f",
+    "a\u202eb",
+    "a\u2066b",
+    "a\u2028b",
+    "\u200f",
+    "\x00",
+    "\x1b[8m",
+]
+UNSEEN = [
+    "a\u200db",
+    "a\u200cb",
+    "\u200d",
+    "a\u200b",
+    "soft\xadhyphen",
+    "a\u2060b",
+    "\ufeffa",
+    "a\ufe0f",
+    "a\u034fb",
+    "\u3164",
+    "👩\u200d",
+    "👩\u200c👧",
+    "👩\u200d\u200d👧",
+]
+UNSEEN += [
+    "می\u200c\u200cخواهم",
+    "\u200cمی",
+    "🏴\U000e0067\U000e007f",
+    "1\ufe0f",
+    "葛\U000e0100",
+    "\ufff9a",
+    "a👩\u200da",
+]
 
 
 @pytest.mark.parametrize("text", HARMLESS)
@@ -41,7 +86,10 @@ def test_marks_upon_marks_stay_in_their_line() -> None:
     assert shown(piled).count("\\u0301") > 990
 
 
-@pytest.mark.parametrize("text", ["👩" * 50_000 + "\u200d", "👩\u200d" * 50_000, "می\u200c" * 50_000, "1\ufe0f\u20e3" * 50_000 + "\ufe0f"])
+@pytest.mark.parametrize(
+    "text",
+    ["👩" * 50_000 + "\u200d", "👩\u200d" * 50_000, "می\u200c" * 50_000, "1\ufe0f\u20e3" * 50_000 + "\ufe0f"],
+)
 def test_a_long_text_is_judged_in_one_pass(text: str) -> None:
     assert not is_line(text)  # a pattern that matches a text in several ways would take for ever
     assert shown(text).endswith(("\\u200d", "\\u200c", "\\ufe0f"))
@@ -60,4 +108,7 @@ def test_what_is_shown_never_acts_on_a_terminal(text: str) -> None:
 
 
 def test_further_lines_of_a_message_are_indented() -> None:
-    assert shown_lines("one\r\nhint: run \x1b[2J\nroot/prod/7  succeeded") == "one\n  hint: run \\x1b[2J\n  root/prod/7  succeeded"
+    assert (
+        shown_lines("one\r\nhint: run \x1b[2J\nroot/prod/7  succeeded")
+        == "one\n  hint: run \\x1b[2J\n  root/prod/7  succeeded"
+    )

@@ -21,9 +21,15 @@ six==1.17.0
 def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
     assert without_credentials(LOCK) == PLAIN == without_credentials(PLAIN)
     known = credentials([LOCK])
-    assert known == {"http://127.0.0.1:18999": "owner:PA%20SS", "https://index.example": "TOKEN", "https://github.example": "TOKEN2"}
+    assert known == {
+        "http://127.0.0.1:18999": "owner:PA%20SS",
+        "https://index.example": "TOKEN",
+        "https://github.example": "TOKEN2",
+    }
     assert with_credentials(PLAIN, known) == LOCK == with_credentials(LOCK, known)
-    assert with_credentials("http://127.0.0.1:18998/simple", known) == "http://127.0.0.1:18998/simple", "another port is another server"
+    assert with_credentials("http://127.0.0.1:18998/simple", known) == "http://127.0.0.1:18998/simple", (
+        "another port is another server"
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +38,10 @@ def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
         ("git+ssh://git@github.com/o/r", "git+ssh://git@github.com/o/r"),
         ("ftp://me:secret@host/x", "ftp://me@host/x"),
         ("https://host/a@b", "https://host/a@b"),
-        ("failed to fetch `http://u:p@h/simple/x/`, http://u:p@h/y", "failed to fetch `http://h/simple/x/`, http://h/y"),
+        (
+            "failed to fetch `http://u:p@h/simple/x/`, http://u:p@h/y",
+            "failed to fetch `http://h/simple/x/`, http://h/y",
+        ),
         ("mail me@example.org", "mail me@example.org"),
     ],
 )
@@ -64,7 +73,9 @@ def test_only_credentials_go(text: str, told: str) -> None:
 def test_passwords_and_tokens_are_found_however_they_are_written(address: str) -> None:
     (found,) = secrets_in(f"six\n{address}\n")
     assert found[0] == 2 and "host" in found[1]
-    assert not any(secret in found[1] + without_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss"))
+    assert not any(
+        secret in found[1] + without_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss")
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,5 +99,6 @@ def test_names_of_secrets_and_plain_user_names_are_no_secrets(address: str) -> N
 
 @pytest.mark.parametrize("mark", ["?", "#", "\\"])
 def test_what_ends_the_host_of_an_address_is_in_no_user_name(mark: str) -> None:
-    """A program that puts user names into addresses would send another user's packages to be fetched from there."""
+    """A program that puts user names into addresses would send another user's packages to be fetched from
+    there."""
     assert credentials([f"https://evil.example{mark}x@pypi.example/simple"]) == {}

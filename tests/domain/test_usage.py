@@ -23,7 +23,9 @@ def test_usage_of_all_pieces_is_that_of_the_span(
     amounts = {GPU: 2500, CPU: 500, MEMORY: 7}
 
     def between(begin: datetime, end: datetime) -> list[Usage]:
-        found = usage_between(placed, ended, amounts, since=begin, until=end, user="a", queue="q", project="p")
+        found = usage_between(
+            placed, ended, amounts, since=begin, until=end, user="a", queue="q", project="p"
+        )
         return [] if found is None else [found]
 
     cut = [one for begin, end in pieces(since, until, period) for one in between(begin, end)]
@@ -31,11 +33,15 @@ def test_usage_of_all_pieces_is_that_of_the_span(
     for name, factor in (("held_s", 1.0), ("gpu_s", 2.5), ("cpu_s", 0.5), ("memory_byte_s", 7.0)):
         sums = [sum(getattr(one, name) for one in rows) for rows in (cut, whole)]
         assert sums[0] == pytest.approx(sums[1], abs=1e-3)
-        assert sums[1] == pytest.approx(factor * max(0.0, (min(ended, until) - max(placed, since)).total_seconds()), abs=1e-3)
+        assert sums[1] == pytest.approx(
+            factor * max(0.0, (min(ended, until) - max(placed, since)).total_seconds()), abs=1e-3
+        )
 
 
 @given(since=moments, until=moments, period=st.sampled_from(Period))
-def test_pieces_join_and_begin_with_days_weeks_or_months(since: datetime, until: datetime, period: Period) -> None:
+def test_pieces_join_and_begin_with_days_weeks_or_months(
+    since: datetime, until: datetime, period: Period
+) -> None:
     found = pieces(since, until, period)
     assert (not found) == (since >= until)
     if found:
@@ -48,7 +54,14 @@ def test_pieces_join_and_begin_with_days_weeks_or_months(since: datetime, until:
 
 
 def test_sum_usage_groups_by_what_is_asked_for_and_the_largest_comes_first() -> None:
-    rows = [Usage("ada", "q", "p", 1, 1, 1, 1, 1), Usage("bob", "q", "p", 2, 2, 5, 1, 1), Usage("ada", "r", "p", 1, 1, 1, 1, 1)]
-    assert sum_usage(rows, [UsageKey.USER]) == [Usage("bob", "", "", 2, 2, 5, 1, 1), Usage("ada", "", "", 2, 2, 2, 2, 2)]
+    rows = [
+        Usage("ada", "q", "p", 1, 1, 1, 1, 1),
+        Usage("bob", "q", "p", 2, 2, 5, 1, 1),
+        Usage("ada", "r", "p", 1, 1, 1, 1, 1),
+    ]
+    assert sum_usage(rows, [UsageKey.USER]) == [
+        Usage("bob", "", "", 2, 2, 5, 1, 1),
+        Usage("ada", "", "", 2, 2, 2, 2, 2),
+    ]
     assert sum_usage(rows, [UsageKey.QUEUE, UsageKey.PROJECT])[0] == Usage("", "q", "p", 3, 3, 6, 2, 2)
     assert sum_usage(rows, []) == [Usage("", "", "", 4, 4, 7, 3, 3)]

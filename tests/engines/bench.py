@@ -62,12 +62,23 @@ class LocalBench(EngineBench):
 
 @asynccontextmanager
 async def local_bench(
-    folder: Path, *, use_cgroups: bool = True, node: NodeSettings | None = None, pass_environment: tuple[str, ...] = ()
+    folder: Path,
+    *,
+    use_cgroups: bool = True,
+    node: NodeSettings | None = None,
+    pass_environment: tuple[str, ...] = (),
 ) -> AsyncIterator[LocalBench]:
     home = Home(folder / "home").create()
     with ReplicaSink() as sink:
         sink.serve_home(home)
-        bench = LocalBench(None, sink, lambda: sink.serve_home(home), home=home, use_cgroups=use_cgroups, pass_environment=pass_environment)  # type: ignore[arg-type]
+        bench = LocalBench(
+            None,
+            sink,
+            lambda: sink.serve_home(home),
+            home=home,
+            use_cgroups=use_cgroups,
+            pass_environment=pass_environment,
+        )  # type: ignore[arg-type]
         bench.engine = engine = bench.new_engine(node=node)
         try:
             yield bench

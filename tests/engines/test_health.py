@@ -21,7 +21,9 @@ def until(met: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_a_driver_that_stops_to_answer_closes_the_node_until_it_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_stops_to_answer_closes_the_node_until_it_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CHECK_EVERY_S", 0.01)
     answer, asked, may_say = "GPU 1 does not answer: lost", list[Sequence[int]](), threading.Event()
 
@@ -47,7 +49,9 @@ def test_declared_gpus_are_never_doubted(tmp_path: Path) -> None:
     assert node.trouble() == ""
 
 
-def test_a_launch_that_failed_is_tried_again_and_a_disk_is_looked_at_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_failed_is_tried_again_and_a_disk_is_looked_at_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "CHECK_EVERY_S", 0.0)
     low = ["only 1 MiB is free"]
     node = Health(Checks(home=lambda _: low[0]), tmp_path, tmp_path / "attempts", ())
@@ -65,7 +69,10 @@ def test_a_launch_that_failed_is_tried_again_and_a_disk_is_looked_at_each_time(t
 
 def test_what_never_answers_is_said_to_be_so(tmp_path: Path) -> None:
     forever = threading.Event()
-    assert answered(lambda: str(forever.wait()), within_s=0.01, otherwise="the driver does not answer") == "the driver does not answer within 0.01 s"
+    assert (
+        answered(lambda: str(forever.wait()), within_s=0.01, otherwise="the driver does not answer")
+        == "the driver does not answer within 0.01 s"
+    )
     forever.set()
     assert disk_trouble(tmp_path) == ""
     assert "does not answer" in disk_trouble(tmp_path / "gone")

@@ -44,20 +44,25 @@ def test_who_has_no_descriptors_left_does_not_say_that_nothing_runs(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_next_launch(tmp_path: Path) -> None:
+def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_next_launch(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         async with local_bench(tmp_path) as bench:
             await bench.launch("a.1", WAITS, WAITS)
             first = await bench.running("a.1", 0)
             kill(await bench.running("a.1", 1), bench.folder("a.1", 1))
-            for name in ("status.json", "lock"):  # what there is when engine and spawner die between two forks
+            # what there is when engine and spawner die between two forks
+            for name in ("status.json", "lock"):
                 (bench.folder("a.1", 1) / name).unlink()
             bench.engine = second = bench.new_engine()
             try:
                 assert status_of(await second.observe(), "a.1") is None
                 await second.launch(await bench.compose("a.1", WAITS, WAITS))
                 again = await bench.running("a.1", 1)
-                assert (await bench.running("a.1", 0)).pid == first.pid, "the one that lives is not started twice"
+                assert (await bench.running("a.1", 0)).pid == first.pid, (
+                    "the one that lives is not started twice"
+                )
                 assert again.pid != first.pid
                 seen = status_of(await second.observe(), "a.1")
                 assert seen is not None and [status.rank for status in seen.replicas] == [0, 1]

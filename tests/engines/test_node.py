@@ -23,8 +23,18 @@ def test_a_node_is_found_out() -> None:
 
 def test_what_is_declared_counts() -> None:
     gpus = (Gpu(0, "A100", 80 * 1024**3), Gpu(1, "A100", 80 * 1024**3))
-    node, real = find_node(NodeSettings(id="big", cpu_milli=64_000, memory_bytes=10**12, gpus=gpus, pool="a100", labels={"room": "2"}))
-    assert (node.id, node.cpu_milli, node.memory_bytes, node.gpus, node.pool) == ("big", 64_000, 10**12, gpus, "a100")
+    node, real = find_node(
+        NodeSettings(
+            id="big", cpu_milli=64_000, memory_bytes=10**12, gpus=gpus, pool="a100", labels={"room": "2"}
+        )
+    )
+    assert (node.id, node.cpu_milli, node.memory_bytes, node.gpus, node.pool) == (
+        "big",
+        64_000,
+        10**12,
+        gpus,
+        "a100",
+    )
     assert not real
     assert find_node(NodeSettings(gpus=()))[0].gpus == ()
 

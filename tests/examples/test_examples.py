@@ -28,7 +28,13 @@ class Yard:
 
     def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, *words], cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=300, check=False
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -71,7 +77,11 @@ def test_digits(yard: Yard, digits: Path) -> None:
 
 @pytest.mark.torch
 def test_digits_by_plain_python(yard: Yard, digits: Path) -> None:
-    out = yard.python("examples/mnist/main.py", HOPYARD_DATASETS=json.dumps({"mnist": str(digits)}), HOPYARD_PARAMS='{"epochs": 1}').stdout
+    out = yard.python(
+        "examples/mnist/main.py",
+        HOPYARD_DATASETS=json.dumps({"mnist": str(digits)}),
+        HOPYARD_PARAMS='{"epochs": 1}',
+    ).stdout
     assert "epoch 1/1" in out
 
 
@@ -80,7 +90,11 @@ def test_digits_together(yard: Yard, digits: Path) -> None:
     out = yard.hop("run", "examples/hop.yaml", "-p", "epochs=1")
     assert "rank 0 of 2" in out and "rank 1 of 2" in out
     run = yard.last()
-    assert run["phase"] == "succeeded" and run["summary"]["val_acc"] > 0.7 and run["spec"]["label"] == "digits-together"
+    assert (
+        run["phase"] == "succeeded"
+        and run["summary"]["val_acc"] > 0.7
+        and run["spec"]["label"] == "digits-together"
+    )
 
 
 def test_a_script_that_knows_nothing_of_hopyard(yard: Yard) -> None:

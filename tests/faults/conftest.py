@@ -12,7 +12,8 @@ from small_disk import small_disk
 
 from .world import World
 
-DISK_BYTES = 200 << 20  # a run wants 64 MiB free when it starts, and its output lies there twice until it is shipped
+# a run wants 64 MiB free when it starts, and its output lies there twice until it is shipped
+DISK_BYTES = 200 << 20
 
 
 @pytest.fixture

@@ -90,7 +90,11 @@ def journal(world: World, run: Any) -> list[dict[str, Any]]:
 
 def decisions(records: list[dict[str, Any]]) -> list[Any]:
     """What was asked, answered, told and decided, in order."""
-    return [record.get("answer") or (record["report"], record["verdict"]) for record in records if record["kind"] in ("asked", "told")]
+    return [
+        record.get("answer") or (record["report"], record["verdict"])
+        for record in records
+        if record["kind"] in ("asked", "told")
+    ]
 
 
 def start(world: World) -> Any:
@@ -114,7 +118,11 @@ def process_of(world: World, run: Any, what: str) -> int:
         if what == "parent":
             return [state["child_pid"]]
         try:
-            return [child.pid for child in psutil.Process(state["child_pid"]).children() if "hopyard.studies.run" in child.cmdline()]
+            return [
+                child.pid
+                for child in psutil.Process(state["child_pid"]).children()
+                if "hopyard.studies.run" in child.cmdline()
+            ]
         except psutil.Error:
             return []
 

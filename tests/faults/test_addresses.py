@@ -50,7 +50,12 @@ def test_a_wrong_token_and_none(calm: World) -> None:
     url = calm.client().url
     for token in ("hop_wrong", "nonsense", "hopr_x_1_2"):
         done = calm.hop("ps", HOPYARD_URL=url, HOPYARD_TOKEN=token)
-        assert done.code == 2 and done.talk.startswith("error: ") and "token" in done.talk and "hint: " in done.talk, done
+        assert (
+            done.code == 2
+            and done.talk.startswith("error: ")
+            and "token" in done.talk
+            and "hint: " in done.talk
+        ), done
     done = calm.hop("ps", HOPYARD_URL=url, HOPYARD_HOME=str(calm.root / "another"))
     assert done.code == 2 and "no token" in done.talk and "HOPYARD_TOKEN" in done.talk
     with pytest.raises(urllib.error.HTTPError) as answer:
@@ -81,7 +86,10 @@ def test_a_runs_token_touches_that_run_only(calm: World) -> None:
         client = Client(calm.client().url, spec["token"])
         assert client.get(f"/runs/{mine['id']}")["id"] == mine["id"]
         attempt = other["attempt"]["id"]
-        status = json.dumps({"status": {"rank": 0, "phase": "running"}, "segments": [], "final": False}).encode() + b"\n"
+        status = (
+            json.dumps({"status": {"rank": 0, "phase": "running"}, "segments": [], "final": False}).encode()
+            + b"\n"
+        )
 
         def sync() -> None:
             with client.open("POST", f"/attempts/{attempt}/replicas/0/sync", body=status) as response:
@@ -104,7 +112,18 @@ def test_a_runs_token_touches_that_run_only(calm: World) -> None:
         assert calm.reaches(name, "cancelled")["exit"]["kind"] == "stopped"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1, "url": 7}', '{"url": "http://127.0.0.1:1"}', '{"pid": "x", "url": "ftp://x"}', "\x00" * 100])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"pid": 1, "url": 7}',
+        '{"url": "http://127.0.0.1:1"}',
+        '{"pid": "x", "url": "ftp://x"}',
+        "\x00" * 100,
+    ],
+)
 def test_a_server_file_that_is_damaged(world: World, content: str) -> None:
     world.home.server_file.write_text(content)
     assert world.ok("ps", "--json").json == []
@@ -114,7 +133,11 @@ def test_a_server_file_that_is_damaged(world: World, content: str) -> None:
 def test_a_server_file_that_names_others(world: World) -> None:
     """The process lives and the port answers, but neither is a server of this home."""
     with somebody_else() as port:
-        world.home.server_file.write_text(json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "started_at": "", "version": ""}))
+        world.home.server_file.write_text(
+            json.dumps(
+                {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "started_at": "", "version": ""}
+            )
+        )
         assert world.ok("ps", "--json").json == []
         said = world.home.read_server()
         assert said is not None and said["pid"] != os.getpid()
@@ -124,7 +147,11 @@ def test_a_server_file_that_names_others(world: World) -> None:
 def test_a_port_that_somebody_took_while_the_server_was_dead(world: World) -> None:
     """Another port is found, and what runs follows the server there."""
     gate = world.root / "gate"
-    world.write("wait.py", f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n")
+    world.write(
+        "wait.py",
+        "import os, time\nprint('begun', flush=True)\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n",
+    )
     name = world.detach("wait.py")
     run = world.reaches(name, "running")
     world.says(run, "begun")
@@ -143,16 +170,29 @@ def test_a_port_that_was_asked_for_and_is_taken(world: World) -> None:
         world.home.settings_file.write_text(f"server: {{port: {port}}}\n")
         done = world.hop("ps")
         assert done.code == 1 and done.talk.splitlines()[-1].startswith("hint: ")
-        assert f"error: the server could not be started: port {port} cannot be used: Address already in use" in done.talk, done
+        assert (
+            f"error: the server could not be started: port {port} cannot be used: Address already in use"
+            in done.talk
+        ), done
     assert world.hop("ps", "--json").json == []
     assert world.client().url.endswith(f":{port}")
 
 
 def test_settings_that_are_broken(world: World) -> None:
-    for text, told in (("node: {cpus: many}\n", "node.cpus"), ("node: [\n", "line 2"), ("server: {prot: 1}\n", "prot"), ("node: {memory: -1}\n", "node.memory")):
+    for text, told in (
+        ("node: {cpus: many}\n", "node.cpus"),
+        ("node: [\n", "line 2"),
+        ("server: {prot: 1}\n", "prot"),
+        ("node: {memory: -1}\n", "node.memory"),
+    ):
         world.home.settings_file.write_text(text)
         done = world.hop("ps")
-        assert done.code == 1 and "error: the server could not be started: " in done.talk and told in done.talk and "hint: " in done.talk, done
+        assert (
+            done.code == 1
+            and "error: the server could not be started: " in done.talk
+            and told in done.talk
+            and "hint: " in done.talk
+        ), done
         assert "Traceback" not in done.talk
 
 
@@ -171,7 +211,12 @@ def test_a_home_that_cannot_be_used(world: World) -> None:
     mine = world.root / "mine"
     mine.mkdir(mode=0o500)
     done = world.hop("ps", plain=True, HOPYARD_HOME=str(mine))
-    assert done.code == 1 and done.talk.startswith("error: ") and "hint: " in done.talk and "Traceback" not in done.talk, done
+    assert (
+        done.code == 1
+        and done.talk.startswith("error: ")
+        and "hint: " in done.talk
+        and "Traceback" not in done.talk
+    ), done
     assert list(mine.iterdir()) == []
 
 

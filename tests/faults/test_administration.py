@@ -1,4 +1,5 @@
-"""Queues, reservations and cordons while the server is killed: there whole or not at all, and still there afterwards."""
+"""Queues, reservations and cordons while the server is killed: there whole or not at all, and still there
+afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from .world import World, chance, until
 
 NAMES = [f"q{i}" for i in range(40)]
 TREES = [
-    "default: q0\nqueues: {" + ", ".join(f"{name}: {{weight: {weight}, maximum: {{cpus: {weight}}}}}" for name in NAMES) + "}\n"
+    "default: q0\nqueues: {"
+    + ", ".join(f"{name}: {{weight: {weight}, maximum: {{cpus: {weight}}}}}" for name in NAMES)
+    + "}\n"
     for weight in (1, 2, 3)
 ]
 

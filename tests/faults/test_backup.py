@@ -1,4 +1,5 @@
-"""A home is copied while it works; what is restored is what it was, and starts nothing beside the original by itself."""
+"""A home is copied while it works; what is restored is what it was, and starts nothing beside the original by
+itself."""
 
 from __future__ import annotations
 
@@ -60,8 +61,12 @@ def copied(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
 
 
-def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself(world: World, other: World, tmp_path: Path) -> None:
-    world.write("says.py", "import hopyard as hop\nprint('done')\nhop.log(acc=0.5, step=1)\nhop.summary(acc=0.5)\n")
+def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself(
+    world: World, other: World, tmp_path: Path
+) -> None:
+    world.write(
+        "says.py", "import hopyard as hop\nprint('done')\nhop.log(acc=0.5, step=1)\nhop.summary(acc=0.5)\n"
+    )
     world.write("data/a.txt", "rows")
     world.ok("dataset", "push", "rows", "data")
     done = world.reaches(world.detach("-d", "rows", "says.py"), "succeeded")
@@ -76,15 +81,26 @@ def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself
     assert second["created_at"] >= first["created_at"] and second["files"] > 0
     again = copied(folder)
     packs = {name for name in before if name.startswith("blobs/packs/")} & again.keys()
-    assert packs and {name: before[name] for name in packs} == {name: again[name] for name in packs}, "blobs are copied once"
-    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in (folder, *folder.rglob("*"))), "nothing is readable by others"
+    assert packs and {name: before[name] for name in packs} == {name: again[name] for name in packs}, (
+        "blobs are copied once"
+    )
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in (folder, *folder.rglob("*"))), (
+        "nothing is readable by others"
+    )
 
     other.ok("restore", str(folder))
     restored = other.run(done["name"])
-    assert (restored["phase"], restored["summary"], other.log(restored)) == ("succeeded", {"acc": 0.5}, "done\n")
+    assert (restored["phase"], restored["summary"], other.log(restored)) == (
+        "succeeded",
+        {"acc": 0.5},
+        "done\n",
+    )
     other.ok("dataset", "pull", "rows", "pulled")
     assert (other.folder / "pulled" / "a.txt").read_text() == "rows"
-    queued = until(lambda: other.run(live["name"]) if other.run(live["name"])["phase"] == "queued" else None, "the run being queued")
+    queued = until(
+        lambda: other.run(live["name"]) if other.run(live["name"])["phase"] == "queued" else None,
+        "the run being queued",
+    )
     (node,) = other.get("/nodes")["nodes"]
     assert node["cordoned"] and "restored from the backup of" in node["cordon_reason"]
     assert "uncordon" in other.ok("why", live["name"]).out
@@ -99,7 +115,9 @@ def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself
     assert ended["attempt"]["resumed_from_step"] == step
 
 
-def test_backup_that_is_killed_leaves_the_one_before_whole(world: World, other: World, tmp_path: Path) -> None:
+def test_backup_that_is_killed_leaves_the_one_before_whole(
+    world: World, other: World, tmp_path: Path
+) -> None:
     world.write("data/a.bin", os.urandom(3_000_000))
     world.ok("dataset", "push", "blob", "data")
     folder = tmp_path / "backup"
@@ -121,7 +139,9 @@ def test_backup_that_is_killed_leaves_the_one_before_whole(world: World, other: 
     assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.new"))
 
 
-def test_backup_and_restore_refuse_what_would_lose_something(world: World, other: World, tmp_path: Path) -> None:
+def test_backup_and_restore_refuse_what_would_lose_something(
+    world: World, other: World, tmp_path: Path
+) -> None:
     world.ok("up")
     folder, foreign = tmp_path / "backup", tmp_path / "foreign"
     foreign.mkdir()
@@ -145,20 +165,28 @@ def test_backup_and_restore_refuse_what_would_lose_something(world: World, other
     assert "newer Hopyard" in other.hop("restore", str(folder)).talk
 
 
-def test_backup_of_another_home_is_replaced_only_on_demand(world: World, other: World, tmp_path: Path) -> None:
+def test_backup_of_another_home_is_replaced_only_on_demand(
+    world: World, other: World, tmp_path: Path
+) -> None:
     world.ok("up")
     folder = tmp_path / "backup"
     world.ok("backup", str(folder))
     kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     other.ok("up")
     refused = other.hop("backup", str(folder))
-    assert refused.code == 1 and f"holds the backup of the home {world.home.root}" in refused.talk and "--replace" in refused.talk
-    (folder / MARK).write_text(json.dumps({**json.loads((folder / MARK).read_text()), "home": str(other.home.root)}))
+    assert (
+        refused.code == 1
+        and f"holds the backup of the home {world.home.root}" in refused.talk
+        and "--replace" in refused.talk
+    )
+    (folder / MARK).write_text(
+        json.dumps({**json.loads((folder / MARK).read_text()), "home": str(other.home.root)})
+    )
     refused = other.hop("backup", str(folder))  # an empty home where one was that is not mounted
     assert refused.code == 1 and "one before this" in refused.talk
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK} == {
-        path: held for path, held in kept.items() if path.name != MARK
-    }
+    assert {
+        path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK
+    } == {path: held for path, held in kept.items() if path.name != MARK}
     other.ok("backup", "--replace", str(folder))
     other.ok("backup", str(folder))
 
@@ -181,7 +209,10 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
 
     def backed_up() -> list[str]:
         done = world.hop("backup", str(folder), "--json")
-        assert (done.code, done.json["missing"]) == (1, []) and "the copies in the backup stay" in done.talk, done
+        assert (done.code, done.json["missing"]) == (
+            1,
+            [],
+        ) and "the copies in the backup stay" in done.talk, done
         assert (folder / large).read_bytes() == good
         return list(done.json["restorable"])
 
@@ -190,16 +221,24 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
     assert not (home / large).exists()
     assert backed_up() == [str(large)]
     packs = list((home / "blobs" / "packs").iterdir())
-    damaged = next(pack for pack in packs if (data := (world.folder / "data" / "small.bin").read_bytes()) in pack.read_bytes())
+    damaged = next(
+        pack
+        for pack in packs
+        if (data := (world.folder / "data" / "small.bin").read_bytes()) in pack.read_bytes()
+    )
     damaged.write_bytes(damaged.read_bytes().replace(data, bytes(1000)))
     world.hop("doctor", "--verify")
     gone = home / "streams" / runs[0]["id"]
     shutil.rmtree(gone)
     restorable = backed_up()
-    assert {str(large), f"blobs/packs/{damaged.name}"} <= set(restorable) and any(path.startswith(f"streams/{gone.name}/") for path in restorable)
+    assert {str(large), f"blobs/packs/{damaged.name}"} <= set(restorable) and any(
+        path.startswith(f"streams/{gone.name}/") for path in restorable
+    )
     other.ok("restore", str(folder))
     other.ok("dataset", "pull", "blob", "pulled")
-    assert (other.folder / "pulled" / "large.bin").read_bytes() == good and (other.folder / "pulled" / "small.bin").read_bytes() == data
+    assert (other.folder / "pulled" / "large.bin").read_bytes() == good and (
+        other.folder / "pulled" / "small.bin"
+    ).read_bytes() == data
     assert other.log(other.run(runs[0]["name"])) == "hello\n"
 
     for path in restorable:  # as the hint says
@@ -213,7 +252,11 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
     world.ok("up")
     before = copied(folder)
     refused = world.hop("backup", str(folder))
-    assert refused.code == 1 and "has lost most of the blobs or streams" in refused.talk and copied(folder) == before
+    assert (
+        refused.code == 1
+        and "has lost most of the blobs or streams" in refused.talk
+        and copied(folder) == before
+    )
     world.ok("down")
     for database in home.glob("hopyard.db*"):
         database.unlink()
@@ -263,13 +306,16 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         second.ok("restore", str(folder), "--database", postgres.url_of("copy"))
         assert second.log(second.run(run["name"])) == "kept\n"
         third = Home(tmp_path / "third")
-        for keeps, wrong in ((False, "copy"), (True, "empty")):  # the database of a pair is restored once, with one of them
+        # the database of a pair is restored once, with one of them
+        for keeps, wrong in ((False, "copy"), (True, "empty")):
             with pytest.raises(Conflict) as refused:
                 restore_backup(folder, third, database=postgres.url_of(wrong), keep_database=keeps)
             assert not third.root.exists()
             assert keeps or "--keep-database" in refused.value.hints[0]
         restore_backup(folder, third, database=postgres.url_of("copy"), keep_database=True)
-        assert (third.streams / run["id"]).is_dir() and postgres.url_of("copy") in third.settings_file.read_text()
+        assert (third.streams / run["id"]).is_dir() and postgres.url_of(
+            "copy"
+        ) in third.settings_file.read_text()
         second.ok("rm", "-y", run["name"])
         assert first.run(run["name"])["phase"] == "succeeded", "they share no database"
     finally:
@@ -302,11 +348,20 @@ def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None
     for _ in range(2):
         create_backup(home, folder)
         assert sorted(copied(folder)) == sorted(
-            [MARK, "hopyard.db", *(f"kept/run/run.1-0/work/{name}" for name in ("model.part/weights", "best.part", ".cache/.hidden", "tool"))]
+            [
+                MARK,
+                "hopyard.db",
+                *(
+                    f"kept/run/run.1-0/work/{name}"
+                    for name in ("model.part/weights", "best.part", ".cache/.hidden", "tool")
+                ),
+            ]
         )
     restore_backup(folder, restored)
     found = restored.kept_of("run") / "run.1-0" / "work"
-    assert all((found / name).read_text() == name for name in ("model.part/weights", "best.part", ".cache/.hidden"))
+    assert all(
+        (found / name).read_text() == name for name in ("model.part/weights", "best.part", ".cache/.hidden")
+    )
     assert stat.S_IMODE((found / "tool").stat().st_mode) == 0o700
 
 

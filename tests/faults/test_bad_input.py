@@ -21,7 +21,8 @@ HELLO = "print('hello')\n"
 
 
 def is_refused(calm: World, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
-    """An error that says all of `told`, a hint (unless the error itself says what is allowed), no trace, and no run."""
+    """An error that says all of `told`, a hint (unless the error itself says what is allowed), no trace, and
+    no run."""
     before = calm.get("/status")["runs"]
     done = calm.hop(*words)
     assert (done.code, done.out) == (2, ""), done
@@ -80,7 +81,8 @@ def test_an_option_that_makes_no_sense(calm: World, option: str, value: str, tol
 
 
 def test_numbers_that_are_none_stay_out_of_json(calm: World) -> None:
-    """`-p lr=nan` is either refused or a text: JSON has no such number, and the script must get what was typed."""
+    """`-p lr=nan` is either refused or a text: JSON has no such number, and the script must get what was
+    typed."""
     calm.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
     for value in ("nan", "inf", "-inf", "1e999"):
         done = calm.hop("run", "-p", f"lr={value}", "show.py")
@@ -142,7 +144,10 @@ def test_a_name_that_is_none(calm: World, words: tuple[str, ...], told: tuple[st
         ("roles: [{command: 'unclosed \"quote'}]\n", ("hop.yaml", "roles.0.command")),
         ("roles: [{command: ls, replicas: many}]\n", ("hop.yaml", "roles.0.replicas", "many", "2-8")),
         ("roles: [{command: ls, replicas: 0}]\n", ("hop.yaml", "roles.0.replicas", "`0`", " from 1 to 4096")),
-        ("roles: [{command: ls, resources: {memory: lots}}]\n", ("hop.yaml", "roles.0.resources.memory", "lots", "8G")),
+        (
+            "roles: [{command: ls, resources: {memory: lots}}]\n",
+            ("hop.yaml", "roles.0.resources.memory", "lots", "8G"),
+        ),
         ("roles: [{command: ls, resources: {cpus: -2}}]\n", ("hop.yaml", "roles.0.resources.cpus", "-2")),
         ("roles: [{command: ls, resources: {gpu: 1}}]\n", ("hop.yaml", "roles.0.resources", "gpu", "gpus")),
         ("roles: [{command: ls}]\ntime: never\n", ("hop.yaml", "time", "never")),
@@ -214,7 +219,9 @@ def test_code_that_changes_while_it_is_packed(calm: World) -> None:
         if one.code == 0:
             assert one.out == "ok\n"
         else:
-            assert one.code == 2 and "`log.txt` changed while it was packed" in one.talk and "hint: " in one.talk, one
+            assert (
+                one.code == 2 and "`log.txt` changed while it was packed" in one.talk and "hint: " in one.talk
+            ), one
     assert calm.hop("run", "main.py", cwd=folder).out == "ok\n"
 
 
@@ -222,12 +229,22 @@ def test_two_pushes_at_once_of_different_trees(calm: World) -> None:
     for side in "ab":
         for n in range(40):
             calm.write(f"{side}/{n}", f"{side}{n}" * 2000)
-    children = [subprocess.Popen([HOP, "dataset", "push", "both", side, "--json"], cwd=calm.folder, env=calm.environment, stdout=subprocess.PIPE) for side in "ab"]
+    children = [
+        subprocess.Popen(
+            [HOP, "dataset", "push", "both", side, "--json"],
+            cwd=calm.folder,
+            env=calm.environment,
+            stdout=subprocess.PIPE,
+        )
+        for side in "ab"
+    ]
     numbers = [json.loads(child.communicate(timeout=120)[0])["version"]["number"] for child in children]
     assert sorted(numbers) == [1, 2]
     for side, number in zip("ab", numbers, strict=True):
         calm.ok("dataset", "pull", f"both:{number}", f"back-{side}")
-        assert {p.name: p.read_text() for p in (calm.folder / f"back-{side}").iterdir()} == {str(n): f"{side}{n}" * 2000 for n in range(40)}
+        assert {p.name: p.read_text() for p in (calm.folder / f"back-{side}").iterdir()} == {
+            str(n): f"{side}{n}" * 2000 for n in range(40)
+        }
 
 
 def test_a_blob_that_is_not_what_its_name_says_is_not_taken(calm: World) -> None:
@@ -275,7 +292,10 @@ def test_a_dataset_that_was_damaged_on_the_server_is_mended_by_the_next_push(cal
     rows = calm.root / "rows"  # outside the code, which would bring the blob back as well
     rows.mkdir()
     (rows / "a.csv").write_bytes(mark)
-    calm.write("read.py", "import hopyard as hop\nprint((hop.dataset_path('broken') / 'a.csv').read_text(), end='')\n")
+    calm.write(
+        "read.py",
+        "import hopyard as hop\nprint((hop.dataset_path('broken') / 'a.csv').read_text(), end='')\n",
+    )
     calm.ok("dataset", "push", "broken", str(rows))
     assert damage(calm.home.root, mark) == 1
     pulled = calm.hop("dataset", "pull", "broken", "out")
@@ -307,7 +327,9 @@ def test_paths_in_addresses_lead_nowhere(calm: World) -> None:
             lambda part=part: client.post(f"/datasets/{part}/versions", {"manifest": "0" * 64}),  # type: ignore[misc]
             lambda part=part: client.put_blob(part, b"x"),  # type: ignore[misc]
             lambda part=part: client.post(f"/blobs/{part}/verify"),  # type: ignore[misc]
-            lambda part=part: client.post(f"/attempts/{part}/replicas/0/sync", {"status": {"rank": 0, "phase": "running"}}),  # type: ignore[misc]
+            lambda part=part: client.post(
+                f"/attempts/{part}/replicas/0/sync", {"status": {"rank": 0, "phase": "running"}}
+            ),  # type: ignore[misc]
             lambda part=part: client.delete(f"/runs/{part}", force=1),  # type: ignore[misc]
         ]
     for ask in asks:
@@ -322,10 +344,16 @@ def test_a_manifest_that_leads_out_is_refused(calm: World) -> None:
     client = calm.client()
     client.put_blob(str(blake3(b"x").hexdigest()), b"x")
     for path in ("../x", "/etc/x", "a/../x", "a//x", "."):
-        body = Manifest(files=(FileEntry("NAME", 1, (Digest(blake3(b"x").hexdigest()),)),)).encode().replace(b"NAME", path.encode())
+        body = (
+            Manifest(files=(FileEntry("NAME", 1, (Digest(blake3(b"x").hexdigest()),)),))
+            .encode()
+            .replace(b"NAME", path.encode())
+        )
         digest = str(blake3(body).hexdigest())
         client.put_blob(digest, body)
-        error = refused(lambda digest=digest: client.post("/datasets/evil/versions", {"manifest": digest, "message": ""}))  # type: ignore[misc]
+        error = refused(
+            lambda digest=digest: client.post("/datasets/evil/versions", {"manifest": digest, "message": ""})
+        )  # type: ignore[misc]
         assert error.code in ("damaged", "bad_spec"), error.message
         assert path in error.message
     assert "evil" not in [one["name"] for one in client.get("/datasets")["datasets"]]

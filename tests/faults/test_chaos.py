@@ -1,4 +1,5 @@
-"""Anything is killed, frozen or starved at random for a while: afterwards every run has ended, with each line, metric and checkpoint once."""
+"""Anything is killed, frozen or starved at random for a while: afterwards every run has ended, with each
+line, metric and checkpoint once."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from tests.exploring import seeded, seeds
 from .test_node_trouble import without_descriptors
 from .world import World, chance, is_gone, kill, submit, until
 
-# Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled is seen. Ranks are in step, as
-# all-reduce keeps them: what rank 0 saved holds for all.
+# Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled
+# is seen. Ranks are in step, as all-reduce keeps them: what rank 0 saved holds for all.
 TRAINS = """
 import os, time
 import hopyard as hop
@@ -34,7 +35,8 @@ for step in hop.loop(range(p.steps), every=5):
     time.sleep(0.03)
     here = f"{p.gate}.{os.environ['HOPYARD_ATTEMPT']}.{step}."
     open(here + rank, "w").close()
-    while not all(os.path.exists(here + str(other)) for other in range(int(os.environ.get("WORLD_SIZE", "1")))): time.sleep(0.01)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    while not all(os.path.exists(here + str(other)) for other in range(world)): time.sleep(0.01)
     state["sum"] += step
     hop.log({f"sum{rank}": state["sum"]}, step=step)
     print("step", step, state["sum"], len(rows), flush=True)
@@ -91,7 +93,9 @@ def disturb(world: World, moment: random.Random) -> str:
     """One event; what it was."""
     there = roles(world)
     what = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
-    kind = moment.choice(["server", "spawner", "replica", "script"] if what == "freeze" else ["server", "spawner", "replica"])
+    kind = moment.choice(
+        ["server", "spawner", "replica", "script"] if what == "freeze" else ["server", "spawner", "replica"]
+    )
     if what == "power":
         world.kill_everything()
         return "everything killed"
@@ -108,7 +112,10 @@ def disturb(world: World, moment: random.Random) -> str:
         time.sleep(moment.random() * 2)
         signals(victim, signal.SIGCONT)
     else:
-        with suppress(OSError, psutil.Error, ProcessLookupError), without_descriptors(victim.pid, spare=moment.randrange(3)):
+        with (
+            suppress(OSError, psutil.Error, ProcessLookupError),
+            without_descriptors(victim.pid, spare=moment.randrange(3)),
+        ):
             time.sleep(moment.random())
     return f"{what} {kind}"
 
@@ -117,7 +124,10 @@ def check_run(world: World, run: Any, ranks: int) -> None:
     sums = [sum(range(step + 1)) for step in range(STEPS)]
     for rank in range(ranks):
         lines = world.log(run, rank=rank).splitlines()
-        assert lines == [f"step {step} {sums[step]} {len(ROWS)}" for step in range(STEPS)], (run["name"], rank)
+        assert lines == [f"step {step} {sums[step]} {len(ROWS)}" for step in range(STEPS)], (
+            run["name"],
+            rank,
+        )
         assert world.series(run, f"sum{rank}") == (list(range(STEPS)), sums), (run["name"], rank)
     assert run["summary"] == {"total": sums[-1]}
     kept = [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
@@ -125,7 +135,9 @@ def check_run(world: World, run: Any, ranks: int) -> None:
     attempts = world.get(f"/runs/{run['id']}/attempts")["attempts"]
     assert [one["number"] for one in attempts] == list(range(1, len(attempts) + 1))
     *before, last = attempts
-    assert last["phase"] == "succeeded" and all(one["phase"] in ("lost", "failed", "stopped") for one in before), attempts
+    assert last["phase"] == "succeeded" and all(
+        one["phase"] in ("lost", "failed", "stopped") for one in before
+    ), attempts
     resumed = [one["resumed_from_step"] or 0 for one in attempts]
     assert resumed == sorted(resumed), "no attempt begins before what the one before it began with"
     assert run["unstored"] == [] and run["artifact"]
@@ -140,9 +152,18 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     world.ok("dataset", "push", "rows", "data")
     gate = world.root / "gate"
     first = world.run(world.detach("-d", "rows", "-p", f"gate={gate}", "train.py"))
-    spec = {"code": first["spec"]["code"], "datasets": [{"name": "rows"}], "params": {"gate": str(gate)}, "max_attempts": 1000}
+    spec = {
+        "code": first["spec"]["code"],
+        "datasets": [{"name": "rows"}],
+        "params": {"gate": str(gate)},
+        "max_attempts": 1000,
+    }
     trains = ["python", "-u", "train.py"]
-    runs = [(submit(world, trains, **spec), 1), (submit(world, trains, replicas=2, **spec), 2), (submit(world, trains, replicas=2, **spec), 2)]
+    runs = [
+        (submit(world, trains, **spec), 1),
+        (submit(world, trains, replicas=2, **spec), 2),
+        (submit(world, trains, replicas=2, **spec), 2),
+    ]
     stopped = submit(world, ["python", "-c", "import time; time.sleep(600)"], max_attempts=1000)
     world.ok("stop", first["name"])
     for at in range(EVENTS):
@@ -158,18 +179,24 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     for run, ranks in runs:
         check_run(world, world.reaches(run["name"], "succeeded"), ranks)
     until(lambda: not list(world.home.attempts.iterdir()), "the removal of the attempts' folders")
-    until(lambda: all(node["used"]["cpu_milli"] == 0 for node in world.get("/nodes")["nodes"]), "all being free")
+    until(
+        lambda: all(node["used"]["cpu_milli"] == 0 for node in world.get("/nodes")["nodes"]), "all being free"
+    )
     left = roles(world)
     assert not left["replica"] and not left["script"], left
     kept = world.home.kept
-    for left_behind in kept.iterdir() if kept.exists() else ():  # of the run that was stopped: others wait until all is stored
-        assert left_behind.name == first["id"] and world.run(first["name"])["unstored"], "a run names what it left behind"
+    # of the run that was stopped: others wait until all is stored
+    for left_behind in kept.iterdir() if kept.exists() else ():
+        assert left_behind.name == first["id"] and world.run(first["name"])["unstored"], (
+            "a run names what it left behind"
+        )
     assert all(is_gone(pid) for pid in _scripts(world))
     check_copy(world, runs, stopped)
 
 
 def check_copy(world: World, runs: list[tuple[Any, int]], stopped: Any) -> None:
-    """A home that is restored from the middle of it, while the original lives, holds back; then it comes to the same end."""
+    """A home that is restored from the middle of it, while the original lives, holds back; then it comes to
+    the same end."""
     root = world.root / "other"
     root.mkdir()
     other = World(root, settings="")

@@ -1,4 +1,5 @@
-"""A home on a disk that is full: clear errors, scripts that go on, a server that lives and works again once there is space."""
+"""A home on a disk that is full: clear errors, scripts that go on, a server that lives and works again once
+there is space."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ print("end", flush=True)
 """
 
 
-# What the server has to write of the run before may come while the disk is full, and frees some of its reserve.
+# What the server has to write of the run before may come while the disk is full, and frees some of its
+# reserve.
 MORE_THAN_RESERVED = (SLICES + 4) * SLICE_BYTES
 
 
@@ -116,11 +118,19 @@ def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(small: Worl
     name = small.detach("train.py", "--", str(full), str(free), str(done))
     run = small.reaches(name, "running")
     small.says(run, "begun")
-    until(lambda: len(small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]) == 3, "the first checkpoints")
-    until(lambda: len(list((small.replica(run) / "checkpoints").iterdir())) == 1, "the removal of the older ones")  # which makes room
+    until(
+        lambda: len(small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]) == 3, "the first checkpoints"
+    )
+    # which makes room
+    until(
+        lambda: len(list((small.replica(run) / "checkpoints").iterdir())) == 1,
+        "the removal of the older ones",
+    )
     with filled(disk):
         full.touch()
-        until(lambda: done.exists() or small.run(name)["phase"] != "running", "the script's work on a full disk")
+        until(
+            lambda: done.exists() or small.run(name)["phase"] != "running", "the script's work on a full disk"
+        )
         assert small.run(name)["phase"] == "running"
         small.ok("ps")
     free.touch()
@@ -139,8 +149,13 @@ def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(small: Worl
     small.ok("pull", name, "pulled", "--checkpoint")
 
 
-def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_removed(small: World, disk: Path) -> None:
-    small.write("prints.py", "import sys\nfor n in range(90): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n")
+def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_removed(
+    small: World, disk: Path
+) -> None:
+    small.write(
+        "prints.py",
+        "import sys\nfor n in range(90): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n",
+    )
     small.ok("up")
     pid = small.server_pid()
     with filled(disk, free_bytes=80 << 20):
@@ -164,10 +179,15 @@ def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_remov
 
 
 FLOODS = "import sys\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n"
-WAITS = "import os, sys, time\nprint('begun', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+WAITS = (
+    "import os, sys, time\nprint('begun', flush=True)\n"
+    "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+)
 
 
-def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_made_again(small: World, disk: Path) -> None:
+def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_made_again(
+    small: World, disk: Path
+) -> None:
     reserve = small.home.root / ".reserve"
     small.write("floods.py", FLOODS)
     small.ok("up")
@@ -176,16 +196,22 @@ def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_mad
     until(lambda: os.statvfs(disk).f_bavail < 300, "a full disk")
     small.ok("stop", name)
     ended = small.reaches(name, "failed", "cancelled")
-    # Which of the three comes first is open: the script may end in the moment in which the server has made room for the stop.
+    # Which of the three comes first is open: the script may end in the moment in which the server has made
+    # room for the stop.
     told = ("no space left on the disk of ", "the server's disk is full")
     assert ended["phase"] == "cancelled" or any(words in ended["exit"]["reason"] for words in told)
-    until(lambda: not (small.home.attempts / ended["attempt"]["id"]).exists(), "the removal of the attempt's folder")
+    until(
+        lambda: not (small.home.attempts / ended["attempt"]["id"]).exists(),
+        "the removal of the attempt's folder",
+    )
     small.ok("rm", "-y", name)
     assert not (small.home.streams / ended["id"]).exists()
     until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve being made again")
 
 
-def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stops_all(small: World, disk: Path) -> None:
+def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stops_all(
+    small: World, disk: Path
+) -> None:
     small.write("main.py", "print('hello')\n")
     small.write("waits.py", WAITS)
     names = [small.run(small.detach("main.py"))["name"] for _ in range(3)]
@@ -214,10 +240,14 @@ def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stop
     (disk / "more").unlink()
     assert small.reaches(live["name"], "cancelled")["attempt"]["number"] == 1
     assert small.log(small.run(names[2])) == "hello\n"
-    assert sorted(folder.name for folder in small.home.streams.iterdir()) == sorted(small.run(ref)["id"] for ref in (names[2], live["name"]))
+    assert sorted(folder.name for folder in small.home.streams.iterdir()) == sorted(
+        small.run(ref)["id"] for ref in (names[2], live["name"])
+    )
 
 
-def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with_its_file(small: World, disk: Path) -> None:
+def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with_its_file(
+    small: World, disk: Path
+) -> None:
     small.ok("up")
     before = small.home.read_token()
     with filled(disk):
@@ -230,7 +260,9 @@ def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with
     small.ok("token", "rotate-key")
 
 
-def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(small: World, disk: Path) -> None:
+def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(
+    small: World, disk: Path
+) -> None:
     small.write("main.py", "print('hello')\n")
     name = small.run(small.detach("main.py"))["name"]
     run = small.reaches(name, "succeeded")
@@ -246,7 +278,9 @@ def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(sma
     assert (name in {one["name"] for one in small.ok("ps", "--all", "--json").json}) == there
 
 
-def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_replica_dies(small: World, disk: Path) -> None:
+def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_replica_dies(
+    small: World, disk: Path
+) -> None:
     let_go, begun = small.root / "let_go", small.root / "begun"
     small.write("waits.py", f"open({str(begun)!r}, 'a').write('x')\n{WAITS}")
     name = small.detach("waits.py", "--", str(let_go))
@@ -265,7 +299,11 @@ def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_rep
 def test_a_run_that_prints_without_end_does_not_fill_the_disk(small: World, disk: Path) -> None:
     settings = small.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 8M}\n")
-    small.write("floods.py", "import sys, time\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10)); time.sleep(0.005)\nprint('end')\n")
+    small.write(
+        "floods.py",
+        "import sys, time\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10)); "
+        "time.sleep(0.005)\nprint('end')\n",
+    )
     done = small.ok("run", "floods.py")
     assert done.out.endswith("end\n")
     assert "bytes of stdout of replica 0 are left out" in done.talk

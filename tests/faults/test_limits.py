@@ -1,4 +1,5 @@
-"""Limits end the run that is over them, in words, and nobody else: memory, time, a stop that is not listened to."""
+"""Limits end the run that is over them, in words, and nobody else: memory, time, a stop that is not listened
+to."""
 
 from __future__ import annotations
 
@@ -6,11 +7,17 @@ from pathlib import Path
 
 from .world import World, is_gone, until
 
-HOGS = "import time\nprint('begun', flush=True)\nkept = []\nwhile True:\n    kept.append(bytearray(b'x' * (8 << 20)))\n    time.sleep(0.01)\n"
+HOGS = (
+    "import time\nprint('begun', flush=True)\nkept = []\nwhile True:\n"
+    "    kept.append(bytearray(b'x' * (8 << 20)))\n    time.sleep(0.01)\n"
+)
 
 
 def waits(gate: Path) -> str:
-    return f"import os, time\nballast = bytearray(b'x' * (20 << 20))\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n"
+    return (
+        "import os, time\nballast = bytearray(b'x' * (20 << 20))\nprint('begun', flush=True)\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n"
+    )
 
 
 def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(world: World) -> None:
@@ -24,7 +31,11 @@ def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(world: World) -> 
     assert (done.code, done.out) == (137, "begun\n"), done
     assert "of its 150 MiB memory" in done.talk.splitlines()[-1], done.talk
     ended = world.run("last")
-    assert (ended["phase"], ended["exit"]["kind"], ended["attempt"]["number"]) == ("failed", "out-of-memory", 1)
+    assert (ended["phase"], ended["exit"]["kind"], ended["attempt"]["number"]) == (
+        "failed",
+        "out-of-memory",
+        1,
+    )
     assert world.run(neighbour)["phase"] == "running"
     gate.touch()
     assert world.reaches(neighbour, "succeeded")["attempt"]["number"] == 1
@@ -32,7 +43,14 @@ def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(world: World) -> 
 
 
 def test_a_run_over_its_memory_is_ended_while_the_server_is_dead(world: World) -> None:
-    world.write("hogs.py", "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('/proc/self/none') and not os.path.exists(GATE): time.sleep(0.01)\n".replace("GATE", repr(str(world.root / "gate"))) + HOGS)
+    world.write(
+        "hogs.py",
+        (
+            "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('/proc/self/none') and "
+            "not os.path.exists(GATE): time.sleep(0.01)\n"
+        ).replace("GATE", repr(str(world.root / "gate")))
+        + HOGS,
+    )
     name = world.detach("--memory", "150M", "hogs.py")
     run = world.reaches(name, "running")
     world.says(run, "begun")
@@ -62,7 +80,8 @@ def test_a_script_that_ignores_sigterm_is_killed_with_its_children(world: World)
     world.write(
         "deaf.py",
         "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "if len(sys.argv) == 1:\n    child = subprocess.Popen([sys.executable, __file__, 'child'], start_new_session=True)\n    print('begun', child.pid, flush=True)\n"
+        "if len(sys.argv) == 1:\n    child = subprocess.Popen([sys.executable, __file__, 'child'], "
+        "start_new_session=True)\n    print('begun', child.pid, flush=True)\n"
         "time.sleep(600)\n",
     )
     name = world.detach("deaf.py")

@@ -1,4 +1,5 @@
-"""Runs that today's rules would refuse, or whose records and folders were damaged: they are listed, stopped and removed."""
+"""Runs that today's rules would refuse, or whose records and folders were damaged: they are listed, stopped
+and removed."""
 
 from __future__ import annotations
 
@@ -53,11 +54,16 @@ def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(world: Wo
         world.ok("info", run["name"])
         world.ok("rm", "-y", run["name"])
     assert [run["id"] for run in world.ok("ps", "--all", "--json").json] == [full["id"]]
-    until(lambda: not [one for one in world.home.attempts.iterdir() if one.name[0] != "."], "the removal of their folders")
+    until(
+        lambda: not [one for one in world.home.attempts.iterdir() if one.name[0] != "."],
+        "the removal of their folders",
+    )
     assert not [process for process in world.processes() if "waits.py" in " ".join(process.cmdline())]
 
 
-def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_others_go_on(world: World) -> None:
+def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_others_go_on(
+    world: World,
+) -> None:
     world.write("waits.py", WAITS)
     world.write("says.py", "print('hello')\n")
     live = [world.run(world.detach("--cpus", "0.5", "waits.py")) for _ in ODD_SPECS]
@@ -69,7 +75,9 @@ def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_
     with sqlite3.connect(world.home.database) as database:
         for run, spec in zip(live, ODD_SPECS, strict=True):
             database.execute("UPDATE run_contents SET spec = ? WHERE run = ?", (spec, run["id"]))
-        database.execute("UPDATE run_contents SET spec = '{}' WHERE run IN (?, ?)", (waiting["id"], over["id"]))
+        database.execute(
+            "UPDATE run_contents SET spec = '{}' WHERE run IN (?, ?)", (waiting["id"], over["id"])
+        )
         database.execute("UPDATE runs SET gang = 'none' WHERE id IN (?, ?)", (waiting["id"], live[0]["id"]))
     database.close()
     ids = [run["id"] for run in (*live, waiting, over)]
@@ -113,7 +121,9 @@ def replace_by_folders(folder: Path) -> None:
 
 def holder(folder: Path) -> int:
     """The replica program."""
-    return next(int(p.pid) for p in psutil.process_iter() if any(f.path == str(folder / "lock") for f in _files(p)))
+    return next(
+        int(p.pid) for p in psutil.process_iter() if any(f.path == str(folder / "lock") for f in _files(p))
+    )
 
 
 def _files(process: psutil.Process) -> list[psutil._common.popenfile]:
@@ -124,7 +134,9 @@ def _files(process: psutil.Process) -> list[psutil._common.popenfile]:
 
 
 @pytest.mark.parametrize("damage", [remove_all, remove_status, damage_all, freeze, replace_by_folders])
-def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_processes(world: World, damage: Callable[[Path], None]) -> None:
+def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_processes(
+    world: World, damage: Callable[[Path], None]
+) -> None:
     world.write("waits.py", WAITS)
     run = world.run(world.detach("waits.py"))
     world.says(run, "begun")
@@ -149,9 +161,14 @@ def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(world: 
     world.write("hop.yaml", "max_output: 8M\nroles: [{command: [python, floods.py]}]\n")
     large = world.reaches(world.detach("hop.yaml"), "succeeded")
     sizes = [round(len(world.log(run)) / 2**20, 1) for run in (small, forked, large)]
-    assert sizes == [1.2, 1.2, 5.0], "what it asks for or the server allows, and a quarter of it from the end, less what is no whole line"
+    assert sizes == [1.2, 1.2, 5.0], (
+        "what it asks for or the server allows, and a quarter of it from the end, less what is no whole line"
+    )
     assert "1M of each of stdout and stderr" in world.ok("info", small["name"]).out
-    other = world.reaches(world.ok("fork", small["name"], "--max-output", "2M", "--project", "other", "--detach").out.strip(), "succeeded")
+    other = world.reaches(
+        world.ok("fork", small["name"], "--max-output", "2M", "--project", "other", "--detach").out.strip(),
+        "succeeded",
+    )
     assert (round(len(world.log(other)) / 2**20, 1), other["name"].split("/")[1]) == (2.5, "other")
     refused = world.hop("run", "--max-output", "10K", "floods.py")
     assert (refused.code, "--max-output: `10K` is too little" in refused.talk) == (2, True), refused
@@ -172,13 +189,23 @@ def test_a_run_that_logs_in_a_tight_loop_is_bounded_and_keeps_its_last_values(wo
     world.write("logs.py", LOGS_WITHOUT_END)
     run = world.reaches(world.detach("--max-metrics", "1M", "logs.py"), "succeeded")
     kept = {path.name: path.stat().st_size for path in world.home.streams.glob(f"{run['id']}/*/0/*")}
-    assert {name: kept[name] < 1.3 * 2**20 for name in ("metrics", "events")} == {"metrics": True, "events": True}, kept
+    assert {name: kept[name] < 1.3 * 2**20 for name in ("metrics", "events")} == {
+        "metrics": True,
+        "events": True,
+    }, kept
     shown = world.ok("ps", "-a", "--json").json[0]
-    assert (shown["latest"]["loss"][0], shown["latest"]["late"], shown["summary"]["acc"]) == (299_999, [11_999, 11_999.0], 11_999)
+    assert (shown["latest"]["loss"][0], shown["latest"]["late"], shown["summary"]["acc"]) == (
+        299_999,
+        [11_999, 11_999.0],
+        11_999,
+    )
     curve = world.ok("plot", run["name"], "loss", "--json").json[run["name"]]["loss"]
     assert (curve["steps"][-1], curve["count"] > 31_000) == (299_999, True)
     # Where the newest values find no place, the run ends all the same, and is bounded.
-    world.write("blocks.py", "import os\nopen(os.environ['HOPYARD_REPLICA_DIR'] + '/reports', 'w').close()\n" + LOGS_WITHOUT_END)
+    world.write(
+        "blocks.py",
+        "import os\nopen(os.environ['HOPYARD_REPLICA_DIR'] + '/reports', 'w').close()\n" + LOGS_WITHOUT_END,
+    )
     blocked = world.reaches(world.detach("--max-metrics", "1M", "blocks.py"), "succeeded")
     sizes = [path.stat().st_size for path in world.home.streams.glob(f"{blocked['id']}/*/0/metrics")]
     assert sizes and max(sizes) <= 2**20

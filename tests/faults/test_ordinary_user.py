@@ -1,4 +1,5 @@
-"""The platform as a user other than root has it: with user namespaces for runs, and on a kernel that allows none."""
+"""The platform as a user other than root has it: with user namespaces for runs, and on a kernel that allows
+none."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from hopyard.datasets.cache import remove_tree
 from .world import DEADLINE_S, HOP
 
 _UID = 40404
-# Becomes the user, and starts the program there. Interpreters below a folder that others cannot enter are mounted into an empty one.
+# Becomes the user, and starts the program there. Interpreters below a folder that others cannot enter are
+# mounted into an empty one.
 _START = """
 import ctypes, os, sys
 uid, allowed, shown, *argv = sys.argv[1:]
@@ -41,18 +43,26 @@ if uid != os.getuid():
     if closed:
         must(libc.unshare(0x20000))
         must(libc.mount(None, b"/", None, 16384 | 1 << 19, None))
-        closed = {above: [(path, os.open(path, os.O_PATH)) for path, _ in found] for above, found in closed.items()}
+        closed = {
+            above: [(path, os.open(path, os.O_PATH)) for path, _ in found] for above, found in closed.items()
+        }
         for above, found in closed.items():
             must(libc.mount(b"tmpfs", above.encode(), b"tmpfs", 0, b"mode=755"))
             for path, descriptor in found:
                 os.makedirs(path, exist_ok=True)
-                must(libc.mount(f"/proc/self/fd/{descriptor}".encode(), path.encode(), None, 4096 | 16384, None))
+                source = f"/proc/self/fd/{descriptor}".encode()
+                must(libc.mount(source, path.encode(), None, 4096 | 16384, None))
     os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
     libc.prctl(4, 1, 0, 0, 0)
 if allowed == "no":
     gid = os.getgid()
     must(libc.unshare(0x10000000))
-    for name, text in (("self/setgroups", "deny"), ("self/uid_map", f"{uid} {uid} 1"), ("self/gid_map", f"{gid} {gid} 1"), ("sys/user/max_user_namespaces", "0")):
+    for name, text in (
+        ("self/setgroups", "deny"),
+        ("self/uid_map", f"{uid} {uid} 1"),
+        ("self/gid_map", f"{gid} {gid} 1"),
+        ("sys/user/max_user_namespaces", "0"),
+    ):
         with open(f"/proc/{name}", "w") as file:
             file.write(text)
 os.execv(argv[0], argv)
@@ -102,8 +112,14 @@ while not other.exists():
     time.sleep(0.01)
 print("met", flush=True)
 """
-_TRIAL = "import hopyard as hop\np = hop.params(lr=0.1, epochs=1)\nhop.bind(values={})\nfor e in hop.loop(range(p.epochs)):\n    hop.log(loss=p.lr, step=e)\n"
-_STUDY = 'name: s\nmetric: loss\ngoal: min\nsearcher: random\ntrials: 2\nspace: {lr: "uniform(0, 1)"}\nscript: trial.py\n'
+_TRIAL = (
+    "import hopyard as hop\np = hop.params(lr=0.1, epochs=1)\nhop.bind(values={})\n"
+    "for e in hop.loop(range(p.epochs)):\n    hop.log(loss=p.lr, step=e)\n"
+)
+_STUDY = (
+    'name: s\nmetric: loss\ngoal: min\nsearcher: random\ntrials: 2\nspace: {lr: "uniform(0, 1)"}\n'
+    "script: trial.py\n"
+)
 _COMMANDS = """
 set -e
 trap '$HOP down --stop-runs >/dev/null' EXIT
@@ -137,16 +153,32 @@ def test_an_ordinary_user_runs_everything(home: Path, allowed: str) -> None:
         for name, text in {
             "probe.py": "__version__ = '1.5'\n",
             f"{about}/METADATA": "Metadata-Version: 2.1\nName: probe\nVersion: 1.5\n",
-            f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{about}/WHEEL": (
+                "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            ),
             f"{about}/RECORD": "probe.py,,\n",
         }.items():
             wheel.writestr(name, text)
-    for name, text in {"script.py": _SCRIPT, "gang.py": _GANG, "trial.py": _TRIAL, "study.yaml": _STUDY, "wanted.txt": "probe\n", "data/a.txt": "a"}.items():
+    for name, text in {
+        "script.py": _SCRIPT,
+        "gang.py": _GANG,
+        "trial.py": _TRIAL,
+        "study.yaml": _STUDY,
+        "wanted.txt": "probe\n",
+        "data/a.txt": "a",
+    }.items():
         (folder / name).write_text(text)
     uid = os.getuid() or _UID
     for path in (home, *home.rglob("*")):
         os.chown(path, uid, uid if os.getuid() == 0 else -1)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "HOP": HOP, "COLUMNS": "200", "UV_FIND_LINKS": str(home), "UV_OFFLINE": "1"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "HOP": HOP,
+        "COLUMNS": "200",
+        "UV_FIND_LINKS": str(home),
+        "UV_OFFLINE": "1",
+    }
     shown = ":".join({sys.base_prefix, sys.prefix})
     done = subprocess.run(
         [sys.executable, "-c", _START, str(uid), allowed, shown, "/bin/sh", "-c", _COMMANDS],

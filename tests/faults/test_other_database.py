@@ -27,7 +27,10 @@ def test_files_that_another_database_knows_are_not_swept(world: World) -> None:
         path.rename(database.parent / path.name)
     world.ok("up")
     assert world.log(over) == "hello\n"
-    until(lambda: len([one for one in world.home.streams.iterdir() if one.name[0] != "."]) == 1, "the sweep of what this one does not know")
+    until(
+        lambda: len([one for one in world.home.streams.iterdir() if one.name[0] != "."]) == 1,
+        "the sweep of what this one does not know",
+    )
 
 
 def test_server_on_another_database_does_not_start_beside_live_runs_of_the_home(world: World) -> None:
@@ -39,14 +42,18 @@ def test_server_on_another_database_does_not_start_beside_live_runs_of_the_home(
     aside = world.root / "aside.db"
     world.home.database.rename(aside)
     refused = world.hop("up")
-    assert refused.code != 0 and "belong to another database" in refused.talk and live["id"] in refused.talk, refused
+    assert (
+        refused.code != 0 and "belong to another database" in refused.talk and live["id"] in refused.talk
+    ), refused
     assert f"see `database:` in {world.home.settings_file}" in refused.talk
     for path in world.home.root.glob("hopyard.db*"):
         path.unlink()
     aside.rename(world.home.database)
     world.ok("up")
     found = world.run(live["name"])
-    assert (found["phase"], found["attempt"]["number"]) == ("running", 1) and world.state(live)["child_pid"] == pid
+    assert (found["phase"], found["attempt"]["number"]) == ("running", 1) and world.state(live)[
+        "child_pid"
+    ] == pid
     world.ok("stop", live["name"])
     world.reaches(live["name"], "cancelled")
 
@@ -59,7 +66,9 @@ def test_node_keeps_its_name_while_runs_are_live_on_it(world: World) -> None:
     settings = world.home.settings_file.read_text()
     world.home.settings_file.write_text(settings.replace("box", "newbox"))
     refused = world.hop("up")
-    assert refused.code != 0 and "live on node `box`" in refused.talk and "`node: {id: box}`" in refused.talk, refused
+    assert (
+        refused.code != 0 and "live on node `box`" in refused.talk and "`node: {id: box}`" in refused.talk
+    ), refused
     world.home.settings_file.write_text(settings)
     world.ok("stop", live["name"])
     world.reaches(live["name"], "cancelled")

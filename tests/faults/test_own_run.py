@@ -19,7 +19,9 @@ from hopyard.errors import HopyardError
 from hopyard.sdk.connect import connect, start_server
 
 told = {"variables": dict(os.environ), "token": connect().token, "home": str(Home.default().root)}
-for words in (["ps"], ["info", "--json", os.environ["HOPYARD_RUN"]], ["logs", os.environ["HOPYARD_RUN"]], ["status"], ["user", "ls"], ["up"], ["down", "--stop-runs"]):
+own = os.environ["HOPYARD_RUN"]
+for words in (["ps"], ["info", "--json", own], ["logs", own], ["status"], ["user", "ls"], ["up"],
+              ["down", "--stop-runs"]):
     done = subprocess.run([sys.executable, "-m", "hopyard.cli", *words], capture_output=True, text=True)
     told[words[0]] = [done.returncode, done.stdout, done.stderr]
 try:
@@ -53,7 +55,9 @@ def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usua
     assert told["logs"][0] == 0, told["logs"]
     for word in ("ps", "status", "user"):
         code, _, talk = told[word]
-        assert code != 0 and "a run's own token" in talk and "hint: " in talk and "HOPYARD_TOKEN" in talk, told[word]
+        assert code != 0 and "a run's own token" in talk and "hint: " in talk and "HOPYARD_TOKEN" in talk, (
+            told[word]
+        )
     for word in ("up", "down"):
         assert told[word][0] != 0 and "which no run does" in told[word][2], told[word]
     assert "none is started inside a run" in told["start"]

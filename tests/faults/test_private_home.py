@@ -1,4 +1,5 @@
-"""Nothing below a home can be read by others, whichever command comes first, whatever the umask, also where the folder was there before."""
+"""Nothing below a home can be read by others, whichever command comes first, whatever the umask, also where
+the folder was there before."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def open_umask() -> Iterator[None]:
 def readable(home: Home) -> list[str]:
     """What others could read if they came into the home, beside what scripts made."""
     found = [home.root, *home.root.rglob("*")] if home.root.exists() else []
-    return [str(path) for path in found if not path.is_symlink() and "work" not in path.parts and path.lstat().st_mode & 0o077]
+    return [
+        str(path)
+        for path in found
+        if not path.is_symlink() and "work" not in path.parts and path.lstat().st_mode & 0o077
+    ]
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -67,10 +72,18 @@ def test_commands_that_need_no_server_make_a_private_home(tmp_path: Path, first:
     world = World(tmp_path, settings="")
     script = world.write("saves.py", SAVES)
     if first == "offline":
-        subprocess.run([sys.executable, script], cwd=world.folder, env=world.environment, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, script], cwd=world.folder, env=world.environment, check=True, capture_output=True
+        )
         assert list(world.home.offline.glob("*/checkpoints/*"))
     else:
-        done = subprocess.run([HOP, "run", script], cwd=world.folder, env=world.environment | {"HOPYARD_URL": "http://127.0.0.1:9", "HOPYARD_TOKEN": "x"}, capture_output=True, check=False)
+        done = subprocess.run(
+            [HOP, "run", script],
+            cwd=world.folder,
+            env=world.environment | {"HOPYARD_URL": "http://127.0.0.1:9", "HOPYARD_TOKEN": "x"},
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 1
         assert list(world.home.pack_cache.iterdir())
     assert readable(world.home) == []
@@ -86,8 +99,17 @@ def test_a_home_of_another_user_is_refused_by_every_command(tmp_path: Path) -> N
     try:
         for words in (("up",), ("ps",), ("run", "true"), ("down",), ("status",)):
             done = world.hop(*words)
-            assert done.code == 2 and f"{world.home.root} belongs to 54321 (uid 54321), and this is root (uid 0)" in done.talk and "hint: run this as" in done.talk, done
-        server = subprocess.run([sys.executable, "-m", "hopyard.app", "--home", world.home.root], capture_output=True, text=True, check=False)
+            assert (
+                done.code == 2
+                and f"{world.home.root} belongs to 54321 (uid 54321), and this is root (uid 0)" in done.talk
+                and "hint: run this as" in done.talk
+            ), done
+        server = subprocess.run(
+            [sys.executable, "-m", "hopyard.app", "--home", world.home.root],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert server.returncode == 1 and "belongs to" in server.stderr
         assert "fail  home" in world.hop("doctor").out
     finally:

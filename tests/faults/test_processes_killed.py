@@ -1,4 +1,5 @@
-"""kill -9 of a replica, of the user's process, of the spawner, of everything at once: the run goes on or says why it ended."""
+"""kill -9 of a replica, of the user's process, of the spawner, of everything at once: the run goes on or says
+why it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tests.exploring import seeded
 
 from .world import World, chance, is_gone, kill, submit, until
 
-# Trains a little machine whose state and whose chance decide what comes out; slow enough to be killed in the middle.
+# Trains a little machine whose state and whose chance decide what comes out; slow enough to be killed in the
+# middle.
 TRAINS = """
 import os, random, time
 import hopyard as hop
@@ -61,7 +63,9 @@ def is_undisturbed(world: World, run: Any, calm: Any) -> None:
     """The run shows what `calm`, to which nothing happened, shows: nothing is missing, nothing doubled."""
     assert world.series(run, "weight") == world.series(calm, "weight")
     assert run["summary"] == calm["summary"]
-    said, wanted = (([line for line in world.log(one).splitlines() if line != "begun"]) for one in (run, calm))
+    said, wanted = (
+        ([line for line in world.log(one).splitlines() if line != "begun"]) for one in (run, calm)
+    )
     assert said == wanted
 
 
@@ -99,7 +103,10 @@ def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_u
         world.kill_everything()
     ended = world.reaches(run["name"], "failed")
     assert ended["attempt"]["number"] == 2
-    assert (ended["exit"]["kind"], ended["exit"]["reason"]) == ("lost", "lost: its replica died on node box; given up after the 2nd loss in a row without a newer checkpoint")
+    assert (ended["exit"]["kind"], ended["exit"]["reason"]) == (
+        "lost",
+        "lost: its replica died on node box; given up after the 2nd loss in a row without a newer checkpoint",
+    )
     assert world.hop("logs", run["name"]).out == "up\n"
     assert "lost: its replica died" in world.ok("info", run["name"]).out
     until(lambda: not any(world.home.attempts.iterdir()), "the removal of the attempts' folders")
@@ -110,7 +117,9 @@ def test_a_killed_replica_takes_its_process_along_and_the_run_goes_on(world: Wor
     calm = world.run(world.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
     gate = world.root / "gate"
     follower = world.begin("run", "-p", f"gate={gate}", "train.py")
-    run = until(lambda: next((r for r in world.get("/runs")["runs"] if r["phase"] == "running"), None), "the run")
+    run = until(
+        lambda: next((r for r in world.get("/runs")["runs"] if r["phase"] == "running"), None), "the run"
+    )
     state = world.state(run)
     until(lambda: steps_kept(world, run), "a checkpoint")
     kill(state["pid"])
@@ -139,15 +148,21 @@ def test_logs_and_curves_of_all_ranks_go_back_together(world: World) -> None:
     run = world.reaches(name, "succeeded")
     assert attempts_of(world, run)[-1]["resumed_from_step"]
     for rank in (0, 1):
-        assert [line for line in world.log(run, rank=rank).splitlines() if line.startswith("step")] == [f"step {n}" for n in range(60)]
-        found = world.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"]["steps"]
+        assert [line for line in world.log(run, rank=rank).splitlines() if line.startswith("step")] == [
+            f"step {n}" for n in range(60)
+        ]
+        found = world.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"][
+            "steps"
+        ]
         assert found == list(range(60)), f"rank {rank}"
 
 
 def test_a_killed_script_fails_its_run_and_says_by_what(world: World) -> None:
     world.write("sleep.py", SLEEPS)
     follower = world.begin("run", "sleep.py")
-    run = until(lambda: next((r for r in world.get("/runs")["runs"] if r["phase"] == "running"), None), "the run")
+    run = until(
+        lambda: next((r for r in world.get("/runs")["runs"] if r["phase"] == "running"), None), "the run"
+    )
     world.says(run, "begun")
     kill(world.state(run)["child_pid"])
     done = world.finish(follower)
@@ -158,7 +173,11 @@ def test_a_killed_script_fails_its_run_and_says_by_what(world: World) -> None:
 
 def test_a_killed_spawner_is_replaced_and_runs_do_not_notice(world: World) -> None:
     gate = world.root / "gate"
-    world.write("wait.py", f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n")
+    world.write(
+        "wait.py",
+        "import os, time\nprint('begun', flush=True)\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n",
+    )
     name = world.detach("wait.py")
     run = world.reaches(name, "running")
     world.says(run, "begun")
@@ -173,7 +192,8 @@ def test_a_killed_spawner_is_replaced_and_runs_do_not_notice(world: World) -> No
 
 @pytest.mark.parametrize("victim", ["replica", "script"])
 def test_a_gang_ends_whole(world: World, victim: str) -> None:
-    """A replica that dies is tried again with the others; a script that dies fails the run, and its rank is named."""
+    """A replica that dies is tried again with the others; a script that dies fails the run, and its rank is
+    named."""
     world.write("sleep.py", SLEEPS)
     name = world.detach("--replicas", "2", "--cpus", "0.5", "sleep.py")
     run = world.reaches(name, "running")
@@ -183,7 +203,9 @@ def test_a_gang_ends_whole(world: World, victim: str) -> None:
     kill(states[1]["pid" if victim == "replica" else "child_pid"])
     if victim == "replica":
         again = world.reaches(name, "running", attempt=2)
-        assert attempts_of(world, again)[0]["exit"]["reason"] == "replica 1: lost: its replica died on node box"
+        assert (
+            attempts_of(world, again)[0]["exit"]["reason"] == "replica 1: lost: its replica died on node box"
+        )
         world.says(again, "begun", 0)
         world.says(again, "begun", 1)
         assert world.ok("stop", "--grace", "0", name)
@@ -198,7 +220,9 @@ def test_a_gang_ends_whole(world: World, victim: str) -> None:
 
 
 def test_a_gang_that_is_killed_too_often_fails_with_the_rank_to_blame(world: World) -> None:
-    run = submit(world, ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"], replicas=2, max_attempts=1)
+    run = submit(
+        world, ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"], replicas=2, max_attempts=1
+    )
     run = world.reaches(run["name"], "running")
     states = [world.state(run, rank) for rank in (0, 1)]
     kill(states[0]["pid"])

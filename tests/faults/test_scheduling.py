@@ -1,4 +1,5 @@
-"""Who makes room is asked, saves, waits again and goes on; whatever is killed meanwhile, nothing runs twice and nothing is lost."""
+"""Who makes room is asked, saves, waits again and goes on; whatever is killed meanwhile, nothing runs twice
+and nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,15 +18,17 @@ from .test_processes_killed import TRAINS, attempts_of, steps_kept
 from .world import World, is_gone, kill, until
 
 SETTINGS = "node: {{id: box, cpus: 4, memory: 8G, gpus: A100:2}}\nscheduler: {{preempt_grace: {grace}}}\n"
-# Both say in one file when they begin, and with which attempt; the one that takes the room holds it until it is let go.
+# Both say in one file when they begin, and with which attempt; the one that takes the room holds it until it
+# is let go.
 HOLDS = """
 import os, sys, time
 open(sys.argv[1], "a").write(os.environ["HOPYARD_ATTEMPT"] + "\\n")
 print("begun", flush=True)
 while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 """
-# Slow until `gate` is there, and never past turn 8 before it is asked to make room: asked while it saves of itself, or just after, it
-# would have nothing to save. Asked it says "saving" and saves only when the door is there.
+# Slow until `gate` is there, and never past turn 8 before it is asked to make room: asked while it saves of
+# itself, or just after, it would have nothing to save. Asked it says "saving" and saves only when the door is
+# there.
 SAVES = TRAINS.replace(
     "    time.sleep(p.pause)\n",
     """    time.sleep(0 if os.path.exists(p.gate) else p.pause)
@@ -47,7 +50,11 @@ assert (SAVES.count("p.pause"), SAVES.count("DOOR"), SAVES.count("ASKED")) == (1
 
 def shown(world: World, run: Any) -> Any:
     """All that users see of what it did: nothing may be missing, nothing doubled."""
-    return world.series(run, "weight"), run["summary"], [line for line in world.log(run).splitlines() if line.startswith("step ")]
+    return (
+        world.series(run, "weight"),
+        run["summary"],
+        [line for line in world.log(run).splitlines() if line.startswith("step ")],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +69,34 @@ def undisturbed(calm: World) -> Any:
 class Two:
     """A run that goes on for long on all GPUs, and one of higher priority that wants one of them.
 
-    The first trains slowly, at most up to turn 8 until it is asked, then up to turn 50, until `gate` is there. The second ends when `let_go` is there.
+    The first trains slowly, at most up to turn 8 until it is asked, then up to turn 50, until `gate` is
+    there. The second ends when `let_go` is there.
     """
 
     def __init__(self, root: Path, undisturbed: Any, *, grace: str = "60s") -> None:
         self.undisturbed = undisturbed
         self.world = World(root, settings=SETTINGS.format(grace=grace))
-        self.gate, self.door, self.let_go, self.begun = (root / name for name in ("gate", "door", "let_go", "begun"))
+        self.gate, self.door, self.let_go, self.begun = (
+            root / name for name in ("gate", "door", "let_go", "begun")
+        )
         self.door.touch()
         self.world.write("train.py", SAVES.replace("DOOR", str(self.door)))
         self.world.write("holds.py", HOLDS)
 
     def train(self) -> Any:
         """The first one, once it has saved a checkpoint by itself."""
-        name = self.world.detach("--gpus", "2", "--priority", "10", "-p", f"gate={self.gate}", "-p", "pause=0.15", "train.py")
+        name = self.world.detach(
+            "--gpus", "2", "--priority", "10", "-p", f"gate={self.gate}", "-p", "pause=0.15", "train.py"
+        )
         run = self.world.reaches(name, "running")
         self.world.says(run, "step 6")
         until(lambda: steps_kept(self.world, run), "a checkpoint")
         return run
 
     def want(self) -> str:
-        return self.world.detach("--gpus", "1", "--priority", "90", "holds.py", "--", str(self.begun), str(self.let_go))
+        return self.world.detach(
+            "--gpus", "1", "--priority", "90", "holds.py", "--", str(self.begun), str(self.let_go)
+        )
 
     def scripts(self, name: str) -> list[psutil.Process]:
         """The processes that live of a run's script, of whichever attempt."""

@@ -1,4 +1,5 @@
-"""Tokens and output go to the server of the home and to no other program, wherever the server is and whatever became of its files."""
+"""Tokens and output go to the server of the home and to no other program, wherever the server is and whatever
+became of its files."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from hopyard.sdk.home_link import NoServer, Stranger, dial, listen
 
 from .world import World, kill, until
 
-COUNTS = "import os, sys, time\nprint('begun', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('end')\n"
+COUNTS = (
+    "import os, sys, time\nprint('begun', flush=True)\n"
+    "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('end')\n"
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
@@ -38,8 +42,12 @@ def stranger(port: int = 0) -> Iterator[tuple[int, list[str]]]:
         def do_GET(self) -> None:
             seen.append(f"{self.path} {self.headers}")
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            offsets = dict.fromkeys(("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal"), 10**9)
-            data = json.dumps({"status": "ok", "pid": os.getpid(), "proof": "0" * 64, "offsets": offsets, "stop": False}).encode()
+            offsets = dict.fromkeys(
+                ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal"), 10**9
+            )
+            data = json.dumps(
+                {"status": "ok", "pid": os.getpid(), "proof": "0" * 64, "offsets": offsets, "stop": False}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -69,7 +77,10 @@ def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(world: World) -
     world.ok("down", "--keep-runs")
     with stranger(port) as (_, seen):
         gate.touch()
-        until(lambda: json.loads((world.replica(run) / "status.json").read_bytes())["exit"], "the end of the script")
+        until(
+            lambda: json.loads((world.replica(run) / "status.json").read_bytes())["exit"],
+            "the end of the script",
+        )
         up = world.ok("up")
         told = f"warning: port {port}, where the last server of this home was, is taken by a program of"
         assert told in up.talk and "send their tokens to that program" in up.talk, up
@@ -79,7 +90,10 @@ def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(world: World) -
         assert f"warning    port {port}" in world.ok("status").out
         assert f"port {port}" in world.home.server_log.read_text()
         findings = world.hop("doctor", "--json").json
-        assert any(one["check"] == "server" and one["level"] == "warn" and f"port {port}" in one["text"] for one in findings)
+        assert any(
+            one["check"] == "server" and one["level"] == "warn" and f"port {port}" in one["text"]
+            for one in findings
+        )
 
 
 def test_a_copy_of_a_running_home_never_reaches_the_original(world: World) -> None:
@@ -99,7 +113,9 @@ def test_a_copy_of_a_running_home_never_reaches_the_original(world: World) -> No
         copy.end()
 
 
-@pytest.mark.parametrize("content", [None, "", "{", '{"pid": 1, "url": 7}', '{"pid": 4194000, "url": "http://127.0.0.1:9"}'])
+@pytest.mark.parametrize(
+    "content", [None, "", "{", '{"pid": 1, "url": 7}', '{"pid": 4194000, "url": "http://127.0.0.1:9"}']
+)
 def test_a_server_file_that_is_removed_or_damaged_is_written_again(calm: World, content: str | None) -> None:
     before = calm.ok("status", "--json").json["pid"]
     if content is None:
@@ -151,10 +167,20 @@ def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(calm: W
         threading.Thread(target=relay, daemon=True).start()
         home = Home(tmp_path / "seen").create()
         shutil.copy(calm.home.identity_file, home.identity_file)
-        home.server_file.write_text(json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{between.getsockname()[1]}", "place": place_of(home)}))
+        home.server_file.write_text(
+            json.dumps(
+                {
+                    "pid": os.getpid(),
+                    "url": f"http://127.0.0.1:{between.getsockname()[1]}",
+                    "place": place_of(home),
+                }
+            )
+        )
         with pytest.raises(NoServer, match="another program"):
             dial(home, 5)
-    home.server_file.write_text(json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{true}", "place": place_of(home)}))
+    home.server_file.write_text(
+        json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{true}", "place": place_of(home)})
+    )
     with pytest.raises(NoServer, match="another program"):
         dial(home, 5)
 
@@ -170,13 +196,18 @@ def test_a_home_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
 @needs_root
 def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
-    code = "import os, socket, sys\nos.setuid(54321)\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\ns.listen()\nprint(flush=True)\nsys.stdin.read()\n"
+    code = (
+        "import os, socket, sys\nos.setuid(54321)\ns = socket.socket(socket.AF_UNIX)\n"
+        "s.bind(sys.argv[1])\ns.listen()\nprint(flush=True)\nsys.stdin.read()\n"
+    )
     other = tmp_path / "other"
     other.mkdir()
     os.chown(other, 54321, -1)
     for above in (tmp_path, *tmp_path.parents[:3]):
         above.chmod(above.stat().st_mode | 0o011)
-    with subprocess.Popen([sys.executable, "-c", code, str(other / "s")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as serving:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(other / "s")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as serving:
         assert serving.stdin is not None and serving.stdout is not None
         serving.stdout.readline()
         (other / "s").rename(home.socket_file)

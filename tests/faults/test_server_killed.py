@@ -1,4 +1,5 @@
-"""kill -9 of the server, again and again, at seeded moments: runs go on, and the next server has every byte of them once."""
+"""kill -9 of the server, again and again, at seeded moments: runs go on, and the next server has every byte
+of them once."""
 
 from __future__ import annotations
 
@@ -68,7 +69,10 @@ def test_a_run_that_is_followed_is_printed_once_and_whole(world: World, seed: in
     run = world.reaches("last", "running")
     world.says(run, "line 20")
     for _ in range(4):
-        until(lambda: follower.poll() is not None or (world.server_pid() not in killed and world.server_pid()), "another server")
+        until(
+            lambda: follower.poll() is not None or (world.server_pid() not in killed and world.server_pid()),
+            "another server",
+        )
         assert follower.poll() is None, world.finish(follower)
         time.sleep(moment.random() * 0.7)  # not to wait for something: this is the moment
         killed.add(world.kill_server())
@@ -121,14 +125,21 @@ def test_a_run_that_ends_while_no_server_is_there_is_told_by_the_next(world: Wor
 
 @seeded
 def test_a_submission_in_flight_is_there_once_or_not_at_all(world: World) -> None:
-    """Commands that submit while the server dies: each ends well, and what each of them submitted ran once."""
+    """Commands that submit while the server dies: each ends well, and what each of them submitted ran
+    once."""
     moment, seen = chance(4), world.root / "seen"
-    world.write("main.py", f"import os, sys\nopen({str(seen)!r}, 'a').write(sys.argv[1] + ' ' + os.environ['HOPYARD_ATTEMPT'] + chr(10))\n")
+    world.write(
+        "main.py",
+        f"import os, sys\nopen({str(seen)!r}, 'a').write(sys.argv[1] + ' ' + "
+        "os.environ['HOPYARD_ATTEMPT'] + chr(10))\n",
+    )
     world.ok("up")
     dead: set[int] = set()
     commands = []
     for wave in range(3):
-        commands += [world.begin("run", "--detach", "--cpus", "0.1", "main.py", "--", f"{wave}.{i}") for i in range(4)]
+        commands += [
+            world.begin("run", "--detach", "--cpus", "0.1", "main.py", "--", f"{wave}.{i}") for i in range(4)
+        ]
         until(lambda: world.server_pid() not in dead and world.server_pid(), "a server")
         time.sleep(moment.random() * 0.8)
         dead.add(world.kill_server())
@@ -177,7 +188,9 @@ def test_a_server_that_is_killed_while_it_starts_is_started_again(world: World) 
     waiting, dead = world.begin("ps", "--json"), set[int]()
 
     def starting() -> int:
-        return next((p.pid for p in world.processes() if p.pid not in dead and "hopyard.app" in p.cmdline()), 0)
+        return next(
+            (p.pid for p in world.processes() if p.pid not in dead and "hopyard.app" in p.cmdline()), 0
+        )
 
     while len(dead) < 2 and not world.home.server_file.exists():  # once it answers, another thing is tested
         pid = until(starting, "a server that starts")
@@ -185,7 +198,9 @@ def test_a_server_that_is_killed_while_it_starts_is_started_again(world: World) 
         kill(pid)
     answered = world.home.server_file.exists() and world.server_pid() in dead
     done = world.finish(waiting)
-    assert (done.code == 0 and done.json == []) or (answered and done.talk.splitlines()[-2].startswith("error: ")), done
+    assert (done.code == 0 and done.json == []) or (
+        answered and done.talk.splitlines()[-2].startswith("error: ")
+    ), done
 
 
 def test_the_time_of_a_run_does_not_count_the_absence_of_the_server(world: World) -> None:

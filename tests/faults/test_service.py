@@ -16,10 +16,15 @@ import pytest
 from .world import World, until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
-# systemd runs as a user's only on a machine that it has booted. It sees that by a folder, given to it alone here.
-BOOTED = f"mount -t tmpfs none /run/systemd && mkdir /run/systemd/system && exec {SYSTEMD} --user --log-target=null"
+# systemd runs as a user's only on a machine that it has booted. It sees that by a folder, given to it alone
+# here.
+BOOTED = (
+    f"mount -t tmpfs none /run/systemd && mkdir /run/systemd/system && exec {SYSTEMD} --user "
+    "--log-target=null"
+)
 pytestmark = pytest.mark.skipif(
-    os.getuid() != 0 or not SYSTEMD.exists() or shutil.which("unshare") is None, reason="needs root and systemd"
+    os.getuid() != 0 or not SYSTEMD.exists() or shutil.which("unshare") is None,
+    reason="needs root and systemd",
 )
 
 
@@ -28,11 +33,26 @@ def managed(world: World) -> Iterator[World]:
     """A world whose user has a systemd."""
     with tempfile.TemporaryDirectory(prefix="hopyard-xdg-") as folder:
         Path("/run/systemd").mkdir(exist_ok=True)
-        own = {"XDG_RUNTIME_DIR": folder, "XDG_CONFIG_HOME": str(world.root / "config"), "HOME": str(world.root)}
+        own = {
+            "XDG_RUNTIME_DIR": folder,
+            "XDG_CONFIG_HOME": str(world.root / "config"),
+            "HOME": str(world.root),
+        }
         world.environment |= own
-        systemd = subprocess.Popen(["unshare", "-m", "sh", "-c", BOOTED], env=world.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        systemd = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", BOOTED],
+            env=world.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
-            until(lambda: systemctl(world, "show", "--property=Version").returncode == 0 or systemd.poll() is not None, "systemd")
+            until(
+                lambda: (
+                    systemctl(world, "show", "--property=Version").returncode == 0
+                    or systemd.poll() is not None
+                ),
+                "systemd",
+            )
             if systemd.poll() is not None:
                 pytest.skip("systemd does not run in this container")
             yield world
@@ -42,7 +62,9 @@ def managed(world: World) -> Iterator[World]:
 
 
 def systemctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["systemctl", "--user", *words], env=world.environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["systemctl", "--user", *words], env=world.environment, capture_output=True, text=True, check=False
+    )
 
 
 def main_pid(world: World, unit: str) -> int:
@@ -51,13 +73,21 @@ def main_pid(world: World, unit: str) -> int:
 
 def test_service_takes_over_the_server_restarts_it_and_leaves_runs_alone(managed: World) -> None:
     world = managed
-    world.write("waits.py", "import sys, time, os\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('done')\n")
+    world.write(
+        "waits.py",
+        "import sys, time, os\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('done')\n",
+    )
     gate = world.root / "gate"
     run = world.reaches(world.detach("waits.py", "--", str(gate)), "running")
     before, script = world.server_pid(), world.state(run)["child_pid"]
     installed = world.ok("service", "install")
     unit = world.ok("service", "status", "--json").json
-    assert (unit["installed"], unit["state"], unit["enabled"], unit["home"]) == (True, "active", True, str(world.home.root))
+    assert (unit["installed"], unit["state"], unit["enabled"], unit["home"]) == (
+        True,
+        "active",
+        True,
+        str(world.home.root),
+    )
     assert f"wrote and started {unit['file']}" in installed.talk
     served = main_pid(world, unit["unit"])
     assert served == world.server_pid() != before
@@ -87,5 +117,9 @@ def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: World) -
 
 def test_unit_of_a_user_for_the_home_of_another_one_is_refused(world: World) -> None:
     refused = world.hop("service", "install", "--system", "--run-as", "nobody", "--print")
-    assert refused.code == 2 and f"{world.home.root} belongs to root" in refused.talk and "--run-as root" in refused.talk, refused
+    assert (
+        refused.code == 2
+        and f"{world.home.root} belongs to root" in refused.talk
+        and "--run-as root" in refused.talk
+    ), refused
     world.ok("service", "install", "--system", "--run-as", "root", "--print")

@@ -1,4 +1,5 @@
-"""Two servers on one PostgreSQL: one decides; when it is killed the other one does, and nothing is started twice."""
+"""Two servers on one PostgreSQL: one decides; when it is killed the other one does, and nothing is started
+twice."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_progr
 from .world import FINAL, World, is_gone, refused, until
 
 pytestmark = pytest.mark.skipif(server_programs() is None, reason="needs PostgreSQL's programs")
-WAITS = "import os, sys, time\nopen(sys.argv[1], 'a').write('begun\\n')\nwhile not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
+WAITS = (
+    "import os, sys, time\nopen(sys.argv[1], 'a').write('begun\\n')\n"
+    "while not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
+)
 
 
 @pytest.fixture
@@ -31,7 +35,9 @@ def two(tmp_path: Path, shared: PostgreSQL) -> Iterator[tuple[World, World, str]
     for name in ("first", "second"):
         root = tmp_path / name
         root.mkdir()
-        worlds.append(World(root, settings=f"node: {{id: {name}, cpus: 2, memory: 2G}}\ndatabase: {address}\n"))
+        worlds.append(
+            World(root, settings=f"node: {{id: {name}, cpus: 2, memory: 2G}}\ndatabase: {address}\n")
+        )
     try:
         yield worlds[0], worlds[1], address.rpartition("%3D")[2]
     finally:
@@ -93,23 +99,40 @@ def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
         until(lambda: is_gone(script.pid), "the end of the script")
     first.ok("up")  # where the other one decides
     ended = until(lambda: (run := second.run(live))["phase"] in FINAL and run, "its end")
-    assert (ended["phase"], ended["attempt"]["number"]) == ("succeeded" if ended_meanwhile else "cancelled", 1)
+    assert (ended["phase"], ended["attempt"]["number"]) == (
+        "succeeded" if ended_meanwhile else "cancelled",
+        1,
+    )
     assert is_gone(script.pid)
 
 
-def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(two: tuple[World, World, str], tmp_path: Path) -> None:
+def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(
+    two: tuple[World, World, str], tmp_path: Path
+) -> None:
     first, second, _ = two
     first.write("waits.py", WAITS)
     let_go = tmp_path / "let_go"
-    runs = [first.detach("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(let_go)) for number in range(2)]
+    runs = [
+        first.detach("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(let_go))
+        for number in range(2)
+    ]
     scripts = [psutil.Process(first.state(first.reaches(run, "running"))["child_pid"]) for run in runs]
     second.ok("up")
     up = second.hop("node", "rm", "--force", "first")
     assert up.code == 1 and "is up" in up.talk, up
     first.kill_server()
     second.ok("stop", runs[0])
-    until(lambda: [node["away_since"] for node in second.ok("node", "ls", "--json").json if node["id"] == "first"] != [None], "its absence")
-    until(lambda: "second" in [node["id"] for node in second.ok("node", "ls", "--json").json], "its own node, as it decides now")
+    until(
+        lambda: (
+            [node["away_since"] for node in second.ok("node", "ls", "--json").json if node["id"] == "first"]
+            != [None]
+        ),
+        "its absence",
+    )
+    until(
+        lambda: "second" in [node["id"] for node in second.ok("node", "ls", "--json").json],
+        "its own node, as it decides now",
+    )
     second.ok("node", "cordon", "second")  # the code of the runs lies with the first server
     held = second.hop("node", "rm", "first")
     assert held.code == 1 and "hop node rm --force first" in held.talk, held
@@ -129,7 +152,9 @@ def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(two:
     assert second.reaches(runs[1], "succeeded")["attempt"]["number"] == 2
 
 
-def test_a_second_home_with_the_name_of_a_node_is_refused(two: tuple[World, World, str], tmp_path: Path) -> None:
+def test_a_second_home_with_the_name_of_a_node_is_refused(
+    two: tuple[World, World, str], tmp_path: Path
+) -> None:
     first, second, _ = two
     first.ok("up")
     until(lambda: first.get("/nodes")["nodes"], "its node")
@@ -141,7 +166,9 @@ def test_a_second_home_with_the_name_of_a_node_is_refused(two: tuple[World, Worl
     assert "node: {id: NAME}" in done.talk
 
 
-def test_a_copy_of_a_home_whose_server_is_up_is_refused(two: tuple[World, World, str], tmp_path: Path) -> None:
+def test_a_copy_of_a_home_whose_server_is_up_is_refused(
+    two: tuple[World, World, str], tmp_path: Path
+) -> None:
     first, _, _ = two
     first.ok("up")
     until(lambda: first.get("/nodes")["nodes"], "its node")
@@ -160,7 +187,9 @@ def test_a_database_that_is_away_is_named_by_every_command(tmp_path: Path) -> No
     with running_postgres() as postgres:
         root = tmp_path / "only"
         root.mkdir()
-        world = World(root, settings=f"node: {{id: only, cpus: 2, memory: 2G}}\ndatabase: {postgres.new_database()}\n")
+        world = World(
+            root, settings=f"node: {{id: only, cpus: 2, memory: 2G}}\ndatabase: {postgres.new_database()}\n"
+        )
         world.ok("up")
         client = world.client()
         assert client.get("/ready") == {"status": "ready"}
@@ -189,7 +218,9 @@ open('made', 'w').write('x')
 """
 
 
-def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(two: tuple[World, World, str], tmp_path: Path) -> None:
+def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(
+    two: tuple[World, World, str], tmp_path: Path
+) -> None:
     first, second, _ = two
     first.write("saves.py", SAVES)
     run = first.detach("saves.py")
@@ -199,7 +230,11 @@ def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(two: tup
     second.reaches(second.detach("says.py"), "succeeded")
 
     def away() -> list[dict[str, str]]:
-        return [one for one in second.ok("node", "ls", "--json").json if one["id"] == "first" and one["away_since"]]
+        return [
+            one
+            for one in second.ok("node", "ls", "--json").json
+            if one["id"] == "first" and one["away_since"]
+        ]
 
     (node,) = until(away, "that its server counts as away")
     assert str(first.home.root) in node["server"]
@@ -233,11 +268,16 @@ for i in hop.loop(range(6), every=1):
 """
 
 
-def test_code_and_data_of_a_run_are_fetched_from_the_server_that_has_them(two: tuple[World, World, str], tmp_path: Path) -> None:
+def test_code_and_data_of_a_run_are_fetched_from_the_server_that_has_them(
+    two: tuple[World, World, str], tmp_path: Path
+) -> None:
     first, second, _ = two
     first.write("waits.py", WAITS)
-    first.reaches(first.detach("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running")  # so it goes on to decide
-    second.write("reads.py", "import hopyard as hop\nprint((hop.dataset_path('rows') / 'a.txt').read_text())\n")
+    # so it goes on to decide
+    first.reaches(first.detach("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running")
+    second.write(
+        "reads.py", "import hopyard as hop\nprint((hop.dataset_path('rows') / 'a.txt').read_text())\n"
+    )
     second.write("data/a.txt", "many rows")
     second.ok("dataset", "push", "rows", "data")
     run = first.reaches(second.detach("-d", "rows", "reads.py"), "succeeded")
@@ -270,22 +310,32 @@ def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(two: tupl
     assert first.log(ended) == "from the second\n"
 
 
-def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(two: tuple[World, World, str], tmp_path: Path) -> None:
+def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(
+    two: tuple[World, World, str], tmp_path: Path
+) -> None:
     first, second, _ = two
     let_go = tmp_path / "let_go"
     first.write("counts.py", COUNTS)
     run = first.reaches(first.detach("counts.py", "--", str(let_go)), "running")
     first.says(run, "turn 3")
-    until(lambda: [one for one in first.get(f"/runs/{run['id']}/checkpoints")["checkpoints"] if one["step"] == 3], "the checkpoint")
+    until(
+        lambda: [
+            one for one in first.get(f"/runs/{run['id']}/checkpoints")["checkpoints"] if one["step"] == 3
+        ],
+        "the checkpoint",
+    )
     first.kill_everything()
     second.write("waits.py", WAITS)
     never = str(tmp_path / "never")
-    second.reaches(second.detach("waits.py", "--", str(tmp_path / "begun"), never), "running")  # so it decides now, and goes on to
+    # so it decides now, and goes on to
+    second.reaches(second.detach("waits.py", "--", str(tmp_path / "begun"), never), "running")
     first.ok("up")
     let_go.touch()
     ended = second.reaches(run["name"], "succeeded")
     assert (ended["attempt"]["nodes"], ended["attempt"]["resumed_from_step"]) == (["second"], 3)
     assert second.log(ended).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]
     assert "attempt 1, lie with the server of first (" in second.ok("logs", run["name"]).talk
-    fork = second.reaches(second.ok("fork", run["name"], "--checkpoint", "3", "--detach").out.strip(), "succeeded")
+    fork = second.reaches(
+        second.ok("fork", run["name"], "--checkpoint", "3", "--detach").out.strip(), "succeeded"
+    )
     assert second.log(fork).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]

@@ -1,4 +1,5 @@
-"""kill -9 of whatever drives a study, at any moment: it ends with the trials, params and verdicts of one to which nothing happened."""
+"""kill -9 of whatever drives a study, at any moment: it ends with the trials, params and verdicts of one to
+which nothing happened."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(world: World) -> 
     world.write("search.yaml", SEARCH)
     calm = world.reaches(start(world)["id"], "succeeded")
     wanted = decisions(journal(world, calm))
-    assert {record["answer"]["trial"] for record in journal(world, calm) if record["kind"] == "asked"} == {str(n) for n in range(5)}
+    assert {record["answer"]["trial"] for record in journal(world, calm) if record["kind"] == "asked"} == {
+        str(n) for n in range(5)
+    }
     run = start(world)
     killed = []
     for what in ("driver", "server", "replica", "parent", "everything", "driver", "server"):
@@ -53,14 +56,20 @@ def test_a_stopped_study_leaves_no_trial_behind(world: World) -> None:
     until(lambda: len(world.get("/runs", parent=run["id"], phase="running")["runs"]) == 2, "two trials")
     world.ok("stop", run["name"])
     world.reaches(run["id"], "cancelled")
-    until(lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=run["id"])["runs"]), "the end of the trials")
+    until(
+        lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=run["id"])["runs"]),
+        "the end of the trials",
+    )
     again = start(world)
     until(lambda: world.get("/runs", parent=again["id"], phase="running")["runs"], "a trial")
     kill(process_of(world, again, "driver"))
     kill(world.server_pid())
     world.ok("stop", again["name"])
     world.reaches(again["id"], "cancelled")
-    until(lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=again["id"])["runs"]), "the end of the trials")
+    until(
+        lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=again["id"])["runs"]),
+        "the end of the trials",
+    )
     assert json.loads(world.ok("ps", "--json").out) == []
 
 
@@ -91,10 +100,14 @@ def test_hopping_trials_go_on_whatever_is_killed(world: World) -> None:
     print("killed:", killed)
     assert len(killed) >= 3
     ended = world.reaches(run["id"], "succeeded")
-    assert ended["attempt"]["number"] == 2, "the loss of a worker, or of the driver's process, costs no attempt"
+    assert ended["attempt"]["number"] == 2, (
+        "the loss of a worker, or of the driver's process, costs no attempt"
+    )
     told = [(r["report"]["trial"], r["report"]["step"]) for r in journal(world, ended) if r["kind"] == "told"]
     assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    assert ended["summary"]["loss"] == min(r["report"]["value"] for r in journal(world, ended) if r["kind"] == "told")
+    assert ended["summary"]["loss"] == min(
+        r["report"]["value"] for r in journal(world, ended) if r["kind"] == "told"
+    )
     assert ended["summary"]["trials_failed"] == 0
 
 
@@ -110,9 +123,17 @@ def test_hopping_trials_make_room_and_no_epoch_is_repeated(world: World) -> None
     records = journal(world, ended)
     assert [one["exit"] and one["exit"]["kind"] for one in ended["attempts"]] == ["preempted", "exit-code"]
     hops = [(r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]]
-    assert set(hops) == {(str(trial), epoch, part) for trial in range(4) for epoch in range(4) for part in range(2)}
+    assert set(hops) == {
+        (str(trial), epoch, part) for trial in range(4) for epoch in range(4) for part in range(2)
+    }
     chart = world.ok("search", "gantt", run["name"], "--json").json
     (pause,) = chart["breaks"]
-    assert all(unit["to_s"] <= pause["from_s"] or unit["from_s"] >= pause["to_s"] for worker in chart["workers"] for unit in worker["units"])
+    assert all(
+        unit["to_s"] <= pause["from_s"] or unit["from_s"] >= pause["to_s"]
+        for worker in chart["workers"]
+        for unit in worker["units"]
+    )
     assert len(hops) <= len(set(hops)) + 4, "of each trial, at most what it had done of the epoch under way"
-    assert not (world.home.root / "partitions").exists(), "indexes that one run writes lie where no other reads them"
+    assert not (world.home.root / "partitions").exists(), (
+        "indexes that one run writes lie where no other reads them"
+    )

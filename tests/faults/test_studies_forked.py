@@ -1,4 +1,5 @@
-"""The best model of a study is trained on in a fork: the same bits, whatever is killed or deleted meanwhile."""
+"""The best model of a study is trained on in a fork: the same bits, whatever is killed or deleted
+meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from .test_studies_resumed import states, stop_after
 from .world import World, kill, until
 
 ALONE = (
-    MOP.replace("workers: 2", "workers: 1").replace("{validation: 0.2}", "{parts: 3, validation: 0.2}").replace("trials: 4", "trials: 2").replace("epochs: 4", "epochs: 2")
+    MOP.replace("workers: 2", "workers: 1")
+    .replace("{validation: 0.2}", "{parts: 3, validation: 0.2}")
+    .replace("trials: 4", "trials: 2")
+    .replace("epochs: 4", "epochs: 2")
 )
 
 
@@ -42,22 +46,35 @@ def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_
     linear.write("search.yaml", ALONE)
     study = linear.reaches(start(linear)["id"], "succeeded")
     told = best(linear, study)
-    calm = linear.reaches(fork(linear, study["name"], "--checkpoint", "best", "-p", "lr=0.05", "--epochs", "3")["id"], "succeeded")
+    calm = linear.reaches(
+        fork(linear, study["name"], "--checkpoint", "best", "-p", "lr=0.05", "--epochs", "3")["id"],
+        "succeeded",
+    )
     first = begun(linear, calm)
-    assert (first["epoch"], first["budget"], first["params"]) == (told["step"], told["step"] + 3, {"lr": 0.05})
+    assert (first["epoch"], first["budget"], first["params"]) == (
+        told["step"],
+        told["step"] + 3,
+        {"lr": 0.05},
+    )
     assert steps(linear, calm) == [told["step"] + n for n in (1, 2, 3)], "epochs count on"
     assert linear.series(calm, "loss/0")[0] == steps(linear, calm)
     assert calm["summary"]["loss"] < study["summary"]["loss"]
     run = fork(linear, f"{study['name']}@best", "-p", "lr=0.05", "--epochs", "3")
     linear.ok("rm", "-y", study["name"])  # the fork has what it needs of it
     for many, what in ((1, "driver"), (3, "parent"), (5, "everything"), (6, "driver")):
-        until(lambda many=many: sum(one["kind"] == "hop" for one in journal(linear, run)) >= many, f"{many} hops")  # type: ignore[misc]
+        until(
+            lambda many=many: sum(one["kind"] == "hop" for one in journal(linear, run)) >= many,
+            f"{many} hops",
+        )  # type: ignore[misc]
         if what == "everything":
             linear.kill_everything()
         elif pid := process_of(linear, run, what):
             kill(pid)
     ended = linear.reaches(run["id"], "succeeded")
-    assert states(journal(linear, ended)) == states(journal(linear, calm)) and len(states(journal(linear, calm))) == 9
+    assert (
+        states(journal(linear, ended)) == states(journal(linear, calm))
+        and len(states(journal(linear, calm))) == 9
+    )
     assert ended["summary"] == calm["summary"]
     assert linear.series(ended, "loss/0") == linear.series(calm, "loss/0")
     assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit: ")
@@ -65,7 +82,11 @@ def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_
     board = linear.ok("board", "linear", "--metric", "loss").out
     assert calm["name"] in board and ended["name"] in board
     shown = linear.ok("search", "show", ended["name"]).out
-    assert f"trains on the best model of {study['name']}: trial {told['trial']} after epoch {told['step']}" in shown and "lr=0.05 in place of" in shown
+    assert (
+        f"trains on the best model of {study['name']}: trial {told['trial']} after epoch {told['step']}"
+        in shown
+        and "lr=0.05 in place of" in shown
+    )
     assert f"forked from {study['name']}" in linear.ok("search", "ls", "-a").out
     assert f"the best model of {study['name']}" in linear.ok("info", ended["name"]).out
 
@@ -75,23 +96,32 @@ def test_a_fork_may_be_stopped_resumed_forked_and_done_again(linear: World) -> N
     first = stop_after(linear, start(linear), "told", 2)
     linear.reaches(first["id"], "cancelled")
     on = linear.run(linear.ok("search", "resume", first["name"], "--detach").out.strip())
-    asked = linear.ok("fork", f"{on['name']}@best", "--epochs", "8", "--detach")  # it has saved nothing itself yet, unless it was quick
+    # it has saved nothing itself yet, unless it was quick
+    asked = linear.ok("fork", f"{on['name']}@best", "--epochs", "8", "--detach")
     one = linear.run(asked.out.strip())
     assert f"from the best model of {on['name']}: trial " in asked.talk
     stopped = stop_after(linear, one, "hop", 2)
     linear.reaches(stopped["id"], "cancelled")
     linear.ok("stop", on["name"])
-    ended = linear.reaches(linear.run(linear.ok("search", "resume", stopped["name"], "--detach").out.strip())["id"], "succeeded")
+    ended = linear.reaches(
+        linear.run(linear.ok("search", "resume", stopped["name"], "--detach").out.strip())["id"], "succeeded"
+    )
     begin = ended["spec"]["study"]["beginning"]
     assert steps(linear, ended) == [begin["epoch"] + n for n in range(1, 9)]
     assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit: 24 hops")
     assert f"continues {stopped['name']}" in linear.ok("search", "show", ended["name"]).out
-    again = linear.reaches(fork(linear, ended["name"])["id"], "succeeded")  # as it was, from what it began with
+    # as it was, from what it began with
+    again = linear.reaches(fork(linear, ended["name"])["id"], "succeeded")
     assert again["spec"]["study"]["beginning"]["study"] == begin["study"]
     assert states(journal(linear, again)) == states(journal(linear, ended))
-    third = linear.reaches(fork(linear, again["name"], "--checkpoint", "best", "--epochs", "1")["id"], "succeeded")
+    third = linear.reaches(
+        fork(linear, again["name"], "--checkpoint", "best", "--epochs", "1")["id"], "succeeded"
+    )
     told = best(linear, again)
-    assert steps(linear, third) == [told["step"] + 1] and third["spec"]["study"]["beginning"]["value"] == told["value"]
+    assert (
+        steps(linear, third) == [told["step"] + 1]
+        and third["spec"]["study"]["beginning"]["value"] == told["value"]
+    )
     assert linear.ok("search", "replay").out.startswith("the same, bit for bit: 3 hops")
     assert "there are no more trials" in linear.hop("search", "resume", third["name"], "--trials", "3").talk
 
@@ -126,7 +156,9 @@ def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: World) -
     assert {tuple(record["workers"]) for record in hops} == {("worker-0",), ("worker-1",)}
     told = linear.ok("diff", study["name"], "last").out
     assert "begins with" in told and "space.lr" in told and "-> 0.05" in told.replace("  ", " ")
-    assert linear.run("last")["spec"]["label"] == "" and linear.run("linear")["id"] == study["id"], "`linear@best` is the study's"
+    assert linear.run("last")["spec"]["label"] == "" and linear.run("linear")["id"] == study["id"], (
+        "`linear@best` is the study's"
+    )
     anew = linear.ok("fork", study["name"], "--detach")
     assert "is searched anew; `--checkpoint best` trains its best model on" in anew.talk
     assert linear.run(anew.out.strip())["spec"]["study"]["beginning"] is None
@@ -134,7 +166,9 @@ def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: World) -
 
 def test_the_best_of_trials_that_are_runs_is_a_run(world: World) -> None:
     world.write("train.py", TRAINS)
-    world.write("search.yaml", SEARCH.replace("trials: 5", "trials: 2").replace("{name: asha, eta: 2}", "random"))
+    world.write(
+        "search.yaml", SEARCH.replace("trials: 5", "trials: 2").replace("{name: asha, eta: 2}", "random")
+    )
     study = world.reaches(start(world)["id"], "succeeded")
     refused = world.hop("fork", f"{study['name']}@best")
     assert refused.code == 2 and "the best one is a run: `hop fork " in refused.talk

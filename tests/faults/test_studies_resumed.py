@@ -1,4 +1,5 @@
-"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was; one that lost its workers, or whose workers hang, by itself."""
+"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was; one that
+lost its workers, or whose workers hang, by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ import pytest
 from .study import MOP, SEARCH, TRAINABLE, TRAINS, decisions, hopping, journal, process_of, start
 from .world import World, kill, until
 
-ONE_AT_A_TIME = MOP.replace("workers: 2", "workers: 1\nconcurrent: 1").replace("{validation: 0.2}", "{parts: 3, validation: 0.2}").replace("trials: 4", "trials: 3")
+ONE_AT_A_TIME = (
+    MOP.replace("workers: 2", "workers: 1\nconcurrent: 1")
+    .replace("{validation: 0.2}", "{parts: 3, validation: 0.2}")
+    .replace("trials: 4", "trials: 3")
+)
 
 
 @pytest.fixture
@@ -27,7 +32,10 @@ def resume(world: World, *words: str) -> Any:
 
 
 def stop_after(world: World, run: Any, kind: str, many: int) -> Any:
-    until(lambda: sum(record["kind"] == kind for record in journal(world, run)) >= many, f"{many} records {kind}")
+    until(
+        lambda: sum(record["kind"] == kind for record in journal(world, run)) >= many,
+        f"{many} records {kind}",
+    )
     world.ok("stop", run["name"])
     return world.reaches(run["id"], "stopping", "cancelled")  # one that is being stopped is waited for
 
@@ -38,7 +46,9 @@ def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]
     made: dict[tuple[str, int, int], set[str]] = {}
     for record in records:
         if record["kind"] == "hop" and record["state"] in digests:
-            made.setdefault((record["trial"], record["epoch"], record["partitions"][0]), set()).add(digests[record["state"]])
+            made.setdefault((record["trial"], record["epoch"], record["partitions"][0]), set()).add(
+                digests[record["state"]]
+            )
     return made
 
 
@@ -50,7 +60,14 @@ def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: Worl
     second = stop_after(linear, resume(linear, first["name"]), "hop", 15)  # in the middle of the second trial
     last = resume(linear)
     assert last["spec"]["forked_from"] == second["id"]
-    until(lambda: [record for record in journal(linear, last) if record["kind"] == "continued" and record["run"] == second["id"]], "its beginning")
+    until(
+        lambda: [
+            record
+            for record in journal(linear, last)
+            if record["kind"] == "continued" and record["run"] == second["id"]
+        ],
+        "its beginning",
+    )
     linear.ok("rm", "-y", first["name"], second["name"])  # nothing of them is needed then
     ended = linear.reaches(last["id"], "succeeded")
     records = journal(linear, ended)
@@ -58,7 +75,9 @@ def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: Worl
     assert states(records) == states(journal(linear, calm))
     assert len(states(records)) == 3 * 4 * 3
     assert all(len(found) == 1 for found in states(records).values())
-    assert Counter(record["kind"] for record in records)["hop"] <= 3 * 4 * 3 + 2, "what was under way, and nothing else"
+    assert Counter(record["kind"] for record in records)["hop"] <= 3 * 4 * 3 + 2, (
+        "what was under way, and nothing else"
+    )
     assert ended["summary"] == calm["summary"]
     assert linear.series(ended, "loss/1") == linear.series(calm, "loss/1")
     assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit")
@@ -69,7 +88,9 @@ def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: World) ->
     stopped = stop_after(linear, start(linear), "hop", 9)
     ended = linear.reaches(resume(linear, stopped["name"])["id"], "succeeded")
     assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
-    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal(linear, ended) if r["kind"] == "told"]
+    told = [
+        (r["report"]["trial"], r["report"]["step"]) for r in journal(linear, ended) if r["kind"] == "told"
+    ]
     assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     shown = linear.ok("search", "show", ended["name"]).out
     assert f"continues {stopped['name']}" in shown
@@ -110,7 +131,9 @@ def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -
     more = linear.reaches(resume(linear, "--trials", "6")["id"], "succeeded")
     records = journal(linear, more)
     assert decisions(records)[: len(decisions(journal(linear, done)))] == decisions(journal(linear, done))
-    assert {record["answer"]["trial"] for record in records if record["kind"] == "asked"} == {str(n) for n in range(6)}
+    assert {record["answer"]["trial"] for record in records if record["kind"] == "asked"} == {
+        str(n) for n in range(6)
+    }
     assert linear.ok("search", "replay").out.startswith("the same, bit for bit: 48 hops of 6 trials")
     linear.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
     linear.reaches(start(linear)["id"], "succeeded")
@@ -129,13 +152,22 @@ def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue
     assert world.run(run["id"])["phase"] == "stopping"
     asked = world.begin("search", "resume", run["name"], "--queue", "night", "--priority", "70", "--detach")
     assert asked.stderr is not None
-    assert asked.stderr.readline().decode() == f"{run['name']} is still stopping; it goes on once that is over\n"
+    assert (
+        asked.stderr.readline().decode() == f"{run['name']} is still stopping; it goes on once that is over\n"
+    )
     os.kill(driver, signal.SIGCONT)
     done = world.finish(asked)
     assert done.code == 0, done.talk
     on = world.run(done.out.strip())
-    assert (on["spec"]["queue"], on["spec"]["priority"], on["spec"]["forked_from"]) == ("night", 70, run["id"])
-    assert "--priority: 600 is not from 0 to 100" in world.hop("search", "resume", run["name"], "--priority", "600").talk
+    assert (on["spec"]["queue"], on["spec"]["priority"], on["spec"]["forked_from"]) == (
+        "night",
+        70,
+        run["id"],
+    )
+    assert (
+        "--priority: 600 is not from 0 to 100"
+        in world.hop("search", "resume", run["name"], "--priority", "600").talk
+    )
     assert "no queue" in world.hop("search", "resume", run["name"], "--queue", "nihgt").talk
     (trial, *_) = until(lambda: world.get("/runs", parent=on["id"])["runs"], "a trial")
     assert (trial["spec"]["queue"], trial["spec"]["priority"]) == ("night", 70)
@@ -186,10 +218,16 @@ for epoch in hop.loop(range(10_000)):
 
 
 def test_no_trial_goes_on_from_beyond_what_was_told(world: World) -> None:
-    """Its script goes on beyond its budget, and only checkpoints from there are left when its study is stopped."""
+    """Its script goes on beyond its budget, and only checkpoints from there are left when its study is
+    stopped."""
     mark = world.root / "mark"
     world.write("train.py", RUNS_ON.replace("MARK", repr(str(mark))))
-    world.write("search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 1").replace("epochs: 4", "epochs: 2"))
+    world.write(
+        "search.yaml",
+        SEARCH.replace("{name: asha, eta: 2}", "random")
+        .replace("trials: 5", "trials: 1")
+        .replace("epochs: 4", "epochs: 2"),
+    )
     run = start(world)
     until(mark.exists, "a script that is beyond its budget")
     stopped = stop_after(world, run, "told", 2)
@@ -197,8 +235,13 @@ def test_no_trial_goes_on_from_beyond_what_was_told(world: World) -> None:
     world.reaches(trial["id"], "cancelled")
     assert min(one["step"] for one in world.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
     ended = world.reaches(resume(world, stopped["name"])["id"], "succeeded")
-    assert "trial 0: all checkpoints that are left are from beyond epoch 2; it trains from the beginning" in world.log(ended, "stderr")
-    assert [(r["report"]["step"], r["report"]["value"]) for r in journal(world, ended) if r["kind"] == "told"] == [(1, 1), (2, 2)]
+    assert (
+        "trial 0: all checkpoints that are left are from beyond epoch 2; it trains from the beginning"
+        in world.log(ended, "stderr")
+    )
+    assert [
+        (r["report"]["step"], r["report"]["value"]) for r in journal(world, ended) if r["kind"] == "told"
+    ] == [(1, 1), (2, 2)]
     assert [one["spec"]["resume"] for one in world.get("/runs", parent=ended["id"])["runs"]] == [None]
 
 
@@ -207,8 +250,13 @@ def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(world: 
     go = world.root / "go"
     go.touch()
     waits = f"while state['done'] == 3 and not os.path.exists({str(go)!r}): time.sleep(0.02)"
-    world.write("train.py", TRAINS.replace("import math, time", "import math, os, time").replace("time.sleep(0.03)", waits))
-    world.write("search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 2"))
+    world.write(
+        "train.py",
+        TRAINS.replace("import math, time", "import math, os, time").replace("time.sleep(0.03)", waits),
+    )
+    world.write(
+        "search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 2")
+    )
     calm = world.reaches(start(world)["id"], "succeeded")
     go.unlink()
     first = stop_after(world, start(world), "told", 3)
@@ -228,13 +276,19 @@ def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(world: 
 
 def test_a_study_that_failed_goes_on_with_mended_code(linear: World) -> None:
     linear.write("search.yaml", MOP)
-    broken = TRAINABLE.replace("def evaluate(state, partition, config):", "def evaluate(state, partition, config):\n    partition['z']")
+    broken = TRAINABLE.replace(
+        "def evaluate(state, partition, config):",
+        "def evaluate(state, partition, config):\n    partition['z']",
+    )
     linear.write("linear.py", broken)
     failed = linear.reaches(start(linear)["id"], "failed")
     linear.write("linear.py", TRAINABLE)
     mended = resume(linear, failed["name"], "--code", ".", "--trials", "6")
     ended = linear.reaches(mended["id"], "succeeded")
-    found = {trial["trial"]: trial["state"] for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]}
+    found = {
+        trial["trial"]: trial["state"]
+        for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]
+    }
     assert found == {**dict.fromkeys("0123", "failed"), "4": "completed", "5": "completed"}
 
 
@@ -257,7 +311,9 @@ def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: World) ->
     assert ended["attempt"]["number"] == 1
     records = journal(linear, ended)
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    joined = Counter(record["worker"] for record in records if record["kind"] == "worker" and record["event"] == "joined")
+    joined = Counter(
+        record["worker"] for record in records if record["kind"] == "worker" and record["event"] == "joined"
+    )
     assert joined == {"worker-0": 2, "worker-1": 2}
     assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
 
@@ -273,26 +329,39 @@ def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: World
     assert "all 2 workers are gone" in ended["attempts"][0]["exit"]["reason"]
     records = journal(linear, ended)
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    hops = Counter((r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"])
+    hops = Counter(
+        (r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]
+    )
     assert sum(hops.values()) <= 4 * 4 * 2 + 2, "what was under way, and nothing else"
     assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
 
 
 def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linear: World) -> None:
-    linear.write("linear.py", TRAINABLE.replace("    time.sleep(0.15)", "    import os\n    os.kill(os.getppid(), 9)\n    time.sleep(60)"))
+    linear.write(
+        "linear.py",
+        TRAINABLE.replace(
+            "    time.sleep(0.15)", "    import os\n    os.kill(os.getppid(), 9)\n    time.sleep(60)"
+        ),
+    )
     linear.write("search.yaml", MOP)
     ended = linear.reaches(start(linear)["id"], "failed")
-    assert "all 2 workers are gone" in ended["exit"]["reason"] and "killed by signal 9" in ended["exit"]["reason"]
+    assert (
+        "all 2 workers are gone" in ended["exit"]["reason"]
+        and "killed by signal 9" in ended["exit"]["reason"]
+    )
     assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "lost", "lost", "exit-code"]
 
 
-HANGS = TRAINABLE.replace("    time.sleep(0.15)", "    hang(config)") + """
+HANGS = (
+    TRAINABLE.replace("    time.sleep(0.15)", "    hang(config)")
+    + """
 def hang(config):
     import os
     if config.trial == "1" and config.epoch == 1 and HOW:
         open(MARK, "a").write("x")
         time.sleep(3600)
 """
+)
 
 
 def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear: World) -> None:
@@ -306,14 +375,20 @@ def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear
     assert "on one unit of trial 1, in epoch 2: its process is ended" in frozen["detail"]
     rank = int(frozen["worker"].removeprefix("worker-")) + 1
     assert "in hang" in linear.log(ended, "stderr", rank), "where it was"
-    joined = [record for record in records if record["kind"] == "worker" and record["event"] == "joined" and record["worker"] == frozen["worker"]]
+    joined = [
+        record
+        for record in records
+        if record["kind"] == "worker" and record["event"] == "joined" and record["worker"] == frozen["worker"]
+    ]
     assert len(joined) == 2
     assert ended["attempt"]["number"] == 1
 
 
 def test_a_unit_that_hangs_is_ended_though_its_driver_was_killed(linear: World) -> None:
     mark = linear.root / "mark"
-    linear.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(str(mark))))
+    linear.write(
+        "linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(str(mark)))
+    )
     linear.write("search.yaml", MOP + "unit_timeout: 5s\n")
     run = start(linear)
     until(mark.exists, "a unit that hangs")
@@ -329,7 +404,9 @@ def test_a_trial_that_always_hangs_fails_alone(linear: World) -> None:
     linear.write("linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(linear.root / "mark"))))
     linear.write("search.yaml", MOP + "unit_timeout: 1s\n")
     ended = linear.reaches(start(linear)["id"], "succeeded")
-    trials = {trial["trial"]: trial for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]}
+    trials = {
+        trial["trial"]: trial for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]
+    }
     assert {trial["state"] for name, trial in trials.items() if name != "1"} == {"completed"}
     assert trials["1"]["state"] == "failed" and trials["1"]["epoch"] == 1
     assert "it hangs, or needs a longer `unit_timeout`" in trials["1"]["error"]

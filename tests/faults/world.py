@@ -40,7 +40,8 @@ def until(met: Callable[[], T], what: str = "the condition") -> T:
 
 
 def chance(seed: int) -> random.Random:
-    """Chance that a failure can be repeated with: pytest shows what was printed. `make explore` chooses other moments."""
+    """Chance that a failure can be repeated with: pytest shows what was printed.
+    `make explore` chooses other moments."""
     seed += SEED
     print(f"seed {seed}")
     return random.Random(seed)
@@ -66,17 +67,27 @@ class Done:
 class World:
     """A home below `root` and a folder to type in, whose name is the project's: `work`."""
 
-    def __init__(self, root: Path, *, home: Path | None = None, settings: str = "node: {id: box, cpus: 4, memory: 8G}\n") -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        home: Path | None = None,
+        settings: str = "node: {id: box, cpus: 4, memory: 8G}\n",
+    ) -> None:
         self.root, self.home = root, Home(home or root / "home")
         self.folder = root / "work"
         self.folder.mkdir(exist_ok=True)
         if settings:
             self.home.create().settings_file.write_text(settings)
         hidden = {"HOPYARD_URL", "HOPYARD_TOKEN", "VIRTUAL_ENV", "CONDA_PREFIX"}
-        self.environment = {k: v for k, v in os.environ.items() if k not in hidden} | {"HOPYARD_HOME": str(self.home.root), "COLUMNS": "200"}
+        self.environment = {k: v for k, v in os.environ.items() if k not in hidden} | {
+            "HOPYARD_HOME": str(self.home.root),
+            "COLUMNS": "200",
+        }
         self._started: list[subprocess.Popen[bytes]] = []
 
-    # -- what a user does ----------------------------------------------------------------------------------------
+    # -- what a user does
+    # ----------------------------------------------------------------------------------------
 
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.folder / name
@@ -96,7 +107,9 @@ class World:
             check=False,
             preexec_fn=_give_up_override if plain else None,
         )
-        return Done(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        return Done(
+            done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )
 
     def ok(self, *words: str) -> Done:
         done = self.hop(*words)
@@ -106,7 +119,12 @@ class World:
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """A command that goes on beside the test."""
         child = subprocess.Popen(
-            [HOP, *words], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [HOP, *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self._started.append(child)
         return child
@@ -120,7 +138,8 @@ class World:
         """Submit a run and return its name."""
         return self.ok("run", "--detach", *words).out.strip()
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- what is there
+    # -------------------------------------------------------------------------------------------
 
     def client(self) -> Client:
         """Of the server that there is, or that is started now."""
@@ -157,7 +176,9 @@ class World:
 
     def log(self, run: Any, stream: str = "stdout", rank: int = 0) -> str:
         def read(client: Client) -> str:
-            with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}) as response:
+            with client.open(
+                "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}
+            ) as response:
                 return response.read().decode(errors="replace")
 
         return self.ask(read)
@@ -165,10 +186,16 @@ class World:
     def says(self, run: Any, words: str, rank: int = 0) -> None:
         """Wait until the script has written `words` to its stdout, whether or not a server is there."""
         stdout = self.replica(run, rank) / "streams" / "stdout"
-        until(lambda: stdout.exists() and words.encode() in stdout.read_bytes(), f"{words!r} on the stdout of {run['name']}")
+        until(
+            lambda: stdout.exists() and words.encode() in stdout.read_bytes(),
+            f"{words!r} on the stdout of {run['name']}",
+        )
 
     def series(self, run: Any, name: str) -> tuple[list[int], list[float]]:
-        found = self.get(f"/runs/{run['id']}/metrics", names=name)["series"].get(name) or {"steps": [], "values": []}
+        found = self.get(f"/runs/{run['id']}/metrics", names=name)["series"].get(name) or {
+            "steps": [],
+            "values": [],
+        }
         return found["steps"], found["values"]
 
     def replica(self, run: Any, rank: int = 0) -> Path:
@@ -187,7 +214,8 @@ class World:
 
         return until(running, "a running script")
 
-    # -- what happens to it --------------------------------------------------------------------------------------
+    # -- what happens to it
+    # --------------------------------------------------------------------------------------
 
     def server_pid(self) -> int:
         said = self.home.read_server()
@@ -202,7 +230,8 @@ class World:
         return pid
 
     def processes(self) -> list[psutil.Process]:
-        """All that belong to this home: the server, the spawner, replicas, users' processes; not the commands of the test."""
+        """All that belong to this home: the server, the spawner, replicas, users' processes; not the commands
+        of the test."""
         mark, found = str(self.home.root), []
         own = {os.getpid(), *(child.pid for child in self._started)}  # commands have the variable too
         for process in psutil.process_iter():
@@ -210,14 +239,17 @@ class World:
                 if process.pid in own or process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 variables = process.environ()
-                if variables.get("HOPYARD_HOME") == mark or variables.get("HOPYARD_REPLICA_DIR", "").startswith(mark + "/"):
+                if variables.get("HOPYARD_HOME") == mark or variables.get(
+                    "HOPYARD_REPLICA_DIR", ""
+                ).startswith(mark + "/"):
                     found.append(process)
             except psutil.Error:
                 continue
         return found
 
     def kill_everything(self) -> int:
-        """As a machine that loses its power: all is stopped first, so that nothing sees another end. How many there were."""
+        """As a machine that loses its power: all is stopped first, so that nothing sees another end.
+        How many there were."""
         killed: set[int] = set()
         while there := [p for p in self.processes() if p.pid not in killed]:
             for process in there:
@@ -249,7 +281,8 @@ def kill(pid: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Also when it is only waiting for its parent to notice. Its sockets are free once the last of its threads has ended."""
+    """Also when it is only waiting for its parent to notice.
+    Its sockets are free once the last of its threads has ended."""
     try:
         process = psutil.Process(pid)
         return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
@@ -265,13 +298,21 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def submit(world: World, command: Sequence[str], **spec: Any) -> Any:
-    """A run that the command line cannot ask for. The id is made here, as `hop run` does, so that it can be sent again."""
+    """A run that the command line cannot ask for. The id is made here, as `hop run` does, so that it can be
+    sent again."""
     from datetime import UTC, datetime
 
     from hopyard.domain.ids import new_run_id
 
-    role = {"command": list(command), "resources": spec.pop("resources", {"cpu_milli": 100}), "replicas": spec.pop("replicas", 1)}
-    body = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": {"project": "work", "roles": [role], **spec}}
+    role = {
+        "command": list(command),
+        "resources": spec.pop("resources", {"cpu_milli": 100}),
+        "replicas": spec.pop("replicas", 1),
+    }
+    body = {
+        "id": new_run_id(datetime.now(UTC), os.urandom(7)),
+        "spec": {"project": "work", "roles": [role], **spec},
+    }
     return world.ask(lambda client: client.post("/runs", body))
 
 
@@ -285,7 +326,8 @@ def refused(call: Callable[[], Any]) -> HopyardError:
 
 
 def _give_up_override() -> None:
-    """Between fork and exec: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH obeys the modes of files like anybody."""
+    """Between fork and exec: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH obeys the modes of files
+    like anybody."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         for capability in (1, 2):

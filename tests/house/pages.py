@@ -1,8 +1,9 @@
-"""Pages as programs: the fenced blocks of a Markdown page, and a shell that does what the page tells people to do.
+"""Pages as programs: the fenced blocks of a Markdown page, and a shell that does what the page tells people
+to do.
 
-    ```python NAME.py     is written to NAME.py           ```sh          is run; every line must succeed
-    ```yaml NAME.yaml     likewise                        ```sh fails    is run; every line must fail
-                                                          ```sh shown    is for reading only
+```python NAME.py     is written to NAME.py           ```sh          is run; every line must succeed
+```yaml NAME.yaml     likewise                        ```sh fails    is run; every line must fail
+                                                      ```sh shown    is for reading only
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def follow(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] = ()) -> None:
-    """Do in `folder` what the page says, block by block, with the `hop` of this interpreter and a home of its own.
+    """Do in `folder` what the page says, block by block, with the `hop` of this interpreter and a home of its
+    own.
 
     leave_out: beginnings of lines that are not run. Ends the server in any case.
     """
@@ -52,12 +54,27 @@ def follow(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] =
                     if not line.startswith(leave_out or ("\0",)):
                         _run(line, folder, env, fails=block.word == "fails")
     finally:
-        subprocess.run([sys.executable, "-m", "hopyard.cli", "down", "--stop-runs"], env=env, cwd=folder, check=False, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "hopyard.cli", "down", "--stop-runs"],
+            env=env,
+            cwd=folder,
+            check=False,
+            capture_output=True,
+        )
 
 
 def _run(line: str, folder: Path, env: dict[str, str], *, fails: bool) -> None:
     told = subprocess.run(
-        ["sh", "-c", line], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LINE_TIMEOUT_S, check=False
+        ["sh", "-c", line],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LINE_TIMEOUT_S,
+        check=False,
     )
-    assert (told.returncode != 0) == fails, f"$ {line}\nexit code {told.returncode}\n{told.stdout}{told.stderr}"
+    assert (told.returncode != 0) == fails, (
+        f"$ {line}\nexit code {told.returncode}\n{told.stdout}{told.stderr}"
+    )
     assert "Traceback" not in told.stderr, f"$ {line}\n{told.stderr}"

@@ -11,7 +11,22 @@ from pathlib import Path
 
 from .tree import ROOT, imported, modules
 
-FORBIDDEN = {"job", "jobs", "task", "tasks", "manager", "managers", "handler", "handlers", "util", "utils", "helper", "helpers", "info", "infos"}
+FORBIDDEN = {
+    "job",
+    "jobs",
+    "task",
+    "tasks",
+    "manager",
+    "managers",
+    "handler",
+    "handlers",
+    "util",
+    "utils",
+    "helper",
+    "helpers",
+    "info",
+    "infos",
+}
 # A word is a library's own in the modules that speak to it.
 FOREIGN = {"asyncio": {"task", "tasks"}}
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -43,7 +58,11 @@ def test_words_that_say_nothing_are_not_used_as_names() -> None:
     for path, tree in modules().items():
         forbidden = FORBIDDEN.difference(*(FOREIGN.get(module, ()) for module in imported(tree)))
         names = {*defined(tree), path.stem, *path.parent.parts}
-        found += [f"{path}: {name}" for name in sorted(names) if forbidden & {word.lower() for word in WORD.findall(name)}]
+        found += [
+            f"{path}: {name}"
+            for name in sorted(names)
+            if forbidden & {word.lower() for word in WORD.findall(name)}
+        ]
     assert not found, "DESIGN section 5 has better words"
 
 
@@ -62,7 +81,11 @@ def test_every_package_is_a_docstring_only() -> None:
     full = []
     for path, tree in modules().items():
         if path.name == "__init__.py" and path.parent != Path():
-            rest = [node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+            rest = [
+                node
+                for node in tree.body
+                if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+            ]
             if rest:
                 full.append(str(path))
     assert not full
@@ -71,7 +94,11 @@ def test_every_package_is_a_docstring_only() -> None:
 def test_no_unfinished_code() -> None:
     """No stubs, and no notes to oneself: what is missing is said in an issue."""
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-    found = [str(path) for path, tree in modules().items() if marks.search((ROOT / "src/hopyard" / path).read_text()) or list(stubs(tree))]
+    found = [
+        str(path)
+        for path, tree in modules().items()
+        if marks.search((ROOT / "src/hopyard" / path).read_text()) or list(stubs(tree))
+    ]
     assert not found
 
 
@@ -83,6 +110,12 @@ def stubs(tree: ast.Module) -> Iterator[ast.AST]:
 
 def test_tests_use_no_mocks() -> None:
     """DESIGN section 8: real parts, or the shipped fakes."""
-    mock = re.compile(r"^\s*(from unittest import .*\bmock\b|from unittest\.mock|import unittest\.mock|import mock\b)", re.M)
-    found = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("*.py")) if mock.search(path.read_text())]
+    mock = re.compile(
+        r"^\s*(from unittest import .*\bmock\b|from unittest\.mock|import unittest\.mock|import mock\b)", re.M
+    )
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if mock.search(path.read_text())
+    ]
     assert not found

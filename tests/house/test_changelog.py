@@ -11,7 +11,10 @@ import pytest
 from .tree import ROOT
 
 FRAGMENTS = ROOT / "changelog.d"
-KINDS = tuple(kind["directory"] for kind in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"])
+KINDS = tuple(
+    kind["directory"]
+    for kind in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+)
 NAME = re.compile(rf"([0-9]+|\+[a-z0-9][a-z0-9-]*)\.({'|'.join(KINDS)})(\.[0-9]+)?\.md")
 MAX_LINE = 100
 

@@ -1,4 +1,5 @@
-"""The documents say what the program does: every command they show exists, and the references are as the program would write them."""
+"""The documents say what the program does: every command they show exists, and the references are as the
+program would write them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from hopyard.cli.main import hop
 from .pages import blocks
 from .tree import ROOT, tracked
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "contributing").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "contributing").glob("*.md")),
+]
 MAX_LINE = 100
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
@@ -55,7 +61,9 @@ def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> N
         found = command.get_command(context, call[0])
         assert found is not None, f"{page}: no command `{call[0]}`"
         command, call = found, call[1:]
-    known = {word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "-h"}
+    known = {
+        word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help", "-h"}
     for word in call[: call.index("--")] if "--" in call else call:
         if command.name == "run" and not word.startswith("-") and word.endswith((".py", ".yaml")):
             break  # what follows a script may be its own
@@ -95,12 +103,24 @@ def test_lines_of_the_docs_are_short() -> None:
 
 
 def test_the_diagrams_are_as_drawn() -> None:
-    result = subprocess.run([sys.executable, "scripts/diagrams.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "scripts/diagrams.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
 
 
 def test_the_references_are_what_the_program_says() -> None:
-    told = subprocess.run([sys.executable, "scripts/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        [sys.executable, "scripts/reference.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert told.returncode == 0, told.stderr
 
 

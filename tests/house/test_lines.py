@@ -19,10 +19,16 @@ def broken_lines(tree: ast.Module) -> list[int]:
 
 
 def test_several_lines_are_written_as_lines() -> None:
-    assert not {str(path): lines for path, tree in modules().items() if (lines := broken_lines(tree))}, "use console.out_lines"
+    assert not {str(path): lines for path, tree in modules().items() if (lines := broken_lines(tree))}, (
+        "use console.out_lines"
+    )
 
 
 def test_the_search_finds_them() -> None:
-    for code in (r'console.out("\n".join(rows))', r'console.out(f"a {x}\nb")', r'console.out(text.rstrip("\n"))'):
+    for code in (
+        r'console.out("\n".join(rows))',
+        r'console.out(f"a {x}\nb")',
+        r'console.out(text.rstrip("\n"))',
+    ):
         assert broken_lines(ast.parse(code))
     assert not broken_lines(ast.parse(r'console.out("a"); console.say("a\nb")'))

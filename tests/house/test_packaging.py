@@ -17,7 +17,12 @@ from .tree import PACKAGE, ROOT
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built by the backend that pip would call, without its isolation: no network."""
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     (built,) = folder.glob("*.whl")
     return built
 
@@ -25,7 +30,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
-    wanted = {f"hopyard/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    wanted = {
+        f"hopyard/{path.relative_to(PACKAGE)}"
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     assert wanted <= held
     assert "hopyard/py.typed" in held
     assert any(name.startswith("hopyard/stores/sql/") and "migrations" in name for name in held)
@@ -37,12 +46,39 @@ def test_it_works_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "HOPYARD_HOME": str(tmp_path / "home")}
-    where = subprocess.run([sys.executable, "-c", "import hopyard; print(hopyard.__file__)"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    where = subprocess.run(
+        [sys.executable, "-c", "import hopyard; print(hopyard.__file__)"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert Path(where.stdout.strip()).is_relative_to(tmp_path)
-    told = subprocess.run([sys.executable, "-m", "hopyard.cli", "--help"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-m", "hopyard.cli", "--help"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "dataset" in told.stdout
-    up = subprocess.run([sys.executable, "-m", "hopyard.cli", "up"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    up = subprocess.run(
+        [sys.executable, "-m", "hopyard.cli", "up"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     try:
         assert up.returncode == 0, up.stderr
     finally:
-        subprocess.run([sys.executable, "-m", "hopyard.cli", "down", "--stop-runs"], cwd=tmp_path, env=env, capture_output=True, check=False)
+        subprocess.run(
+            [sys.executable, "-m", "hopyard.cli", "down", "--stop-runs"],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            check=False,
+        )

@@ -21,9 +21,20 @@ def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> N
 
 @pytest.mark.torch
 def test_the_readme_works(tmp_path: Path) -> None:
-    """Less `make` (CI runs it), the activation of the environment (this one is active), and the gang (tests/examples runs it)."""
+    """Less `make` (CI runs it), the activation of the environment (this one is active), and the gang
+    (tests/examples runs it)."""
     folder = tmp_path / "hopyard"
     for part in ("examples", "scripts"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run([sys.executable, "scripts/mnist_dataset.py", ".demo/mnist"], cwd=folder, check=True, capture_output=True)
-    follow(ROOT / "README.md", folder=folder, home=tmp_path / "home", leave_out=("make ", ". .venv", "hop run --replicas"))
+    subprocess.run(
+        [sys.executable, "scripts/mnist_dataset.py", ".demo/mnist"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    follow(
+        ROOT / "README.md",
+        folder=folder,
+        home=tmp_path / "home",
+        leave_out=("make ", ". .venv", "hop run --replicas"),
+    )

@@ -20,7 +20,10 @@ def patterns(tree: ast.AST) -> Iterator[tuple[int, str]]:
             for value in [*given, *(keyword.value for keyword in node.keywords if keyword.arg == "pattern")]:
                 for part in ast.walk(value):
                     if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
-                        yield node.lineno, part.value if isinstance(part.value, str) else part.value.decode("latin-1")
+                        yield (
+                            node.lineno,
+                            part.value if isinstance(part.value, str) else part.value.decode("latin-1"),
+                        )
 
 
 def end_mark(pattern: str) -> bool:
@@ -28,14 +31,22 @@ def end_mark(pattern: str) -> bool:
     return "$" in re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern)
 
 
-@pytest.mark.parametrize(("pattern", "found"), [("^a$", True), (r"a\$", False), ("[$a]", False), ("a(b|$)", True), (r"a\Z", False)])
+@pytest.mark.parametrize(
+    ("pattern", "found"), [("^a$", True), (r"a\$", False), ("[$a]", False), ("a(b|$)", True), (r"a\Z", False)]
+)
 def test_end_marks_are_found(pattern: str, found: bool) -> None:
     assert end_mark(pattern) is found
 
 
 def test_no_pattern_ends_before_a_line_break() -> None:
-    """`$` also matches before a last line break, so a name with one would pass: `fullmatch`, or an end written as `\\Z`."""
-    found = [f"{module}:{line}: {pattern}" for module, tree in modules().items() for line, pattern in patterns(tree) if end_mark(pattern)]
+    """`$` also matches before a last line break, so a name with one would pass: `fullmatch`, or an end
+    written as `\\Z`."""
+    found = [
+        f"{module}:{line}: {pattern}"
+        for module, tree in modules().items()
+        for line, pattern in patterns(tree)
+        if end_mark(pattern)
+    ]
     assert found == []
 
 

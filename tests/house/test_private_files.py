@@ -20,7 +20,9 @@ ELSEWHERE = {
     "datasets/cache.py": "copies of trees, in the 0700 folder of a replica",
     "engines/local/cgroups.py": "cgroups",
     "replica/limits.py": "cgroups",
-    "replica/outbox.py": "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again",
+    "replica/outbox.py": (
+        "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again"
+    ),
     "replica/mounts.py": "mount points, in the memory of a namespace",
     "on_spark/barrier.py": "folders of a Spark task",
     "on_spark/study.py": "folders of a Spark task",
@@ -35,8 +37,18 @@ def makers(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
-        words = {part.id if isinstance(part, ast.Name) else part.attr for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)}
+        name = (
+            node.func.attr
+            if isinstance(node.func, ast.Attribute)
+            else node.func.id
+            if isinstance(node.func, ast.Name)
+            else ""
+        )
+        words = {
+            part.id if isinstance(part, ast.Name) else part.attr
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name | ast.Attribute)
+        }
         if name in FOLDERS or name in FILES or (name == "touch" and not node.args):
             yield f"{node.lineno}: {name}"
         elif name != "open" or "open_file" in words:
@@ -48,7 +60,11 @@ def makers(tree: ast.Module) -> Iterator[str]:
 
 
 def _writes(argument: ast.expr) -> bool:
-    return isinstance(argument, ast.Constant) and isinstance(argument.value, str) and argument.value.strip("bt+") in ("w", "a", "x")
+    return (
+        isinstance(argument, ast.Constant)
+        and isinstance(argument.value, str)
+        and argument.value.strip("bt+") in ("w", "a", "x")
+    )
 
 
 def test_no_module_makes_folders_or_files_of_a_home_by_itself() -> None:
@@ -59,6 +75,24 @@ def test_no_module_makes_folders_or_files_of_a_home_by_itself() -> None:
 
 
 def test_the_search_finds_each_way_of_making_a_file(tmp_path: Path) -> None:
-    ways = ["p.mkdir()", "os.makedirs(p)", "p.write_bytes(b'')", "open(p, 'wb')", "p.open('a')", "os.open(p, os.O_RDWR | os.O_CREAT, 0o644)", "p.touch()"]
+    ways = [
+        "p.mkdir()",
+        "os.makedirs(p)",
+        "p.write_bytes(b'')",
+        "open(p, 'wb')",
+        "p.open('a')",
+        "os.open(p, os.O_RDWR | os.O_CREAT, 0o644)",
+        "p.touch()",
+    ]
     assert all(list(makers(ast.parse(way))) for way in ways)
-    assert not [way for way in ("open(p, 'wb', opener=open_file)", "open(open_file(p, os.O_WRONLY | os.O_CREAT), 'wb')", "open(p)", "os.open(p, os.O_RDONLY)", "stamp.touch('runs')") if list(makers(ast.parse(way)))]
+    assert not [
+        way
+        for way in (
+            "open(p, 'wb', opener=open_file)",
+            "open(open_file(p, os.O_WRONLY | os.O_CREAT), 'wb')",
+            "open(p)",
+            "os.open(p, os.O_RDONLY)",
+            "stamp.touch('runs')",
+        )
+        if list(makers(ast.parse(way)))
+    ]

@@ -1,4 +1,5 @@
-"""What may not stand in the repository: addresses of registries, paths of one machine, unpinned or unexplained packages."""
+"""What may not stand in the repository: addresses of registries, paths of one machine, unpinned or
+unexplained packages."""
 
 from __future__ import annotations
 
@@ -9,13 +10,25 @@ import pytest
 from .tree import ROOT, imported, modules, project, tracked
 
 # Put together from parts, so that this file does not hold what it looks for.
-HOSTS = re.compile(r"https?://[a-z0-9.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js", "deb" + "ian"]) + r")\.[a-z]+|" + r'"resolved": *"http')
-PATHS = re.compile(r"(^|[^A-Za-z0-9_.])/(" + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot", "opt/wh" + "eels", "opt/py" + "pi"]) + r")/", re.M)
+HOSTS = re.compile(
+    r"https?://[a-z0-9.-]*("
+    + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js", "deb" + "ian"])
+    + r")\.[a-z]+|"
+    + r'"resolved": *"http'
+)
+PATHS = re.compile(
+    r"(^|[^A-Za-z0-9_.])/("
+    + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot", "opt/wh" + "eels", "opt/py" + "pi"])
+    + r")/",
+    re.M,
+)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PINS = ROOT / "requirements" / "constraints.txt"
 
 
-@pytest.mark.parametrize(("pattern", "what"), [(HOSTS, "a registry's address"), (PATHS, "a path of one machine")])
+@pytest.mark.parametrize(
+    ("pattern", "what"), [(HOSTS, "a registry's address"), (PATHS, "a path of one machine")]
+)
 def test_no_tracked_file_names(pattern: re.Pattern[str], what: str) -> None:
     found = []
     for path in tracked():
@@ -23,7 +36,10 @@ def test_no_tracked_file_names(pattern: re.Pattern[str], what: str) -> None:
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0].strip()}" for hit in pattern.finditer(text)]
+        found += [
+            f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0].strip()}"
+            for hit in pattern.finditer(text)
+        ]
     assert not found, what
 
 
@@ -36,7 +52,9 @@ def canonical(requirement: str) -> str:
 
 def asked_for(*extras: str) -> set[str]:
     optional = project()["optional-dependencies"]
-    return {canonical(r) for r in [*project()["dependencies"], *(r for extra in extras for r in optional[extra])]} - {"hopyard"}
+    return {
+        canonical(r) for r in [*project()["dependencies"], *(r for extra in extras for r in optional[extra])]
+    } - {"hopyard"}
 
 
 def test_every_dependency_has_a_reason() -> None:

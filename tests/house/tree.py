@@ -17,7 +17,10 @@ PACKAGE = ROOT / "src" / "hopyard"
 @cache
 def modules() -> dict[Path, ast.Module]:
     """Every module of the package, parsed; paths below the package."""
-    return {path.relative_to(PACKAGE): ast.parse(path.read_text(), str(path)) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {
+        path.relative_to(PACKAGE): ast.parse(path.read_text(), str(path))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -38,7 +41,12 @@ def project() -> dict[str, Any]:
 
 def tracked() -> Iterator[Path]:
     """Files that git knows, or would add. Whoever owns the checkout (`safe.directory`)."""
-    listed = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
     for name in sorted(set(filter(None, listed.stdout.decode().split("\0")))):
         path = ROOT / name
         if path.is_file():

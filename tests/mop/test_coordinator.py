@@ -40,11 +40,15 @@ def hops(said: list[Instruction]) -> list[TrainHop]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(amounts, min_size=1, max_size=12), st.lists(amounts, min_size=1, max_size=6), st.booleans())
-def test_a_makespan_lies_between_the_bound_and_twice_the_bound(costs: list[float], speeds: list[float], known: bool) -> None:
+def test_a_makespan_lies_between_the_bound_and_twice_the_bound(
+    costs: list[float], speeds: list[float], known: bool
+) -> None:
     """Nobody idles who could work, and such a schedule of an open shop is below the sum of the two totals."""
     of_trials = {TrialId(f"t{i:02d}"): cost for i, cost in enumerate(costs)}
     of_workers = {WorkerId(f"w{i}"): speed for i, speed in enumerate(speeds)}
-    took = play_epoch(MopCoordinator(PartitionId(i) for i in range(len(speeds))), of_trials, of_workers, tell_times=known)
+    took = play_epoch(
+        MopCoordinator(PartitionId(i) for i in range(len(speeds))), of_trials, of_workers, tell_times=known
+    )
     least = bound(of_trials, of_workers)
     assert least * (1 - 1e-9) <= took <= 2 * least
 
@@ -54,7 +58,12 @@ def test_a_square_of_equal_units_is_a_latin_square() -> None:
         costs = {TrialId(f"t{i:02d}"): 1.0 for i in range(size)}
         speeds = {WorkerId(f"w{i:02d}"): 1.0 for i in range(size)}
         for known in (True, False):
-            assert play_epoch(MopCoordinator(PartitionId(i) for i in range(size)), costs, speeds, tell_times=known) == size
+            assert (
+                play_epoch(
+                    MopCoordinator(PartitionId(i) for i in range(size)), costs, speeds, tell_times=known
+                )
+                == size
+            )
 
 
 def test_a_trial_goes_round_from_its_turn_whoever_was_admitted_before() -> None:
@@ -87,7 +96,9 @@ def test_what_was_learnt_decides_who_goes_first() -> None:
     assert [trial for epoch, trial in order if epoch == 1] == ["b", "c", "a"]
 
 
-@pytest.mark.parametrize(("count", "parts"), [(1, [4]), (2, [2, 2]), (3, [2, 1, 1]), (4, [1, 1, 1, 1]), (5, [1, 1, 1, 1])])
+@pytest.mark.parametrize(
+    ("count", "parts"), [(1, [4]), (2, [2, 2]), (3, [2, 1, 1]), (4, [1, 1, 1, 1]), (5, [1, 1, 1, 1])]
+)
 def test_workers_to_spare_are_shared_out_among_the_trials_that_wait(count: int, parts: list[int]) -> None:
     coordinator = MopCoordinator(PartitionId(i) for i in range(4))
     said = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), WorkersToSpare(True))
@@ -109,7 +120,9 @@ def test_a_trial_alone_waits_for_those_that_evaluate_it() -> None:
     joined = [WorkerJoined(one.worker, one.partitions, None, one.partitions) for one in workers(2)]
     coordinator = MopCoordinator(both, validation=both)
     (hop,) = hops(coordinator.handle(*joined, *trials("a", epochs=2), WorkersToSpare(True)))
-    evaluations = [one for one in coordinator.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)]
+    evaluations = [
+        one for one in coordinator.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)
+    ]
     assert len(evaluations) == 2
     other = MopCoordinator(both, validation=both)
     (hop,) = hops(other.handle(*joined, *trials("a", epochs=2), WorkersToSpare(True)))
@@ -129,7 +142,12 @@ def test_one_that_evaluates_goes_on_training_elsewhere() -> None:
     (hop,) = hops(coordinator.handle(HopFinished(hop.hop, "s1", 1.0)))
     evaluation, hop = coordinator.handle(HopFinished(hop.hop, "s2", 1.0))[-2:]
     assert isinstance(evaluation, EvaluateState) and isinstance(hop, TrainHop)
-    assert (evaluation.checkpoint, evaluation.worker, hop.start_from, hop.workers) == ("s2", "w0", "s2", ("w1",))
+    assert (evaluation.checkpoint, evaluation.worker, hop.start_from, hop.workers) == (
+        "s2",
+        "w0",
+        "s2",
+        ("w1",),
+    )
 
 
 def test_a_straggler_leaves_to_a_faster_one_what_that_one_does_sooner() -> None:
@@ -148,6 +166,9 @@ def test_a_hint_names_what_is_asked_for_next() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
     out = coordinator.handle(*workers(2), *trials("a", "b", "c", "d"))
     first, second = hops(out)
-    assert coordinator.hints({first.hop: 5.0, second.hop: 0.0}) == [Hint(WorkerId("w0"), "new c"), Hint(WorkerId("w1"), "new d")]
+    assert coordinator.hints({first.hop: 5.0, second.hop: 0.0}) == [
+        Hint(WorkerId("w0"), "new c"),
+        Hint(WorkerId("w1"), "new d"),
+    ]
     (after,) = hops(coordinator.handle(HopFinished(first.hop, "s", 6.0)))
     assert (after.workers, after.start_from) == (("w0",), "new c")

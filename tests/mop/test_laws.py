@@ -59,7 +59,9 @@ class Cluster(RuleBasedStateMachine):
         self.count = 0
 
     def busy(self) -> list[WorkerId]:
-        return [one for hop in self.hops.values() for one in hop.workers] + [one.worker for one in self.evaluations.values()]
+        return [one for hop in self.hops.values() for one in hop.workers] + [
+            one.worker for one in self.evaluations.values()
+        ]
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
@@ -112,7 +114,8 @@ class Cluster(RuleBasedStateMachine):
         if evaluation is not None and (evaluation.trial, evaluation.epoch) in self.unjudged:
             self.unjudged[evaluation.trial, evaluation.epoch][1].add(evaluation.partition)
 
-    # -- trials ---------------------------------------------------------------------------------------------------
+    # -- trials
+    # ---------------------------------------------------------------------------------------------------
 
     @rule(
         epochs=st.integers(1, 2),
@@ -121,7 +124,9 @@ class Cluster(RuleBasedStateMachine):
         visited=some_partitions,
         data=st.data(),
     )
-    def admit(self, epochs: int, cost: float | None, done: int, visited: frozenset[PartitionId], data: st.DataObject) -> None:
+    def admit(
+        self, epochs: int, cost: float | None, done: int, visited: frozenset[PartitionId], data: st.DataObject
+    ) -> None:
         """Also one that goes on from the middle of an epoch, and one that does again what was lost."""
         trial = TrialId(f"t{self.count}")
         self.count += 1
@@ -159,7 +164,8 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.state.keys() - self.wanted.keys())
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
-        """One that was paused, or came to its budget, goes on with a larger one, where it stood after its last full epoch."""
+        """One that was paused, or came to its budget, goes on with a larger one, where it stood after its
+        last full epoch."""
         trial = data.draw(st.sampled_from(sorted(self.state.keys() - self.wanted.keys())))
         done = self.epochs[trial]
         for partition in PARTITIONS:
@@ -190,7 +196,8 @@ class Cluster(RuleBasedStateMachine):
         self.spare = spare
         self.tell(WorkersToSpare(spare))
 
-    # -- workers --------------------------------------------------------------------------------------------------
+    # -- workers
+    # --------------------------------------------------------------------------------------------------
 
     @rule(
         worker=st.sampled_from("wxyz"),
@@ -198,7 +205,9 @@ class Cluster(RuleBasedStateMachine):
         judges=st.frozensets(st.sampled_from(sorted(VALIDATION))),
         speed=st.sampled_from([None, 1.0, 5.0]),
     )
-    def join(self, worker: str, held: frozenset[PartitionId], judges: frozenset[PartitionId], speed: float | None) -> None:
+    def join(
+        self, worker: str, held: frozenset[PartitionId], judges: frozenset[PartitionId], speed: float | None
+    ) -> None:
         self.held[WorkerId(worker)], self.judges[WorkerId(worker)] = held, judges
         self.tell(WorkerJoined(WorkerId(worker), held, speed, judges))
 
@@ -210,7 +219,8 @@ class Cluster(RuleBasedStateMachine):
         self.tell(WorkerLost(worker))
         assert worker not in self.busy()
 
-    # -- units ----------------------------------------------------------------------------------------------------
+    # -- units
+    # ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.hops or self.evaluations)
     @rule(data=st.data(), well=st.booleans(), seconds=st.sampled_from([0.0, 0.1, 7.0]))
@@ -242,9 +252,13 @@ class Cluster(RuleBasedStateMachine):
         """A hint names a state that waits, of a worker that is busy; and asking changes nothing."""
         for hint in self.coordinator.hints({}):
             assert hint.worker in self.busy()
-            assert hint.checkpoint in [*self.state.values(), *(checkpoint for checkpoint, _ in self.unjudged.values())]
+            assert hint.checkpoint in [
+                *self.state.values(),
+                *(checkpoint for checkpoint, _ in self.unjudged.values()),
+            ]
 
-    # -- what holds at any time -------------------------------------------------------------------------------------
+    # -- what holds at any time
+    # -------------------------------------------------------------------------------------
 
     @invariant()
     def nobody_who_could_go_together_is_left_apart(self) -> None:
@@ -253,7 +267,9 @@ class Cluster(RuleBasedStateMachine):
         idle = self.held.keys() - set(self.busy())
         moving = {hop.trial for hop in self.hops.values()}
         for trial in self.wanted.keys() - moving:
-            lacks = {partition for partition in PARTITIONS if not self.visits[trial, self.epochs[trial], partition]}
+            lacks = {
+                partition for partition in PARTITIONS if not self.visits[trial, self.epochs[trial], partition]
+            }
             lacks &= set(self.orders.get(trial, [])[:1]) or lacks
             for worker in idle:
                 assert all(self.leaves(worker, partition) for partition in lacks & self.held[worker])

@@ -85,7 +85,9 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         wanted = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
         two = Resources(2000)
         bench.environment = wanted
-        await asyncio.gather(bench.launch("a.1", SHOWS, resources=two), bench.launch("b.1", SHOWS, resources=two))
+        await asyncio.gather(
+            bench.launch("a.1", SHOWS, resources=two), bench.launch("b.1", SHOWS, resources=two)
+        )
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
         assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("b.1", 0, "stdout")
@@ -139,7 +141,10 @@ class _Asked(BaseHTTPRequestHandler):
             data = b""
         elif self.path in ("/simple/probe/", "/simple/src/"):
             name = self.path.split("/")[2]
-            data = "".join(f'<a href="/files/{file.name}">{file.name}</a>' for file in self.server.wheels.glob(f"{name}-*")).encode()
+            data = "".join(
+                f'<a href="/files/{file.name}">{file.name}</a>'
+                for file in self.server.wheels.glob(f"{name}-*")
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
         else:
@@ -179,12 +184,22 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
         bench.environment = dataclasses.replace(bench.environment, lock=lock)  # as a fork
         await bench.launch("b.1", SHOWS)
         assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
-        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(f"{first}probe==99\nnothere\n".encode())))
+        bench.environment = Environment(
+            requirements=Digest(bench.sink.put_blob(f"{first}probe==99\nnothere\n".encode()))
+        )
         await bench.launch("c.1", SHOWS)
         (ended,) = await bench.exits("c.1")
         assert ended.kind is ExitKind.PREPARE_FAILED
-        said = [ended.reason.encode(), bench.sink.blobs[lock], *(bench.sink.stream(f"{name}.1", 0, "events") for name in "abc")]
-        said += [file.read_bytes() for file in bench.home.root.rglob("*") if file.is_file() and file.suffix in (".txt", ".log")]
+        said = [
+            ended.reason.encode(),
+            bench.sink.blobs[lock],
+            *(bench.sink.stream(f"{name}.1", 0, "events") for name in "abc"),
+        ]
+        said += [
+            file.read_bytes()
+            for file in bench.home.root.rglob("*")
+            if file.is_file() and file.suffix in (".txt", ".log")
+        ]
         assert not [text for text in said if b"INDEXPASSWORD" in text or b"owner" in text]
 
     try:
@@ -194,29 +209,44 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
         index.server_close()
 
 
-def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     index, home = Index(tmp_path / "wheels"), tmp_path / "home"
     address = index.address.replace("INDEXPASSWORD", "${INDEX_TOKEN}")
-    blobs = {Digest("1" * 64): f"--index-url {address}\nprobe\n".encode(), Digest("2" * 64): f"--index-url {address}\nprobe==99\n".encode()}
+    blobs = {
+        Digest("1" * 64): f"--index-url {address}\nprobe\n".encode(),
+        Digest("2" * 64): f"--index-url {address}\nprobe==99\n".encode(),
+    }
     # A secret may be called anything: what uv itself would obey is not handed to it by that name.
     secrets = {"INDEX_TOKEN": "INDEXPASSWORD", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
-    environments = environment.Environments(home / "cache" / "envs", blobs.__getitem__, lambda _: None, secrets=secrets, user="bob")
+    environments = environment.Environments(
+        home / "cache" / "envs", blobs.__getitem__, lambda _: None, secrets=secrets, user="bob"
+    )
     try:
         with ExitStack() as stack:
             found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
-            assert found.lock is not None and b"probe==1.5" in found.lock and b"INDEXPASSWORD" not in found.lock
+            assert (
+                found.lock is not None and b"probe==1.5" in found.lock and b"INDEXPASSWORD" not in found.lock
+            )
             with pytest.raises(PrepareFailed) as failed:
                 environments.ready(Environment(requirements=Digest("2" * 64)), stack, cwd=tmp_path)
         assert "INDEXPASSWORD" not in failed.value.exit.reason
-        assert not [file for file in (home / "cache" / "envs").rglob("*") if file.is_file() and not file.is_symlink() and b"INDEXPASSWORD" in file.read_bytes()]
+        assert not [
+            file
+            for file in (home / "cache" / "envs").rglob("*")
+            if file.is_file() and not file.is_symlink() and b"INDEXPASSWORD" in file.read_bytes()
+        ]
     finally:
         index.shutdown()
         index.server_close()
 
 
-def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     evicted: list[Path] = []
     held = environment._held
 
@@ -236,7 +266,9 @@ def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(tmp_p
         assert Path(found.path).exists()
 
 
-def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(environment, "KEEP", 2)
     locks = {Digest(str(number) * 64): f"# {number}".encode() for number in range(4)}
     environments = environment.Environments(tmp_path / "envs", lambda digest: locks[digest], lambda _: None)
@@ -256,12 +288,16 @@ def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(tmp_p
         assert [one.exists() for one in (first, second, third)] == [True, False, True]
 
 
-def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caches = tmp_path / "uv"
 
     def build(user: str, number: int) -> None:
         remove_tree(tmp_path / "envs")
-        environments = environment.Environments(tmp_path / "envs", lambda _: b"probe", lambda _: None, user=user)
+        environments = environment.Environments(
+            tmp_path / "envs", lambda _: b"probe", lambda _: None, user=user
+        )
         environments.ready(Environment(requirements=Digest(str(number) * 64)), ExitStack(), cwd=tmp_path)
 
     build("bob", 0)
@@ -272,10 +308,16 @@ def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(tmp_path: Path, mon
         build("alice", 2)
         assert (caches / "users/bob").is_dir(), "in use"
     build("alice", 3)
-    assert not (caches / "users/bob").exists() and (caches / "users/alice").is_dir() and (caches / "common").is_dir()
+    assert (
+        not (caches / "users/bob").exists()
+        and (caches / "users/alice").is_dir()
+        and (caches / "common").is_dir()
+    )
     monkeypatch.setattr(environment, "CACHE_BYTES", 1)
     build("bob", 4)
-    assert [path.name for path in (caches / "users").iterdir()] == ["alice"], "what alice has is measured when she builds"
+    assert [path.name for path in (caches / "users").iterdir()] == ["alice"], (
+        "what alice has is measured when she builds"
+    )
     assert not (caches / "common").exists()
 
 
@@ -291,8 +333,10 @@ for place in {places}:
 
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     about = "src-1.dist-info"
-    files = {{"src.py": "", f"{{about}}/METADATA": "Metadata-Version: 2.1\\nName: src\\nVersion: 1\\n", f"{{about}}/RECORD": "",
-             f"{{about}}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}}
+    files = {{"src.py": "", f"{{about}}/METADATA": "Metadata-Version: 2.1\\nName: src\\nVersion: 1\\n",
+             f"{{about}}/RECORD": "",
+             f"{{about}}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\n"
+                                 "Root-Is-Purelib: true\\nTag: py3-none-any\\n"}}
     with zipfile.ZipFile(pathlib.Path(folder) / "src-1-py3-none-any.whl", "w") as wheel:
         for name, text in files.items():
             wheel.writestr(name, text)
@@ -302,9 +346,16 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 def _pack_source(folder: Path, backend: str) -> None:
     """Make the package `src`, which there is no wheel of."""
-    pyproject = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "src"\nversion = "1"\n'
+    pyproject = (
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\n'
+        'name = "src"\nversion = "1"\n'
+    )
     with tarfile.open(folder / "src-1.tar.gz", "w:gz") as archive:
-        for name, text in (("pyproject.toml", pyproject), ("backend.py", backend), ("PKG-INFO", "Metadata-Version: 2.1\nName: src\nVersion: 1\n")):
+        for name, text in (
+            ("pyproject.toml", pyproject),
+            ("backend.py", backend),
+            ("PKG-INFO", "Metadata-Version: 2.1\nName: src\nVersion: 1\n"),
+        ):
             about = tarfile.TarInfo(f"src-1/{name}")
             about.size = len(text)
             archive.addfile(about, io.BytesIO(text.encode()))
@@ -315,22 +366,39 @@ def _pack_source(folder: Path, backend: str) -> None:
     [
         {"UV_DEFAULT_INDEX": "{index}"},
         {"PIP_INDEX_URL": "{index}"},
-        {"UV_DEFAULT_INDEX": "{index}", "UV_INDEX": "{index}other/ {index}more/", "UV_PUBLISH_PASSWORD": "INDEXPASSWORD"},
-        {"UV_DEFAULT_INDEX": "the-lab={plain}", "UV_INDEX_THE_LAB_USERNAME": "owner", "UV_INDEX_THE_LAB_PASSWORD": "INDEXPASSWORD"},
+        {
+            "UV_DEFAULT_INDEX": "{index}",
+            "UV_INDEX": "{index}other/ {index}more/",
+            "UV_PUBLISH_PASSWORD": "INDEXPASSWORD",
+        },
+        {
+            "UV_DEFAULT_INDEX": "the-lab={plain}",
+            "UV_INDEX_THE_LAB_USERNAME": "owner",
+            "UV_INDEX_THE_LAB_PASSWORD": "INDEXPASSWORD",
+        },
     ],
     ids=["default", "pip", "several", "named"],
 )
-def test_code_of_packages_sees_no_password_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
+def test_code_of_packages_sees_no_password_of_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
     seen = tmp_path / "seen"
-    looks = f"import os\nwith open({str(seen)!r}, 'a') as file: file.write(repr(dict(os.environ)) + open('/proc/%d/environ' % os.getppid()).read())\n"
+    looks = (
+        f"import os\nwith open({str(seen)!r}, 'a') as file: file.write(repr(dict(os.environ)) + "
+        "open('/proc/%d/environ' % os.getppid()).read())\n"
+    )
     _pack_source(tmp_path / "wheels", looks + _BACKEND.format(places=[]))
     index = Index(tmp_path / "wheels")
     for name, value in settings.items():
-        monkeypatch.setenv(name, value.format(index=index.address, plain=index.address.replace("owner:INDEXPASSWORD@", "")))
-    environments = environment.Environments(tmp_path / "cache" / "envs", lambda _: b"src\nprobe\n", lambda _: None, user="bob")
+        monkeypatch.setenv(
+            name, value.format(index=index.address, plain=index.address.replace("owner:INDEXPASSWORD@", ""))
+        )
+    environments = environment.Environments(
+        tmp_path / "cache" / "envs", lambda _: b"src\nprobe\n", lambda _: None, user="bob"
+    )
     try:
         with ExitStack() as stack:
             found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
@@ -347,18 +415,29 @@ def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) 
     home = tmp_path / "home"
     caches, own = home / "cache", home / "attempts" / "abcdef.1"
     kept = caches / "uv"
-    places = [home, caches, caches / "envs", kept / "common", kept / "users" / "alice", kept / "users" / "bob"]
+    places = [
+        home,
+        caches,
+        caches / "envs",
+        kept / "common",
+        kept / "users" / "alice",
+        kept / "users" / "bob",
+    ]
     for folder in (own, *places):
         make_folder(folder)
     _pack_source(tmp_path / "wheels", _BACKEND.format(places=[str(place) for place in places]))
 
     def folder_of(user: str, lock: bytes) -> Path | None:
-        environments = environment.Environments(caches / "envs", lambda _: lock, lambda _: None, user=user, view=View([home], [], [own]))
+        environments = environment.Environments(
+            caches / "envs", lambda _: lock, lambda _: None, user=user, view=View([home], [], [own])
+        )
         with ExitStack() as stack:
             return environments.ready(Environment(lock=Digest("0" * 64)), stack, cwd=own).virtual_env
 
     with_code = folder_of("bob", b"src==1\n")
-    assert {path.parent for path in home.rglob("poison")} == {kept / "users" / "bob"}, "the code ran, and reached the caches of bob alone"
+    assert {path.parent for path in home.rglob("poison")} == {kept / "users" / "bob"}, (
+        "the code ran, and reached the caches of bob alone"
+    )
     assert folder_of("alice", b"src==1\n") != with_code
     assert folder_of("alice", b"probe==1.5\n") == folder_of("bob", b"probe==1.5\n")
 
@@ -376,12 +455,16 @@ def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play:
     play(scenario)
 
 
-def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     index = Index(tmp_path / "wheels")
     requirements = f"--index-url {index.address.replace('http:', 'https:')}\nprobe\n".encode()
-    environments = environment.Environments(tmp_path / "home" / "envs", lambda _: requirements, lambda _: None, user="bob")
+    environments = environment.Environments(
+        tmp_path / "home" / "envs", lambda _: requirements, lambda _: None, user="bob"
+    )
     try:
         with ExitStack() as stack, pytest.raises(PrepareFailed) as failed:
             environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
@@ -395,9 +478,30 @@ def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(monkeypatch: 
 @pytest.mark.parametrize(
     ("code", "words", "kind"),
     [
-        (2, "error sending request for url (https://index/probe/)\n  Caused by: invalid peer certificate: UnknownIssuer", ExitKind.LOST),
-        (2, "error sending request for url (https://index/probe/)\n  Caused by: received fatal alert: HandshakeFailure", ExitKind.LOST),
-        (2, "error sending request for url (https://index/probe/)\n  Caused by: Connection refused (os error 111)", ExitKind.NODE_FAULT),
+        (
+            2,
+            (
+                "error sending request for url (https://index/probe/)\n"
+                "  Caused by: invalid peer certificate: UnknownIssuer"
+            ),
+            ExitKind.LOST,
+        ),
+        (
+            2,
+            (
+                "error sending request for url (https://index/probe/)\n"
+                "  Caused by: received fatal alert: HandshakeFailure"
+            ),
+            ExitKind.LOST,
+        ),
+        (
+            2,
+            (
+                "error sending request for url (https://index/probe/)\n"
+                "  Caused by: Connection refused (os error 111)"
+            ),
+            ExitKind.NODE_FAULT,
+        ),
         (-9, "error sending request\n  Caused by: invalid peer certificate: Expired", ExitKind.NODE_FAULT),
         (1, "no version of probe==99", ExitKind.PREPARE_FAILED),
     ],
@@ -411,32 +515,49 @@ def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:
         bench.environment = Environment(interpreter="/no/such/python")
         await bench.launch("a.1", "pass")
         (ended,) = await bench.exits("a.1")
-        assert (ended.kind, ended.reason) == (ExitKind.PREPARE_FAILED, "the interpreter /no/such/python is not on this node")
+        assert (ended.kind, ended.reason) == (
+            ExitKind.PREPARE_FAILED,
+            "the interpreter /no/such/python is not on this node",
+        )
 
     play(scenario)
 
 
 def test_a_lock_is_read_as_packages() -> None:
-    lock = b"--index-url https://example.org/simple\nsix==1.17.0\nuvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
+    lock = (
+        b"--index-url https://example.org/simple\nsix==1.17.0\n"
+        b"uvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
+    )
     assert packages_of(lock) == {"six": "1.17.0", "uvicorn": "0.3"}
 
 
 @pytest.mark.parametrize("option", ["--find-links wheels", "-f ./wheels", "--find-links=wheels"])
-def test_packages_of_a_folder_that_requirements_name_come_from_no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str) -> None:
+def test_packages_of_a_folder_that_requirements_name_come_from_no_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
+) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     index = Index(tmp_path / "empty")
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
     blobs = {Digest("1" * 64): f"--no-index\n{option}\nprobe\n".encode()}
-    environments = environment.Environments(tmp_path / "home" / "cache" / "envs", blobs.__getitem__, lambda _: None, user="bob")
+    environments = environment.Environments(
+        tmp_path / "home" / "cache" / "envs", blobs.__getitem__, lambda _: None, user="bob"
+    )
     try:
         with ExitStack() as stack:
             found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
             assert found.lock is not None and found.lock.startswith(b"--no-index\n")
             blobs[Digest("2" * 64)] = found.lock
-            assert environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path == found.path
-            shutil.copy(tmp_path / "wheels" / "probe-1.5-py3-none-any.whl", tmp_path / "wheels" / "other-1.5-py3-none-any.whl")
-            assert environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path != found.path, "other files, another environment"
+            assert (
+                environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path == found.path
+            )
+            shutil.copy(
+                tmp_path / "wheels" / "probe-1.5-py3-none-any.whl",
+                tmp_path / "wheels" / "other-1.5-py3-none-any.whl",
+            )
+            assert (
+                environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path != found.path
+            ), "other files, another environment"
     finally:
         index.shutdown()
         index.server_close()

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.errors import AuthError, BlobsElsewhere, HopyardError, IntegrityError, MissingBlobs, NotFound, SpecError, StorageFull
+from hopyard.errors import (
+    AuthError,
+    BlobsElsewhere,
+    HopyardError,
+    IntegrityError,
+    MissingBlobs,
+    NotFound,
+    SpecError,
+    StorageFull,
+)
 from hopyard.replica.failure import NodeFault, failure_of
 from hopyard.replica.prepare import _failure
 
@@ -22,7 +31,9 @@ from hopyard.replica.prepare import _failure
         (errno.EMFILE, None, True),
     ],
 )
-def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(number: int, path: str | None, is_of_node: bool) -> None:
+def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(
+    number: int, path: str | None, is_of_node: bool
+) -> None:
     found = failure_of(OSError(number, "it failed", path), "preparing", of_node=Path("/home/cache"))
     assert isinstance(found, NodeFault) is is_of_node
 
@@ -40,5 +51,7 @@ def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(number: int, p
         (IntegrityError("damaged"), False),
     ],
 )
-def test_an_answer_of_the_server_fails_the_run_only_where_what_it_asks_for_is_wrong(failed: HopyardError, is_of_node: bool) -> None:
+def test_an_answer_of_the_server_fails_the_run_only_where_what_it_asks_for_is_wrong(
+    failed: HopyardError, is_of_node: bool
+) -> None:
     assert isinstance(_failure(failed), NodeFault) is is_of_node

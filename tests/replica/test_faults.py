@@ -26,11 +26,14 @@ from replica.conftest import Play
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(play: Play, use_cgroups: bool) -> None:
+def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(
+    play: Play, use_cgroups: bool
+) -> None:
     # The grandchild opens a session of its own, as daemons do.
     child = "import time; print('child', flush=True); time.sleep(600)"
     script = (
-        f"import subprocess, sys, time\np = subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
+        f"import subprocess, sys, time\np = subprocess.Popen([sys.executable, '-c', {child!r}], "
+        "start_new_session=True)\n"
         "print('pid', p.pid, 'up', flush=True)\ntime.sleep(600)"
     )
 
@@ -76,7 +79,9 @@ def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(play: Pla
     play(scenario)
 
 
-def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", WAITS)
         os.kill((await bench.running("a.1")).pid, signal.SIGKILL)
@@ -93,13 +98,16 @@ def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(play: Play, monke
         adopter = main.Replica(folder, folder.read_spec(), adopted=folder.read_state(), is_adoption=True)
         assert adopter._clear_up().kind is ExitKind.LOST
         assert said == [os.getpid()]
-        folder.write_state(replace(adopter._state, pid=0))  # whoever ends what a test left must not take us for a replica
+        # whoever ends what a test left must not take us for a replica
+        folder.write_state(replace(adopter._state, pid=0))
         os.close(lock)
 
     play(scenario)
 
 
-def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_the_script(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_the_script(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> Exit:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -112,7 +120,11 @@ def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_t
         replica = main.Replica(folder, folder.read_spec())
         replica._state = state
         ended = await asyncio.to_thread(replica._run_or_say_why_not, ExitStack())
-        assert ended == Exit(ExitKind.LOST, 1, f"lost: its replica failed on node {(await bench.node()).id}: Too many open files")
+        assert ended == Exit(
+            ExitKind.LOST,
+            1,
+            f"lost: its replica failed on node {(await bench.node()).id}: Too many open files",
+        )
         found = tree.read_stat(state.child_pid)
         assert found is None or found.state in "ZX"
 
@@ -121,7 +133,9 @@ def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_t
 
 def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2); raise SystemExit(5)")
+        await bench.launch(
+            "a.1", "import time; print('up', flush=True); time.sleep(0.2); raise SystemExit(5)"
+        )
         await bench.output("a.1", b"up")
         await asyncio.to_thread(bench.sink.take_away)
         state = await bench.told("a.1", lambda state: state.exit is not None)
@@ -151,7 +165,10 @@ def test_everything_killed_at_once_is_found_by_the_next_engine(play: Play) -> No
 
 def test_runs_go_on_without_engine_and_spawner(play: Play, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    script = f"import os, time; print('up', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('end')"
+    script = (
+        "import os, time; print('up', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('end')"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
@@ -200,7 +217,9 @@ def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(play: P
         for rank in (0, 1):
             await bench.output("a.1", b"up", rank=rank)
         assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
-        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("a.1", 1, "stdout"), "both meet at the same port"
+        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("a.1", 1, "stdout"), (
+            "both meet at the same port"
+        )
         await second.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
         await bench.exits("a.1")
         await second.close()
@@ -256,8 +275,8 @@ def test_the_users_process_killed_from_outside(play: Play) -> None:
 @pytest.mark.parametrize("use_cgroups", [True, False])
 def test_stragglers_end_with_the_run(play: Play, use_cgroups: bool) -> None:
     script = (
-        "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
-        "print(p.pid)"
+        "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; "
+        "time.sleep(600)'], start_new_session=True)\nprint(p.pid)"
     )
 
     async def scenario(bench: LocalBench) -> None:
@@ -269,7 +288,10 @@ def test_stragglers_end_with_the_run(play: Play, use_cgroups: bool) -> None:
 
 
 def test_a_program_behind_a_shell_gets_its_grace(play: Play) -> None:
-    inner = "import signal, sys, time\ndef end(*_):\n time.sleep(0.2); print('saved', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+    inner = (
+        "import signal, sys, time\ndef end(*_):\n time.sleep(0.2); print('saved', flush=True); "
+        "sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", command=("sh", "-c", f'python -c "{inner}"; echo never'))
@@ -312,7 +334,8 @@ def test_memory_of_children_counts(play: Play, use_cgroups: bool) -> None:
 def test_forks_that_share_memory_are_not_counted_twice(play: Play) -> None:
     script = (
         "import os, time\nheld = bytearray(60_000_000)\nfor i in range(0, len(held), 4096): held[i] = 1\n"
-        "if os.fork() == 0: time.sleep(1.0); os._exit(0)\nif os.fork() == 0: time.sleep(1.0); os._exit(0)\nos.wait(); os.wait()"
+        "if os.fork() == 0: time.sleep(1.0); os._exit(0)\nif os.fork() == 0: time.sleep(1.0); os._exit(0)\n"
+        "os.wait(); os.wait()"
     )
 
     async def scenario(bench: LocalBench) -> None:
@@ -324,20 +347,28 @@ def test_forks_that_share_memory_are_not_counted_twice(play: Play) -> None:
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
 @pytest.mark.parametrize("moved", [False, True])
-def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(play: Play, tmp_path: Path, use_cgroups: bool, moved: bool) -> None:
+def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
+    play: Play, tmp_path: Path, use_cgroups: bool, moved: bool
+) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", WAITS)
         state = await bench.running("a.1")
         home, copy = bench.home.root, tmp_path / "copy"
-        shutil.copytree(home, copy, ignore=lambda _, names: [name for name in names if name.endswith(".sock")])
+        shutil.copytree(
+            home, copy, ignore=lambda _, names: [name for name in names if name.endswith(".sock")]
+        )
         if moved:  # the copy takes the place of the original
             home.rename(tmp_path / "original")
             copy.rename(home)
             copy = home
         place = copy / "attempts" / "a.1" / "0"
-        adopter = await asyncio.create_subprocess_exec(sys.executable, "-m", "hopyard.replica", str(place), "--adopt")
+        adopter = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "hopyard.replica", str(place), "--adopt"
+        )
         try:
-            await bench.until(lambda _: (said := Folder(place).read_state()) is not None and said.exit is not None)
+            await bench.until(
+                lambda _: (said := Folder(place).read_state()) is not None and said.exit is not None
+            )
             ends = (tree.read_stat(pid) for pid in (state.pid, state.child_pid))
             assert all(stat is not None and stat.state not in "ZX" for stat in ends)
         finally:

@@ -1,4 +1,5 @@
-"""A replica that is frozen cannot end its script: whoever asks again, long after the time was over, ends both."""
+"""A replica that is frozen cannot end its script: whoever asks again, long after the time was over, ends
+both."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ GRACE = timedelta(seconds=0.2)
 
 
 @pytest.mark.parametrize("preempt", [True, False])
-def test_a_frozen_replica_is_killed_once_it_is_overdue(play: Play, monkeypatch: pytest.MonkeyPatch, preempt: bool) -> None:
+def test_a_frozen_replica_is_killed_once_it_is_overdue(
+    play: Play, monkeypatch: pytest.MonkeyPatch, preempt: bool
+) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", WAITS)
         state = await bench.running("a.1")
@@ -67,7 +70,10 @@ def test_a_frozen_replica_whose_script_has_ended_is_lost(play: Play, monkeypatch
     play(scenario)
 
 
-@pytest.mark.skipif(not os.access("/sys/fs/cgroup/freezer", os.W_OK), reason="there is no cgroup (version 1) that this user may freeze")
+@pytest.mark.skipif(
+    not os.access("/sys/fs/cgroup/freezer", os.W_OK),
+    reason="there is no cgroup (version 1) that this user may freeze",
+)
 def test_a_replica_in_a_frozen_cgroup_is_seen_as_frozen(play: Play) -> None:
     group = Path(f"/sys/fs/cgroup/freezer/hopyard-test-{os.getpid()}")
 
@@ -93,7 +99,9 @@ def test_a_replica_in_a_frozen_cgroup_is_seen_as_frozen(play: Play) -> None:
 
 async def _says(bench: LocalBench, detail: str) -> None:
     deadline = asyncio.get_running_loop().time() + 60
-    while (seen := status_of(await bench.engine.observe(), "a.1")) is None or seen.replicas[0].detail != detail:
+    while (seen := status_of(await bench.engine.observe(), "a.1")) is None or seen.replicas[
+        0
+    ].detail != detail:
         assert asyncio.get_running_loop().time() < deadline, seen
         await asyncio.sleep(0.02)
 
@@ -104,6 +112,8 @@ def test_a_freeze_is_read_from_the_events_of_a_cgroup(tmp_path: Path, frozen: bo
     (tmp_path / "proc" / str(os.getpid())).mkdir(parents=True)
     (tmp_path / "proc" / str(os.getpid()) / "cgroup").write_text("1:cpu:/other\n0::/lab.slice/run\n")
     (tmp_path / "groups" / "lab.slice" / "run").mkdir(parents=True)
-    (tmp_path / "groups" / "lab.slice" / "run" / "cgroup.events").write_text(f"populated 1\nfrozen {frozen:d}\n")
+    (tmp_path / "groups" / "lab.slice" / "run" / "cgroup.events").write_text(
+        f"populated 1\nfrozen {frozen:d}\n"
+    )
     assert is_frozen(os.getpid(), proc=tmp_path / "proc", groups=tmp_path / "groups") is frozen
     assert not is_frozen(os.getpid(), proc=tmp_path / "proc", groups=tmp_path / "elsewhere")

@@ -17,12 +17,20 @@ from replica.conftest import Play
 
 GIB = 2**30
 CARDS = NodeSettings(gpus=(Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB)))
-NAMES = ("CUDA_VISIBLE_DEVICES", "HOPYARD_GPU_SHARE", "HOPYARD_GPU_MEMORY", "HOPYARD_EXTRAS", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+NAMES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HOPYARD_GPU_SHARE",
+    "HOPYARD_GPU_MEMORY",
+    "HOPYARD_EXTRAS",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+)
 SAYS = f"import json, os; print(json.dumps({{n: os.environ.get(n) for n in {NAMES!r}}}))"
 
 
 def test_replicas_on_one_card_are_told_their_parts(play: Play) -> None:
-    async def told(bench: LocalBench, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int) -> list[str | None]:
+    async def told(
+        bench: LocalBench, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int
+    ) -> list[str | None]:
         launch = await bench.compose(attempt, SAYS, SAYS, resources=asked, gpus=gpus)
         shared = tuple(replace(assignment, gpu_milli=milli) for assignment in launch.placement.assignments)
         await bench.engine.launch(replace(launch, placement=replace(launch.placement, assignments=shared)))
@@ -35,7 +43,9 @@ def test_replicas_on_one_card_are_told_their_parts(play: Play) -> None:
         small = Resources(cpu_milli=100)
         half = await told(bench, "half.1", replace(small, gpu_milli=500), (1,), 500)
         assert half == ["1", "0.5", str(20 * GIB), "{}", "0.450"]
-        memory = await told(bench, "memory.1", replace(small, gpu_memory_bytes=10 * GIB, extras=(("fpga", 2),)), (0,), 250)
+        memory = await told(
+            bench, "memory.1", replace(small, gpu_memory_bytes=10 * GIB, extras=(("fpga", 2),)), (0,), 250
+        )
         assert memory == ["0", "0.25", str(10 * GIB), '{"fpga": 2}', "0.225"]
         whole = await told(bench, "whole.1", replace(small, gpus=2), (0, 1), 1000)
         assert whole == ["0,1", None, None, "{}", None]
@@ -44,8 +54,13 @@ def test_replicas_on_one_card_are_told_their_parts(play: Play) -> None:
 
 
 def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:
-    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; print(os.getpid(), flush=True); input()'])"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    script = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; print(os.getpid(), "
+        "flush=True); input()'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
         used: dict[int, int] = {}
@@ -55,7 +70,8 @@ def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:
 
         watch = GpuMemoryWatch(20 * GIB, (0, 1), usage)
         assert watch.check() is None
-        used |= {os.getpid() + 10**6: 39 * GIB, grandchild: 20 * GIB}  # a neighbour that takes too much is not ours to end
+        # a neighbour that takes too much is not ours to end
+        used |= {os.getpid() + 10**6: 39 * GIB, grandchild: 20 * GIB}
         assert watch.check() is None
         used |= {child.pid: GIB}
         assert watch.check() == "out of GPU memory: used 21.0 GiB of its 20.0 GiB on GPU 1"

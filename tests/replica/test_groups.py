@@ -1,4 +1,5 @@
-"""Control groups that the kernel does not let a process into: whoever runs with real-time priority may join no group of processors."""
+"""Control groups that the kernel does not let a process into: whoever runs with real-time priority may join
+no group of processors."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ def test_a_group_that_cannot_be_joined_is_given_up_and_the_others_stay(tmp_path:
     closed.mkdir()
     (joined / "cgroup.procs").touch()  # a file in its place; in `closed` there is none to write to
     groups = Groups({"cpu": closed, "memory": joined})
-    command = Command(["sh", "-c", "exit 7"], dict(os.environ), tmp_path, tmp_path / "out", tmp_path / "err", groups=[closed, joined])
+    command = Command(
+        ["sh", "-c", "exit 7"],
+        dict(os.environ),
+        tmp_path,
+        tmp_path / "out",
+        tmp_path / "err",
+        groups=[closed, joined],
+    )
 
     started = start(command)
     groups.give_up(started.refused)
@@ -57,8 +65,20 @@ def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> No
     if ours is None:
         pytest.skip("no cgroups for processes can be made here")
     folder = ours / f"test-{os.getpid()}"
-    groups = Groups.make(NodeShare("n", str(tmp_path), str(tmp_path / "server.json"), 0, cgroups={"pids": str(folder)}, processes=20), Resources())
-    command = Command([sys.executable, "-c", _FORKS], dict(os.environ), tmp_path, tmp_path / "out", tmp_path / "err", groups=[folder])
+    groups = Groups.make(
+        NodeShare(
+            "n", str(tmp_path), str(tmp_path / "server.json"), 0, cgroups={"pids": str(folder)}, processes=20
+        ),
+        Resources(),
+    )
+    command = Command(
+        [sys.executable, "-c", _FORKS],
+        dict(os.environ),
+        tmp_path,
+        tmp_path / "out",
+        tmp_path / "err",
+        groups=[folder],
+    )
     try:
         started = start(command)
         groups.give_up(started.refused)
@@ -69,11 +89,16 @@ def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> No
     assert not folder.exists()
 
 
-def test_a_missing_working_folder_is_a_fault_of_the_node_and_a_missing_interpreter_one_of_the_script(tmp_path: Path) -> None:
+def test_a_missing_working_folder_is_a_fault_of_the_node_and_a_missing_interpreter_one_of_the_script(
+    tmp_path: Path,
+) -> None:
     program = tmp_path / "program"
     program.write_text("#!/nowhere/python\n")
     program.chmod(0o755)
-    for word, cwd, kind, told in ((str(program), tmp_path / "gone", ExitKind.NODE_FAULT, "gone"), (str(program), tmp_path, ExitKind.PREPARE_FAILED, "interpreter")):
+    for word, cwd, kind, told in (
+        (str(program), tmp_path / "gone", ExitKind.NODE_FAULT, "gone"),
+        (str(program), tmp_path, ExitKind.PREPARE_FAILED, "interpreter"),
+    ):
         with pytest.raises(PrepareFailed) as failed:
             start(Command([word], dict(os.environ), cwd, tmp_path / "out", tmp_path / "err"))
         assert failed.value.exit.kind is kind and told in failed.value.exit.reason

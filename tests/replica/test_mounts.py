@@ -25,11 +25,13 @@ from hopyard.replica.process import Command, start
 home, uid, undo = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if uid:
     os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after exec: only then its folder below /proc is its own
+    # dumpable, as after exec: only then its folder below /proc is its own
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 if find_protection() is Protection.MODES:
     sys.exit(77)
 own = home / "attempts" / "abcdef.1"
-view = View(bare=[home], read_only=[home / "cache", home / "address"], writable=[own], links={home / "server.json": Path("address/server.json")})
+view = View(bare=[home], read_only=[home / "cache", home / "address"], writable=[own],
+            links={home / "server.json": Path("address/server.json")})
 pid = start(Command(["sh", "-c", undo], dict(os.environ), own, own / "out", own / "err", view=view)).pid
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
@@ -54,7 +56,12 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def _run(home: Path, script: str) -> str:
     """What the script prints, with its folder of the home as working folder."""
     uid = home.stat().st_uid
-    done = subprocess.run([sys.executable, "-c", _START, str(home), str(uid), script], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _START, str(home), str(uid), script],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode == 77:
         pytest.skip("the kernel allows no mounts here")
     assert done.returncode == 0, done.stderr
@@ -67,15 +74,21 @@ def test_a_run_changes_nothing_in_the_home_but_its_own_folder(home: Path) -> Non
     undo = f"""
     for way in '' 'unshare --user --map-root-user --mount'; do
         $way umount -l {home}; $way mount -o remount,bind,rw {home}; $way mount -o remount,rw {home}
-        $way sh -c 'umount -l {home}; mount -o remount,bind,rw {home}; echo no >> {home}/cache/trees/a.txt; echo no > {home}/config.yaml'
+        $way sh -c 'umount -l {home}; mount -o remount,bind,rw {home}
+            echo no >> {home}/cache/trees/a.txt; echo no > {home}/config.yaml'
         $way nsenter -t {me} -m sh -c 'echo no > {home}/config.yaml'
         $way chmod -R 777 {home}/cache; $way mv {home}/cache {home}/old; $way rm -rf {home}/cache
     done
-    echo no > /proc/{me}/root{home}/config.yaml; echo no > {home}/cache/trees/a.txt; mv {home} {home}.old; ln {home}/cache/trees/a.txt mine && echo no > mine
+    echo no > /proc/{me}/root{home}/config.yaml; echo no > {home}/cache/trees/a.txt; mv {home} {home}.old
+    ln {home}/cache/trees/a.txt mine && echo no > mine
     touch kept
     """
     _run(home, undo)
-    after = {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and path.parent.name != "abcdef.1"}
+    after = {
+        path: path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and path.parent.name != "abcdef.1"
+    }
     assert after == before
     assert (home / "attempts/abcdef.1/kept").exists()
 
@@ -84,7 +97,9 @@ def test_a_run_reads_no_token_and_no_file_of_another_run(home: Path) -> None:
     reading = f"""
     for way in '' 'unshare --user --map-root-user --mount'; do
         for f in token attempts/ghijkl.1/spec.json blobs/b; do
-            $way cat {home}/$f; $way sh -c 'umount -l {home}/token {home}/attempts {home}/blobs; cat {home}/'$f; cat /proc/{os.getpid()}/root{home}/$f /proc/1/root{home}/$f
+            $way cat {home}/$f
+            $way sh -c 'umount -l {home}/token {home}/attempts {home}/blobs; cat {home}/'$f
+            cat /proc/{os.getpid()}/root{home}/$f /proc/1/root{home}/$f
         done
     done
     cat {home}/cache/trees/a.txt; ls {home}/attempts
@@ -97,7 +112,8 @@ def test_a_run_keeps_its_user(home: Path) -> None:
 
 
 def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_server_is_now(home: Path) -> None:
-    """A server that is started again makes the files of its database again, and they hold secrets in clear."""
+    """A server that is started again makes the files of its database again, and they hold secrets in
+    clear."""
     script = f"""
     touch begun; while [ ! -e go ]; do sleep 0.01; done
     cat {home}/hopyard.db-wal {home}/server.json; ls {home}
@@ -114,14 +130,22 @@ def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_serv
             os.chown(home / file, uid, -1)
         (own / "go").touch()
     assert replica.returncode == 0
-    assert (own / "out").read_text().split() == ["address/server.json", "address", "attempts", "cache", "server.json"]
+    assert (own / "out").read_text().split() == [
+        "address/server.json",
+        "address",
+        "attempts",
+        "cache",
+        "server.json",
+    ]
 
 
 def test_a_run_of_root_reads_nothing_of_other_processes(home: Path) -> None:
     """By their folders below /proc, in the name of any user."""
     if home.stat().st_uid != 0:
         pytest.skip("another user has no other names")
-    with subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[], env={"KEY": "s3cret"}) as other:
+    with subprocess.Popen(
+        ["sleep", "60"], user=65534, group=65534, extra_groups=[], env={"KEY": "s3cret"}
+    ) as other:
         try:
             script = f"""
             for pid in {other.pid} {os.getpid()}; do
@@ -152,8 +176,22 @@ def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> Non
     for folder in ("cache", "address"):
         make_folder(tmp_path / folder)
     # A user namespace begins without any; this is the way without one.
-    start = _START.replace("if find_protection()", "from hopyard.replica import process; process.find_protection = lambda: Protection.MOUNTS\nif find_protection()")
-    command = ["setpriv", "--inh-caps", "+sys_admin,+sys_ptrace,+dac_read_search", sys.executable, "-c", start, str(tmp_path), "0", script]
+    start = _START.replace(
+        "if find_protection()",
+        "from hopyard.replica import process; process.find_protection = lambda: Protection.MOUNTS\n"
+        "if find_protection()",
+    )
+    command = [
+        "setpriv",
+        "--inh-caps",
+        "+sys_admin,+sys_ptrace,+dac_read_search",
+        sys.executable,
+        "-c",
+        start,
+        str(tmp_path),
+        "0",
+        script,
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode == 77:
         pytest.skip("the kernel allows no mounts here")

@@ -6,7 +6,14 @@ import errno
 
 import pytest
 
-from hopyard.errors import IntegrityError, QuotaExceeded, ServerUnavailable, SpecError, StorageFull, is_passing
+from hopyard.errors import (
+    IntegrityError,
+    QuotaExceeded,
+    ServerUnavailable,
+    SpecError,
+    StorageFull,
+    is_passing,
+)
 from hopyard.replica import checkpoints
 from hopyard.replica.checkpoints import Patience
 

@@ -1,4 +1,5 @@
-"""A script puts links in the place of what its replica sends, writes or clears away: the replica, which sees the whole home, follows none."""
+"""A script puts links in the place of what its replica sends, writes or clears away: the replica, which sees
+the whole home, follows none."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _PLANTS = """
 import json, os, time
 replica = os.environ["HOPYARD_REPLICA_DIR"]
 home = replica.partition("/attempts/")[0]
-for name, target in (("streams/tensorboard", "token"), ("checkpoints/7", "private"), ("outputs", "private"), ("streams/journal", "missing")):
+for name, target in (("streams/tensorboard", "token"), ("checkpoints/7", "private"), ("outputs", "private"),
+                     ("streams/journal", "missing")):
     os.symlink(f"{home}/{target}", f"{replica}/{name}")
 os.makedirs("sub/deep")
 open("sub/deep/made.txt", "w").write("made by the run")
@@ -87,7 +89,8 @@ import os, time
 while not os.path.exists("go"):
     time.sleep(0.01)
 replica = os.environ["HOPYARD_REPLICA_DIR"]
-for name in ("status.json", "spec.json", "stop.json", "left.json", "token", "lock", "streams/events", "streams/metrics", "streams/stdout"):
+for name in ("status.json", "spec.json", "stop.json", "left.json", "token", "lock",
+             "streams/events", "streams/metrics", "streams/stdout"):
     path = f"{replica}/{name}"
     if os.path.lexists(path):
         os.unlink(path)
@@ -111,7 +114,9 @@ def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked:
     descriptor = os.open(stream, os.O_RDONLY)
     try:
         with pytest.raises(FileNotFoundError):
-            ReportLimit(100, replica / "reports").look("metrics", str(stream), descriptor, 1000, acknowledged=0, now=0.0, ended=True)
+            ReportLimit(100, replica / "reports").look(
+                "metrics", str(stream), descriptor, 1000, acknowledged=0, now=0.0, ended=True
+            )
     finally:
         os.close(descriptor)
     assert target.read_text() == "SECRET OF ANOTHER"
@@ -120,7 +125,11 @@ def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked:
 def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engine(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", _PIPES)
-        processes = [psutil.Process(pid) for state in [await bench.running("a.1")] for pid in (state.pid, state.child_pid)]
+        processes = [
+            psutil.Process(pid)
+            for state in [await bench.running("a.1")]
+            for pid in (state.pid, state.child_pid)
+        ]
         work = bench.folder("a.1") / "work"
         (work / "go").touch()
         await bench.until(lambda _: (work / "planted").exists())
@@ -129,7 +138,13 @@ def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engin
         await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
         await bench.engine.forget(AttemptId("a.1"))
         await bench.until(lambda _: not bench.folder("a.1").exists())
-        await bench.until(lambda _: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes))
+        await bench.until(
+            lambda _: (
+                not any(
+                    process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
+                )
+            )
+        )
 
     play(scenario)
 

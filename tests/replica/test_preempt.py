@@ -24,8 +24,9 @@ from small_disk import small_disk
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 PREEMPTED = ExitKind.PREEMPTED
 
-# Batches are turns, and only the end of an epoch saves: it is preempted in the middle of one. The attempt that ends trains another model
-# beside, undisturbed. It leaves by os._exit, because PyTorch aborts now and then as the interpreter ends (see test_torch.py).
+# Batches are turns, and only the end of an epoch saves: it is preempted in the middle of one. The attempt
+# that ends trains another model beside, undisturbed. It leaves by os._exit, because PyTorch aborts now and
+# then as the interpreter ends (see test_torch.py).
 TRAIN = """
 import os, sys, time, torch, torch.distributed as dist, hopyard as hop
 torch.set_num_threads(1)
@@ -80,7 +81,9 @@ def test_a_preempted_gang_ends_with_the_weights_of_an_undisturbed_one(play: Play
         assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
         again = await bench.compose("run.2", TRAIN, TRAIN)
         restore = Restore(saved["step"], check_digest(saved["manifest"]))
-        await bench.engine.launch(replace(again, replicas=tuple(replace(one, restore=restore) for one in again.replicas)))
+        await bench.engine.launch(
+            replace(again, replicas=tuple(replace(one, restore=restore) for one in again.replicas))
+        )
         assert [one.reason for one in await bench.exits("run.2")] == ["finished"] * 2
         said = [bench.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
         assert said[0] == said[1]
@@ -121,7 +124,9 @@ def test_a_gang_saves_together_before_its_time_limit(play: Play) -> None:
         await bench.launch("a.1", script, script, time_limit_s=12.0)
         first, second = await bench.exits("a.1")
         (saved,) = bench.sink.checkpoints
-        assert first == Exit(ExitKind.TIME_LIMIT, 124, f"time limit of 12 s reached, saved at step {saved['step']}")
+        assert first == Exit(
+            ExitKind.TIME_LIMIT, 124, f"time limit of 12 s reached, saved at step {saved['step']}"
+        )
         assert second == Exit(ExitKind.TIME_LIMIT, 124, "time limit of 12 s reached")
         assert b"time limit" not in bench.sink.stream("a.1", 1, "stderr")  # once for the gang
 
@@ -130,7 +135,10 @@ def test_a_gang_saves_together_before_its_time_limit(play: Play) -> None:
 
 def test_what_ends_by_itself_before_its_time_limit_ended_so(play: Play) -> None:
     asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
-    script = LOOPS + f"    while turn == 3 and not {asked}: time.sleep(0.01)\n    if turn == 3: raise SystemExit({{code}})\n"
+    script = LOOPS + (
+        f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
+        f"    if turn == 3: raise SystemExit({{code}})\n"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         for name, code in (("a.1", 0), ("b.1", 5)):
@@ -146,7 +154,9 @@ def test_a_stop_while_the_time_limit_is_near_is_a_stop(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", WAITS.replace("exit(0)", "exit(3)"), time_limit_s=3600.0)
         await bench.output("a.1", b"up")
-        ReplicaFolder(bench.folder("a.1")).request_stop(StopOrder.limit(3000.0, "time limit of 3600 s reached"))
+        ReplicaFolder(bench.folder("a.1")).request_stop(
+            StopOrder.limit(3000.0, "time limit of 3600 s reached")
+        )
         await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
         assert await bench.exits("a.1") == [Exit(ExitKind.STOPPED, 3, "stopped by request")]
 
@@ -155,7 +165,10 @@ def test_a_stop_while_the_time_limit_is_near_is_a_stop(play: Play) -> None:
 
 def test_a_run_that_finishes_while_it_is_waited_for_has_finished(play: Play) -> None:
     asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
-    script = LOOPS + f"    while turn == 3 and not {asked}: time.sleep(0.01)\n    if turn == 3: raise SystemExit({{code}})\n"
+    script = LOOPS + (
+        f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
+        f"    if turn == 3: raise SystemExit({{code}})\n"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script.format(code=0))
@@ -198,18 +211,33 @@ def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(play: Pla
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(tmp_path: Path, play: Play, limited: bool) -> None:
-    fill = "    if turn == 3:\n        with open('ballast', 'wb', buffering=0) as file:\n            for size in (65536, 1):\n                try:\n                    while file.write(bytes(size)): pass\n                except OSError: pass\n"
+def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(
+    tmp_path: Path, play: Play, limited: bool
+) -> None:
+    fill = (
+        "    if turn == 3:\n        with open('ballast', 'wb', buffering=0) as file:\n"
+        "            for size in (65536, 1):\n                try:\n"
+        "                    while file.write(bytes(size)): pass\n"
+        "                except OSError: pass\n"
+    )
     script = LOOPS + fill
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script, time_limit_s=6.0 if limited else None)
         if not limited:
-            await bench.told("a.1", lambda _: (bench.folder("a.1") / "work" / "ballast").exists() and is_full(bench.home.root))
+            await bench.told(
+                "a.1",
+                lambda _: (bench.folder("a.1") / "work" / "ballast").exists() and is_full(bench.home.root),
+            )
             bench.sink.grace_s, bench.sink.preempt_requested, bench.sink.stop_requested = 3.0, True, True
         (ended,) = await bench.exits("a.1")
-        kind, reason = (ExitKind.TIME_LIMIT, "time limit of 6 s reached") if limited else (PREEMPTED, "preempted")
-        assert (ended.kind, ended.reason) == (kind, f"{reason}; no checkpoint could be saved: the disk was full")
+        kind, reason = (
+            (ExitKind.TIME_LIMIT, "time limit of 6 s reached") if limited else (PREEMPTED, "preempted")
+        )
+        assert (ended.kind, ended.reason) == (
+            kind,
+            f"{reason}; no checkpoint could be saved: the disk was full",
+        )
 
     with small_disk(tmp_path, 80 * 1024**2):
         play(scenario)

@@ -13,7 +13,13 @@ from hopyard.replica.reasons import last_line
     ("said", "reason"),
     [
         ("ValueError: bad\nhint: try another\n", "ValueError: bad"),
-        ("hopyard: resumed from the checkpoint of step 8\nusage: train.py\nhopyard: most of the time goes into checkpoints\n", "usage: train.py"),
+        (
+            (
+                "hopyard: resumed from the checkpoint of step 8\nusage: train.py\n"
+                "hopyard: most of the time goes into checkpoints\n"
+            ),
+            "usage: train.py",
+        ),
         ("hopyard: resumed from the checkpoint of step 8\n", ""),
         ("", ""),
     ],

@@ -1,4 +1,5 @@
-"""A replica's folder that was removed, with its run or its whole home, is not made again, whatever is written at that moment."""
+"""A replica's folder that was removed, with its run or its whole home, is not made again, whatever is written
+at that moment."""
 
 from __future__ import annotations
 
@@ -28,19 +29,27 @@ from hopyard.sdk.streams import Events
 def limit_reports(folder: Folder) -> None:
     descriptor = os.open(__file__, os.O_RDONLY)
     try:
-        ReportLimit(100, folder.root / "reports").look("events", __file__, descriptor, 1000, acknowledged=0, now=0.0, ended=True)
+        ReportLimit(100, folder.root / "reports").look(
+            "events", __file__, descriptor, 1000, acknowledged=0, now=0.0, ended=True
+        )
     finally:
         os.close(descriptor)
 
 
 def leave_behind(folder: Folder) -> None:
     home = folder.root.parents[2]
-    launch = ReplicaLaunch(RunId("r1"), "alice/p/1", AttemptId("r1.1"), 0, "worker", 0, 1, ("python",), Resources(), "", "")
-    LeftBehind(folder, ReplicaSpec(launch, NodeShare("box", str(home), "", 0))).keep("a checkpoint", folder.work, OSError("no"))
+    launch = ReplicaLaunch(
+        RunId("r1"), "alice/p/1", AttemptId("r1.1"), 0, "worker", 0, 1, ("python",), Resources(), "", ""
+    )
+    LeftBehind(folder, ReplicaSpec(launch, NodeShare("box", str(home), "", 0))).keep(
+        "a checkpoint", folder.work, OSError("no")
+    )
 
 
 WRITES: dict[str, Callable[[Folder], object]] = {
-    "outputs": lambda folder: push_files(Client("http://127.0.0.1:9", ""), folder.root, folder.work, {"made": "made"}, {}),
+    "outputs": lambda folder: push_files(
+        Client("http://127.0.0.1:9", ""), folder.root, folder.work, {"made": "made"}, {}
+    ),
     "status": lambda folder: folder.write_state(ReplicaState(ReplicaPhase.RUNNING, 1)),
     "token": lambda folder: folder.write_token("hopr_x"),
     "stop": lambda folder: folder.request_stop(StopOrder(1.0)),

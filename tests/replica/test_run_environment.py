@@ -19,7 +19,9 @@ while not os.path.exists("go"):
 """
 
 
-def test_a_run_gets_a_defined_environment_which_is_recorded(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_gets_a_defined_environment_which_is_recorded(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OWNER_AWS_SECRET", "topsecret")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://owner:INDEXPASSWORD@127.0.0.1:1/simple/")
@@ -37,6 +39,11 @@ def test_a_run_gets_a_defined_environment_which_is_recorded(play: Play, monkeypa
         assert not {"OWNER_AWS_SECRET", "UV_DEFAULT_INDEX", "PWD", "OLDPWD"} & mine.keys()
         events = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
         (told,) = [event["values"] for event in events if event["kind"] == "environment"]
-        assert told["NCCL_DEBUG"] is None and told["TZ"] == "UTC" and told["PATH"] and "INDEXPASSWORD" not in json.dumps(events)
+        assert (
+            told["NCCL_DEBUG"] is None
+            and told["TZ"] == "UTC"
+            and told["PATH"]
+            and "INDEXPASSWORD" not in json.dumps(events)
+        )
 
     play(scenario, pass_environment=("NCCL_*",))

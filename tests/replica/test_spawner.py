@@ -62,7 +62,9 @@ def test_gpus_are_shown_to_whom_they_belong(play: Play) -> None:
     declared = NodeSettings(gpus=tuple(Gpu(index, "A100") for index in range(4)))
 
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.umask(0))", gpus=(1, 3))
+        await bench.launch(
+            "a.1", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.umask(0))", gpus=(1, 3)
+        )
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         shown, umask = bench.sink.stream("a.1", 0, "stdout").split()
         assert shown == b"1,3"

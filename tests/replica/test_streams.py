@@ -17,7 +17,10 @@ from replica.conftest import Play
 
 
 def test_bytes_arrive_as_they_were_written(play: Play) -> None:
-    script = r"import sys; sys.stdout.buffer.write(b'10%\r20%\r\xff\xfe\x00 done\r\n'); sys.stderr.buffer.write(bytes(range(256)))"
+    script = (
+        r"import sys; sys.stdout.buffer.write(b'10%\r20%\r\xff\xfe\x00 done\r\n'); "
+        r"sys.stderr.buffer.write(bytes(range(256)))"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
@@ -42,7 +45,10 @@ def test_a_flood_of_output_arrives_once(play: Play) -> None:
 
 def test_output_arrives_while_the_run_goes_on(play: Play, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    script = f"import os, time; print('first', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('second')"
+    script = (
+        "import os, time; print('first', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('second')"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
@@ -85,7 +91,9 @@ wait("end")
 
 def test_a_run_that_ends_while_the_server_is_away_is_reported_later(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "import time; print('up', flush=True); time.sleep(0.3); print('end'); raise SystemExit(4)")
+        await bench.launch(
+            "a.1", "import time; print('up', flush=True); time.sleep(0.3); print('end'); raise SystemExit(4)"
+        )
         await bench.output("a.1", b"up")
         await asyncio.to_thread(bench.sink.take_away)
         await bench.told("a.1", lambda state: state.exit is not None)
@@ -105,7 +113,9 @@ def test_a_run_starts_when_the_server_is_back(play: Play, tmp_path: Path) -> Non
     (tmp_path / "code" / "main.py").write_text("print('here')")
 
     async def scenario(bench: LocalBench) -> None:
-        launch = await bench.compose("a.1", command=("python", "main.py"), code=bench.sink.put_tree(tmp_path / "code"))
+        launch = await bench.compose(
+            "a.1", command=("python", "main.py"), code=bench.sink.put_tree(tmp_path / "code")
+        )
         await asyncio.to_thread(bench.sink.take_away)
         await bench.engine.launch(launch)
         await bench.told("a.1", lambda state: "waiting for the server" in state.detail)
@@ -139,7 +149,9 @@ def test_tensorboard_files_become_points(play: Play) -> None:
         await bench.launch("a.1", script, resources=Resources(2000))
         assert [ended.ok for ended in await bench.exits("a.1")] == [True]
         names: dict[int, str] = {}
-        found = [p for p in read_records(bench.sink.stream("a.1", 0, "tensorboard"), names) if isinstance(p, Point)]
+        found = [
+            p for p in read_records(bench.sink.stream("a.1", 0, "tensorboard"), names) if isinstance(p, Point)
+        ]
         assert [point.step for point in found] == [0, 1, 2, 3, 4]
         assert {names[point.series] for point in found} == {"x/loss"}
 
@@ -148,7 +160,10 @@ def test_tensorboard_files_become_points(play: Play) -> None:
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
 def test_system_samples_tell_what_is_used(play: Play, use_cgroups: bool) -> None:
-    script = "held = b'x' * 80_000_000\nimport time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: sum(range(10000))"
+    script = (
+        "held = b'x' * 80_000_000\nimport time\nend = time.monotonic() + 600\n"
+        "while time.monotonic() < end: sum(range(10000))"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)

@@ -10,15 +10,17 @@ from engines.bench import LocalBench
 from hopyard.domain.resources import Resources
 from replica.conftest import Play
 
-# It leaves by os._exit: what is tested is that replicas meet and end, and PyTorch, taking gloo's threads apart while the interpreter
-# ends, aborts now and then ("terminate called without an active exception", also without Hopyard).
+# It leaves by os._exit: what is tested is that replicas meet and end, and PyTorch, taking gloo's threads
+# apart while the interpreter ends, aborts now and then ("terminate called without an active exception", also
+# without Hopyard).
 DDP = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group('gloo')
 torch.manual_seed(dist.get_rank())
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 model(torch.randn(8, 4)).sum().backward()
-print(dist.get_rank(), dist.get_world_size(), [round(float(g), 4) for g in model.module.weight.grad.flatten()])
+gradient = [round(float(g), 4) for g in model.module.weight.grad.flatten()]
+print(dist.get_rank(), dist.get_world_size(), gradient)
 dist.barrier()
 sys.stdout.flush()
 os._exit(0)

@@ -22,7 +22,9 @@ from replica.conftest import Play
 
 
 def changed(launch: Launch, **changes: object) -> Launch:
-    return dataclasses.replace(launch, replicas=tuple(dataclasses.replace(r, **changes) for r in launch.replicas))  # type: ignore[arg-type]
+    return dataclasses.replace(
+        launch, replicas=tuple(dataclasses.replace(r, **changes) for r in launch.replicas)
+    )  # type: ignore[arg-type]
 
 
 def folder(path: Path, **files: str) -> Path:
@@ -40,11 +42,15 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
     script = (
         "import json, os\n"
         "print(open('main.txt').read()); open('main.txt', 'a').write('mine')\n"
-        "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers']; print(open(data + '/a.txt').read(), data)"
+        "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers']; print(open(data + '/a.txt').read(), "
+        "data)"
     )
 
     async def scenario(bench: LocalBench) -> None:
-        code, data = bench.sink.put_tree(folder(tmp_path / "code", main="code")), bench.sink.put_tree(folder(tmp_path / "data", a="one"))
+        code, data = (
+            bench.sink.put_tree(folder(tmp_path / "code", main="code")),
+            bench.sink.put_tree(folder(tmp_path / "data", a="one")),
+        )
         said = []
         for attempt in ("a.1", "b.1"):
             launch = await bench.compose(attempt, script, code=code)
@@ -86,8 +92,22 @@ def test_a_run_cannot_change_what_another_reads(play: Play, tmp_path: Path) -> N
 
 
 def test_the_environment_says_who_and_where(play: Play) -> None:
-    names = ["HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_PARAMS", "HOPYARD_TAGS", "HOPYARD_URL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MINE", "RANK"]
-    script = f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
+    names = [
+        "HOPYARD_RUN",
+        "HOPYARD_RUN_ID",
+        "HOPYARD_ATTEMPT",
+        "HOPYARD_PARAMS",
+        "HOPYARD_TAGS",
+        "HOPYARD_URL",
+        "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "MINE",
+        "RANK",
+    ]
+    script = (
+        f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); "
+        "print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         asked = Resources(cpu_milli=1500, cpu_limited=True)
@@ -95,14 +115,28 @@ def test_the_environment_says_who_and_where(play: Play) -> None:
         await bench.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
-        assert json.loads(first) == ["tester/contract/1", "a", "a.1", '{"lr": 0.1}', '{"team": "a"}', bench.sink.url, "", "1", "yes", "0"]
+        assert json.loads(first) == [
+            "tester/contract/1",
+            "a",
+            "a.1",
+            '{"lr": 0.1}',
+            '{"team": "a"}',
+            bench.sink.url,
+            "",
+            "1",
+            "yes",
+            "0",
+        ]
         assert second == f"{bench.folder('a.1')}/work False"
 
     play(scenario)
 
 
 def test_cpus_are_a_limit_only_where_somebody_asked_for_one(play: Play) -> None:
-    script = "import os, time; t = time.monotonic()\nwhile time.monotonic() < t + 1.0: pass\nprint(time.process_time() / (time.monotonic() - t), 'OMP_NUM_THREADS' in os.environ)"
+    script = (
+        "import os, time; t = time.monotonic()\nwhile time.monotonic() < t + 1.0: pass\n"
+        "print(time.process_time() / (time.monotonic() - t), 'OMP_NUM_THREADS' in os.environ)"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         if "cpu" not in find_cgroups():
@@ -122,7 +156,8 @@ def test_cpus_are_a_limit_only_where_somebody_asked_for_one(play: Play) -> None:
 def test_files_that_the_run_made_or_changed_become_its_artifact(play: Play, tmp_path: Path) -> None:
     script = (
         "import os\nopen('model.bin', 'wb').write(b'm' * 1000); open('edited.txt', 'a').write('!')\n"
-        "os.makedirs('deep/er'); open('deep/er/x', 'w').write('x'); os.makedirs('__pycache__'); open('__pycache__/y.pyc', 'w').write('y')\n"
+        "os.makedirs('deep/er'); open('deep/er/x', 'w').write('x'); os.makedirs('__pycache__'); "
+        "open('__pycache__/y.pyc', 'w').write('y')\n"
         "open('same.txt', 'w').write('same'); os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')"
     )
 
@@ -144,9 +179,11 @@ SAVES = """
 import json, os, time
 root = os.environ['HOPYARD_REPLICA_DIR']
 for step in (1, 2, 3):
-    os.makedirs(f'{root}/checkpoints/.tmp'); open(f'{root}/checkpoints/.tmp/state', 'w').write(f'state {step}')
+    os.makedirs(f'{root}/checkpoints/.tmp')
+    open(f'{root}/checkpoints/.tmp/state', 'w').write(f'state {step}')
     os.rename(f'{root}/checkpoints/.tmp', f'{root}/checkpoints/{step}')
-    event = {'t': time.time(), 'kind': 'checkpoint', 'step': step, 'folder': f'checkpoints/{step}', 'offsets': {'stdout': step}, 'metrics': {'acc': step / 4}}
+    event = {'t': time.time(), 'kind': 'checkpoint', 'step': step, 'folder': f'checkpoints/{step}',
+             'offsets': {'stdout': step}, 'metrics': {'acc': step / 4}}
     open(f'{root}/streams/events', 'a').write(json.dumps(event) + chr(10))
 os.makedirs(f'{root}/checkpoints/.tmp-4-half')
 """
@@ -157,7 +194,9 @@ def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
         await bench.launch("a.1", SAVES)
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         found = bench.sink.checkpoints
-        assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [(s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)]
+        assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [
+            (s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)
+        ]
         assert datetime.fromisoformat(found[0]["created_at"]).tzinfo is not None
         for checkpoint in found:
             (file,) = Manifest.decode(bench.sink.blobs[checkpoint["manifest"]]).files
@@ -180,7 +219,8 @@ def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
 @pytest.mark.parametrize("fault", [(500, "error"), (404, "not_found"), (422, "damaged")])
 def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play, fault: tuple[int, str]) -> None:
     async def scenario(bench: LocalBench) -> None:
-        bench.sink.faults, bench.sink.fault = 3, fault  # not found, damaged: something that the server was to read for it
+        # not found, damaged: something that the server was to read for it
+        bench.sink.faults, bench.sink.fault = 3, fault
         await bench.launch("a.1", SAVES + "open('made', 'w').write('x')")
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
@@ -197,10 +237,14 @@ def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> Non
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
         texts = [event["text"] for event in told if event["kind"] == "unstored"]
-        assert [text.partition(" could")[0] for text in texts] == [f"the checkpoint of step {step}" for step in (1, 2, 3)]
+        assert [text.partition(" could")[0] for text in texts] == [
+            f"the checkpoint of step {step}" for step in (1, 2, 3)
+        ]
         for step, text in zip((1, 2, 3), texts, strict=True):
             kept = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
-            assert (kept / "state").read_text() == f"state {step}" and "such checkpoints are not taken" in text
+            assert (
+                kept / "state"
+            ).read_text() == f"state {step}" and "such checkpoints are not taken" in text
 
     play(scenario)
 
@@ -220,12 +264,15 @@ def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> No
 ODD_OUTPUTS = r"""
 import os
 open('epoch3.pt', 'w').write('weights'); os.mkdir('runs'); open('runs/a', 'w').write('a')
-os.symlink('epoch3.pt', 'last.pt'); os.symlink(os.path.abspath('epoch3.pt'), 'runs/best.pt'); os.symlink('runs', 'latest'); os.symlink('code.txt', 'copy.txt')
+os.symlink('epoch3.pt', 'last.pt'); os.symlink(os.path.abspath('epoch3.pt'), 'runs/best.pt')
+os.symlink('runs', 'latest'); os.symlink('code.txt', 'copy.txt')
 os.symlink('/etc/passwd', 'out'); os.symlink('nowhere', 'dangling')
 for name in (b'tab\tbed', b'line\nbreak', b'back\\slash', b'lat\xe9'): open(name, 'wb').write(b'odd')
 os.symlink(b'tab\tbed', 'untabbed'); open('.netrc', 'w').write('password')
-os.makedirs('venv/out'); open('venv/out/x', 'w').write('x'); os.makedirs('__pycache__'); open('__pycache__/note', 'w').write('n'); open('model.pyc', 'w').write('m')
-os.makedirs('real/bin'); open('real/pyvenv.cfg', 'w').write(''); os.makedirs('node_modules/m'); open('node_modules/m/x', 'w').write('x')
+os.makedirs('venv/out'); open('venv/out/x', 'w').write('x')
+os.makedirs('__pycache__'); open('__pycache__/note', 'w').write('n'); open('model.pyc', 'w').write('m')
+os.makedirs('real/bin'); open('real/pyvenv.cfg', 'w').write('')
+os.makedirs('node_modules/m'); open('node_modules/m/x', 'w').write('x')
 open('__pycache__/code.cpython-311.pyc', 'w').write('c')
 """
 
@@ -236,15 +283,44 @@ def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: 
         await bench.launch("a.1", ODD_OUTPUTS, code=code)
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
-        files = {file.path: b"".join(bench.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files}
-        assert set(files) == {"epoch3.pt", "runs/a", "copy.txt", "untabbed", "venv/out/x", "__pycache__/note", "model.pyc"}
+        files = {
+            file.path: b"".join(bench.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files
+        }
+        assert set(files) == {
+            "epoch3.pt",
+            "runs/a",
+            "copy.txt",
+            "untabbed",
+            "venv/out/x",
+            "__pycache__/note",
+            "model.pyc",
+        }
         assert (files["copy.txt"], files["untabbed"]) == (b"the code", b"odd")
-        assert {link.path: link.target for link in manifest.links} == {"last.pt": "epoch3.pt", "runs/best.pt": "../epoch3.pt", "latest": "runs"}
+        assert {link.path: link.target for link in manifest.links} == {
+            "last.pt": "epoch3.pt",
+            "runs/best.pt": "../epoch3.pt",
+            "latest": "runs",
+        }
         told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
-        found = {(text := event["text"]).partition("(")[2].partition(")")[0]: text for event in told if event["kind"] == "unstored"}
-        assert set(found) == {r"`back\slash`, `lat\udce9`, `line\nbreak`, `tab\tbed`", "`dangling`, `out`", "`.netrc`", "`node_modules`, `real`"}
-        kept = next(Path(text.rpartition("it is kept in ")[2].partition(" on node")[0]) for text in found.values() if "kept in" in text)
-        assert {path.name.encode(errors="surrogateescape"): path.read_text() for path in kept.iterdir()} == dict.fromkeys((b"tab\tbed", b"line\nbreak", b"back\\slash", b"lat\xe9"), "odd")
+        found = {
+            (text := event["text"]).partition("(")[2].partition(")")[0]: text
+            for event in told
+            if event["kind"] == "unstored"
+        }
+        assert set(found) == {
+            r"`back\slash`, `lat\udce9`, `line\nbreak`, `tab\tbed`",
+            "`dangling`, `out`",
+            "`.netrc`",
+            "`node_modules`, `real`",
+        }
+        kept = next(
+            Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
+            for text in found.values()
+            if "kept in" in text
+        )
+        assert {
+            path.name.encode(errors="surrogateescape"): path.read_text() for path in kept.iterdir()
+        } == dict.fromkeys((b"tab\tbed", b"line\nbreak", b"back\\slash", b"lat\xe9"), "odd")
 
     play(scenario)
 
@@ -273,7 +349,10 @@ def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(play: Pla
 
 
 def test_a_checkpoint_is_restored(play: Play, tmp_path: Path) -> None:
-    script = "import os; print(os.environ['HOPYARD_RESTORE_STEP'], open(os.environ['HOPYARD_RESTORE_DIR'] + '/state.txt').read())"
+    script = (
+        "import os; print(os.environ['HOPYARD_RESTORE_STEP'], open(os.environ['HOPYARD_RESTORE_DIR'] + "
+        "'/state.txt').read())"
+    )
 
     async def scenario(bench: LocalBench) -> None:
         manifest = Digest(bench.sink.put_tree(folder(tmp_path / "state", state="weights")))

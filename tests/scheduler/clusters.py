@@ -1,4 +1,5 @@
-"""Random nodes and gangs for the laws of placement, and a ledger that counts what they take without knowing how it is done."""
+"""Random nodes and gangs for the laws of placement, and a ledger that counts what they take without knowing
+how it is done."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Node
-from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Assignment, Closeness, Gang, Placement, Role, Topology, Where
+from hopyard.domain.gang import (
+    ANYWHERE,
+    NODE_LEVEL,
+    Assignment,
+    Closeness,
+    Gang,
+    Placement,
+    Role,
+    Topology,
+    Where,
+)
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
 
@@ -80,7 +91,9 @@ def gangs(draw: st.DrawFn, name: str = "g") -> Gang:
         rule = draw(st.none() | st.none() | topologies)
         roles.append(Role(f"r{number}", count, draw(requests()), least, draw(wheres), rule))
     wants = draw(st.sampled_from([(), (), ("mnist",), ("mnist", "torch")]))
-    return Gang(GangId(name), tuple(roles), T0, topology=draw(st.none() | st.none() | topologies), wants=wants)
+    return Gang(
+        GangId(name), tuple(roles), T0, topology=draw(st.none() | st.none() | topologies), wants=wants
+    )
 
 
 def reversed_cards(node: Node) -> Node:
@@ -124,7 +137,9 @@ def illegal(wanted: Gang, placement: Placement, machines: Iterable[Node]) -> str
     """What is wrong with a placement by itself."""
     by_id = {node.id: node for node in machines}
     counts = [role.replicas for role in placement.gang.roles]
-    if any(not role.fewest <= count <= role.replicas for role, count in zip(wanted.roles, counts, strict=True)):
+    if any(
+        not role.fewest <= count <= role.replicas for role, count in zip(wanted.roles, counts, strict=True)
+    ):
         return f"{counts} replicas"
     if [a.rank for a in placement.assignments] != list(range(sum(counts))):
         return "ranks"
@@ -136,7 +151,9 @@ def illegal(wanted: Gang, placement: Placement, machines: Iterable[Node]) -> str
             return f"{why}: {assignment}"
     start = 0
     for role in placement.gang.roles:
-        if role.topology and (why := broken(role.topology, placement.assignments[start : start + role.replicas], by_id)):
+        if role.topology and (
+            why := broken(role.topology, placement.assignments[start : start + role.replicas], by_id)
+        ):
             return why
         start += role.replicas
     return broken(wanted.topology, placement.assignments, by_id) if wanted.topology else None
@@ -146,7 +163,9 @@ def _wrong_node(role: Role, assignment: Assignment, node: Node) -> str | None:
     request = role.resources
     if not node.ready or node.cordoned:
         return "closed"
-    if (role.where.pools and node.pool not in role.where.pools) or any(node.labels.get(k) != v for k, v in role.where.labels):
+    if (role.where.pools and node.pool not in role.where.pools) or any(
+        node.labels.get(k) != v for k, v in role.where.labels
+    ):
         return "not where it may be"
     cards = [gpu for gpu in node.gpus if gpu.index in assignment.gpus]
     wanted = {model.lower() for model in request.gpu_models}
@@ -165,7 +184,9 @@ def _wrong_node(role: Role, assignment: Assignment, node: Node) -> str | None:
 
 
 def broken(rule: Topology, assignments: Sequence[Assignment], by_id: dict[NodeId, Node]) -> str | None:
-    domains = [a.node if rule.level == NODE_LEVEL else by_id[a.node].labels.get(rule.level) for a in assignments]
+    domains = [
+        a.node if rule.level == NODE_LEVEL else by_id[a.node].labels.get(rule.level) for a in assignments
+    ]
     if None in domains:
         return "a node in no domain"
     slices = [domains[i : i + rule.slice] for i in range(0, len(domains), rule.slice)]

@@ -1,4 +1,5 @@
-"""Small clusters of GPUs whose runs take exactly as long as their time limit, and a simple way to live through them."""
+"""Small clusters of GPUs whose runs take exactly as long as their time limit, and a simple way to live
+through them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def seconds(count: float) -> timedelta:
 
 
 def machine(name: str, gpus: int, *, pool: str = "default", cpus: int = 1000, model: str = "A100") -> Node:
-    return Node(NodeId(name), "local", 1000 * cpus, 2**40, tuple(Gpu(i, model) for i in range(gpus)), PoolName(pool))
+    return Node(
+        NodeId(name), "local", 1000 * cpus, 2**40, tuple(Gpu(i, model) for i in range(gpus)), PoolName(pool)
+    )
 
 
 def goes_before(other: Placement, gang: Gang) -> tuple[BreachCause, str]:
@@ -37,22 +40,46 @@ def goes_before(other: Placement, gang: Gang) -> tuple[BreachCause, str]:
 
 
 def asks(
-    name: str, gpus: int = 1, *, replicas: int = 1, fewest: int = 0, limit_s: float | None = 100.0, user: str = "ada", at_s: float = 0,
-    queue: QueueName = DEFAULT_QUEUE, preemptible: bool = True, where: Where = ANYWHERE, cpus: float = 1,
-) -> Gang:  # fmt: skip
+    name: str,
+    gpus: int = 1,
+    *,
+    replicas: int = 1,
+    fewest: int = 0,
+    limit_s: float | None = 100.0,
+    user: str = "ada",
+    at_s: float = 0,
+    queue: QueueName = DEFAULT_QUEUE,
+    preemptible: bool = True,
+    where: Where = ANYWHERE,
+    cpus: float = 1,
+) -> Gang:
     role = Role("worker", replicas, Resources(int(1000 * cpus), 0, gpus), fewest, where)
     return Gang(GangId(name), (role,), T0 + seconds(at_s), queue, 0, user, None, limit_s, "", preemptible)
 
 
 def snapshot(
-    nodes: Sequence[Node], running: Sequence[Running] = (), pending: Sequence[Gang] = (), *, now: datetime = T0,
-    reservations: Sequence[Reservation] = (), queues: QueueTree = ONE_QUEUE, promises: Mapping[GangId, Promise] | None = None,
+    nodes: Sequence[Node],
+    running: Sequence[Running] = (),
+    pending: Sequence[Gang] = (),
+    *,
+    now: datetime = T0,
+    reservations: Sequence[Reservation] = (),
+    queues: QueueTree = ONE_QUEUE,
+    promises: Mapping[GangId, Promise] | None = None,
     durations: Mapping[str, tuple[float, ...]] | None = None,
-) -> Snapshot:  # fmt: skip
+) -> Snapshot:
     return Snapshot(
-        Version(1), now, {node.id: node for node in nodes}, tuple(pending), tuple(running), queues, {}, tuple(reservations),
-        promises or {}, durations or {},
-    )  # fmt: skip
+        Version(1),
+        now,
+        {node.id: node for node in nodes},
+        tuple(pending),
+        tuple(running),
+        queues,
+        {},
+        tuple(reservations),
+        promises or {},
+        durations or {},
+    )
 
 
 def runs(placement: Placement, since: datetime = T0) -> Running:
@@ -70,9 +97,13 @@ def gangs(draw: st.DrawFn, nodes: Sequence[Node], prefix: str, *, most: int, spr
     found = []
     for i in range(draw(st.integers(0, most))):
         gang = asks(
-            f"{prefix}{i}", draw(st.integers(1, 3)), replicas=draw(st.sampled_from([1, 1, 2, 3])), limit_s=10.0 * draw(st.integers(1, 12)),
-            user=draw(st.sampled_from(["ada", "bob"])), at_s=draw(st.integers(0, spread_s)),
-        )  # fmt: skip
+            f"{prefix}{i}",
+            draw(st.integers(1, 3)),
+            replicas=draw(st.sampled_from([1, 1, 2, 3])),
+            limit_s=10.0 * draw(st.integers(1, 12)),
+            user=draw(st.sampled_from(["ada", "bob"])),
+            at_s=draw(st.integers(0, spread_s)),
+        )
         if Capacity.of(nodes).place(gang) is not None:
             found.append(gang)
     return found
@@ -99,7 +130,8 @@ def end_s(running: Running, now: datetime = T0) -> float:
 
 @dataclass
 class Life:
-    """A cluster that is lived through from turn to turn, first come first served with promises to the first few that wait.
+    """A cluster that is lived through from turn to turn, first come first served with promises to the first
+    few that wait.
 
     takes_s: how long a run takes, where not as long as its limit. started, first_promised: when, by gang.
     """
@@ -119,22 +151,32 @@ class Life:
 
     def ends_at(self, running: Running) -> datetime:
         assert running.started_at is not None
-        return running.started_at + seconds(self.takes_s.get(running.gang.id, running.gang.time_limit_s or 0.0))
+        return running.started_at + seconds(
+            self.takes_s.get(running.gang.id, running.gang.time_limit_s or 0.0)
+        )
 
     def turn(self) -> None:
         self.running = {name: one for name, one in self.running.items() if self.ends_at(one) > self.now}
         view = snapshot(
-            self.nodes, list(self.running.values()), now=self.now, reservations=self.reservations, durations=self.durations
+            self.nodes,
+            list(self.running.values()),
+            now=self.now,
+            reservations=self.reservations,
+            durations=self.durations,
         )
         future = Future.of(view.running, view.durations, view.now)
-        for preemption in leave(self.reservations, future, view.nodes, view.queues, self.now, grace_s=60.0).ask:
+        for preemption in leave(
+            self.reservations, future, view.nodes, view.queues, self.now, grace_s=60.0
+        ).ask:
             stopping = self.running[preemption.gang]
             self.running[preemption.gang] = replace(stopping, stopping=True)
             self.takes_s[preemption.gang] = 0.0  # it leaves before the next turn
         timeline = Timeline.of(replace(view, running=tuple(self.running.values())))
         before, self.promises = self.promises, {}
         given = list(before)
-        promised = sorted(  # those that are due come first, as in a turn: what was kept for them is not for others that could start early
+        # those that are due come first, as in a turn: what was kept for them is not for others that could
+        # start early
+        promised = sorted(
             (gang for gang in self.waiting if gang.id in before),
             key=lambda gang: (before[gang.id].start_at > self.now, given.index(gang.id)),
         )
@@ -165,7 +207,10 @@ class Life:
         if len(self.promises) >= self.promises_given and gang.id not in before:
             return
         promise = timeline.promise(gang, expect(gang, self.durations), before=before.get(gang.id))
-        if gang.id in before and (breach := timeline.breach(gang, before[gang.id], promise, goes_before)) is not None:
+        if (
+            gang.id in before
+            and (breach := timeline.breach(gang, before[gang.id], promise, goes_before)) is not None
+        ):
             self.breaches.append(breach)
         if promise is not None:
             if gang.id not in before:  # so that their order stays known

@@ -16,7 +16,11 @@ from hopyard.scheduler.fairness.accounts import Accounts
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 ENDLESS = Node(
-    NodeId("n"), "e", 10**9, 2**50, tuple(Gpu(i, "A100") for i in range(8)) + tuple(Gpu(i, "T4") for i in range(8, 16))
+    NodeId("n"),
+    "e",
+    10**9,
+    2**50,
+    tuple(Gpu(i, "A100") for i in range(8)) + tuple(Gpu(i, "T4") for i in range(8, 16)),
 )
 
 
@@ -32,7 +36,8 @@ def queue(name: str, parent: str | None = None, **limits: object) -> Queue:
 
 def _milli(amounts: dict[str, float]) -> Amounts:
     return {
-        name: int(amount * 1000) if name.partition(":")[0] in ("gpu", "cpu") else int(amount) for name, amount in amounts.items()
+        name: int(amount * 1000) if name.partition(":")[0] in ("gpu", "cpu") else int(amount)
+        for name, amount in amounts.items()
     }
 
 
@@ -52,12 +57,16 @@ def gang(
 
 
 def running(one: Gang, first_gpu: int = 0) -> Running:
-    """On the node ENDLESS, on so many GPUs from the first on, whoever else is on them: accounts do not look."""
+    """On the node ENDLESS, on so many GPUs from the first on, whoever else is on them: accounts do not
+    look."""
     found = []
     for rank, role in one.requests():
         found.append(
             Assignment(
-                rank, ENDLESS.id, tuple(range(first_gpu, first_gpu + role.resources.gpus)), role.resources.gpu_milli or 1000
+                rank,
+                ENDLESS.id,
+                tuple(range(first_gpu, first_gpu + role.resources.gpus)),
+                role.resources.gpu_milli or 1000,
             )
         )
     return Running(Placement(one, tuple(found)), T0)
@@ -75,7 +84,8 @@ def accounts(of: QueueTree, *runs: Gang, gpus: int = 16, cpus: int = 64) -> Acco
 
 @st.composite
 def trees(draw: st.DrawFn, *, limits: bool = True) -> QueueTree:
-    """Up to nine queues whose guarantees fit into each other. limits: some have maxima and limits of lending, borrowing and users."""
+    """Up to nine queues whose guarantees fit into each other.
+    limits: some have maxima and limits of lending, borrowing and users."""
     queues: dict[QueueName, Queue] = {}
     names = [QueueName(f"q{i}") for i in range(draw(st.integers(1, 9)))]
     for i, name in enumerate(names):
@@ -83,18 +93,27 @@ def trees(draw: st.DrawFn, *, limits: bool = True) -> QueueTree:
         queues[name] = Queue(name, parent, weight=draw(st.sampled_from([0.5, 1.0, 1.0, 3.0])))
     below = children(QueueTree(queues))
     for name in reversed(names):
-        sums = {r: sum(guarantees(QueueTree(queues))[c].get(r, 0) for c in below.get(name, ())) for r in ("gpu", "cpu")}
+        sums = {
+            r: sum(guarantees(QueueTree(queues))[c].get(r, 0) for c in below.get(name, ()))
+            for r in ("gpu", "cpu")
+        }
         queues[name] = _limited(draw, queues[name], sums, limits)
     return QueueTree(queues, draw(st.sampled_from(names)))
 
 
 def _limited(draw: st.DrawFn, one: Queue, below: dict[str, int], limits: bool) -> Queue:
-    found: dict[str, dict[str, int]] = {key: {} for key in ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")}
+    found: dict[str, dict[str, int]] = {
+        key: {} for key in ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
+    }
     for resource, least in below.items():
         sure = least
         if draw(st.booleans()):
             sure = found["guarantee"][resource] = least + 1000 * draw(st.integers(0, 6))
-        for key, low in (("maximum", sure), ("borrow_limit", 0), ("lend_limit", 0), ("user_limit", 2000)) if limits else ():
+        for key, low in (
+            (("maximum", sure), ("borrow_limit", 0), ("lend_limit", 0), ("user_limit", 2000))
+            if limits
+            else ()
+        ):
             if draw(st.integers(0, 3)) == 0:
                 found[key][resource] = low + 1000 * draw(st.integers(0, 6))
     return Queue(one.name, one.parent, one.weight, **found)

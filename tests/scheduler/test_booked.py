@@ -19,7 +19,9 @@ DAY = timedelta(days=1)
 
 def lecture(zone: str, every_s: float = 7 * 86400.0) -> Reservation:
     start = datetime(2026, 10, 5, 9, tzinfo=BERLIN).astimezone(UTC)
-    return Reservation(ReservationId("r"), "class", start, start + timedelta(hours=2), every_s=every_s, zone=zone)
+    return Reservation(
+        ReservationId("r"), "class", start, start + timedelta(hours=2), every_s=every_s, zone=zone
+    )
 
 
 def hours(one: Reservation) -> set[int]:
@@ -35,11 +37,20 @@ def test_what_repeats_after_whole_days_keeps_its_time_of_day_in_its_zone() -> No
 
 
 def test_what_repeats_within_a_day_does_so_after_exactly_so_long() -> None:
-    starts = [start for start, _ in occurrences(lecture("Europe/Berlin", 36 * 3600.0), lecture("").start_at, lecture("").start_at + 60 * DAY)]
+    starts = [
+        start
+        for start, _ in occurrences(
+            lecture("Europe/Berlin", 36 * 3600.0), lecture("").start_at, lecture("").start_at + 60 * DAY
+        )
+    ]
     assert {after - before for before, after in pairwise(starts)} == {timedelta(hours=36)}
 
 
-@given(st.integers(0, 400 * 24 * 60), st.sampled_from(["", "Europe/Berlin", "America/St_Johns"]), st.sampled_from([86400.0, 7 * 86400.0, 5 * 3600.0]))
+@given(
+    st.integers(0, 400 * 24 * 60),
+    st.sampled_from(["", "Europe/Berlin", "America/St_Johns"]),
+    st.sampled_from([86400.0, 7 * 86400.0, 5 * 3600.0]),
+)
 def test_from_any_moment_on_the_same_times_come_up(minutes: int, zone: str, every_s: float) -> None:
     one = lecture(zone, every_s)
     after, before = one.start_at + timedelta(minutes=minutes), one.start_at + 420 * DAY

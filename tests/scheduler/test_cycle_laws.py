@@ -57,7 +57,9 @@ def placements(snapshot: Snapshot, wanted: Plan) -> list[Placement]:
 def test_every_gang_is_answered_once_and_stands_in_the_order_of_its_queue(world: World) -> None:
     snapshot = world.snapshot()
     wanted = plan(snapshot)
-    assert sorted([p.gang.id for p in wanted.place] + [h.gang for h in wanted.hold]) == sorted(g.id for g in snapshot.pending)
+    assert sorted([p.gang.id for p in wanted.place] + [h.gang for h in wanted.hold]) == sorted(
+        g.id for g in snapshot.pending
+    )
     assert len(wanted.hold) == len(list(wanted.hold))
     for _, of_queue in groupby(wanted.hold, lambda hold: world.pending[hold.gang].queue):
         holds = list(of_queue)
@@ -65,7 +67,10 @@ def test_every_gang_is_answered_once_and_stands_in_the_order_of_its_queue(world:
         for first, second in pairwise(holds):
             never = [hold.reason is HoldReason.NEVER_FITS for hold in (first, second)]
             assert never != [True, False]
-            assert never[0] != never[1] or world.pending[first.gang].priority >= world.pending[second.gang].priority
+            assert (
+                never[0] != never[1]
+                or world.pending[first.gang].priority >= world.pending[second.gang].priority
+            )
     for hold in wanted.hold:
         assert hold.detail
         assert (hold.reason is HoldReason.NEVER_FITS) == (
@@ -183,21 +188,33 @@ def test_who_starts_now_leaves_a_reservation_its_nodes(world: World) -> None:
 def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after(
     nodes: list[Node], queues: QueueTree, data: st.DataObject
 ) -> None:
-    """Others for whom it is reserved may be promised it, too, and nobody takes what runs were asked to leave."""
+    """Others for whom it is reserved may be promised it, too, and nobody takes what runs were asked to
+    leave."""
     world = World({node.id: node for node in nodes}, queues)
     kept = data.draw(st.sampled_from(nodes))
     for node in nodes:
         if node is not kept and data.draw(st.booleans()):  # busy for long
             world.submit(replace(gang(f"old-{node.id}", len(node.gpus), limit_s=5e4), queue=queues.default))
             world.turn()
-    there = Reservation(ReservationId("r1"), "exam", T0 - seconds(100), T0 + seconds(data.draw(st.sampled_from([200, 2000]))), users=("bob",), nodes=(kept.id,))  # fmt: skip
+    there = Reservation(
+        ReservationId("r1"),
+        "exam",
+        T0 - seconds(100),
+        T0 + seconds(data.draw(st.sampled_from([200, 2000]))),
+        users=("bob",),
+        nodes=(kept.id,),
+    )
     if data.draw(st.booleans()):
         piece = Resources(data.draw(st.sampled_from([1000, 4000])), GIB, data.draw(st.integers(1, 3)))
         there = replace(there, pieces=(data.draw(st.integers(1, 2)),), resources=piece)
     world.reservations = (there,)
-    world.submit(*(replace(data.draw(gangs(f"g{i}", queues)), user="ada") for i in range(data.draw(st.integers(1, 3)))))
+    world.submit(
+        *(replace(data.draw(gangs(f"g{i}", queues)), user="ada") for i in range(data.draw(st.integers(1, 3))))
+    )
     world.turn()
-    owners = [replace(data.draw(gangs(f"his{i}", queues)), user="bob") for i in range(data.draw(st.integers(1, 2)))]
+    owners = [
+        replace(data.draw(gangs(f"his{i}", queues)), user="bob") for i in range(data.draw(st.integers(1, 2)))
+    ]
     world.submit(*owners)
     snapshot = world.snapshot()
     wanted = plan(snapshot)
@@ -212,17 +229,24 @@ def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after
                 waiting = world.pending[promise.gang]
                 after.promise(waiting, expect(waiting, snapshot.durations), before=promise)
             waiting = world.pending[hold.gang]
-            assert after.try_reserved(waiting, expect(waiting, snapshot.durations), after.unbinding(waiting)) is None, hold
+            assert (
+                after.try_reserved(waiting, expect(waiting, snapshot.durations), after.unbinding(waiting))
+                is None
+            ), hold
 
 
 @many
 @given(worlds(), st.data())
-def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: World, data: st.DataObject) -> None:
+def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
+    world: World, data: st.DataObject
+) -> None:
     for turn in range(3):
         wanted = world.turn()
         promised = dict(world.promises)
         lost: set[NodeId] = set()
-        event = data.draw(st.sampled_from(["time", "end", "lose", "submit", "newcomer", "reserve", "learn", "nothing"]))
+        event = data.draw(
+            st.sampled_from(["time", "end", "lose", "submit", "newcomer", "reserve", "learn", "nothing"])
+        )
         if event == "time":
             world.now += seconds(data.draw(st.sampled_from([30, 100, 4000])))
         elif event == "end" and world.running:
@@ -232,13 +256,28 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
             for name in lost:
                 world.nodes[name] = replace(world.nodes[name], ready=False)
         elif event == "submit":
-            world.submit(*(replace(one, id=GangId(f"{one.id}+"), priority=90) for one in list(world.pending.values())[:2]))
+            world.submit(
+                *(
+                    replace(one, id=GangId(f"{one.id}+"), priority=90)
+                    for one in list(world.pending.values())[:2]
+                )
+            )
         elif event == "newcomer":
             world.submit(data.draw(gangs(f"new{turn}", world.queues)))
         elif event == "reserve" and not world.reservations:
-            world.reservations = (replace(data.draw(bookings([*world.nodes.values()], world.queues)), created_at=world.now + seconds(1)),)
-        elif event == "learn" and (there := [*world.pending.values(), *(one.gang for one in world.running.values())]):
-            alike, took_s = data.draw(st.sampled_from(there)), data.draw(st.sampled_from([5.0, 300.0, 5000.0]))
+            world.reservations = (
+                replace(
+                    data.draw(bookings([*world.nodes.values()], world.queues)),
+                    created_at=world.now + seconds(1),
+                ),
+            )
+        elif event == "learn" and (
+            there := [*world.pending.values(), *(one.gang for one in world.running.values())]
+        ):
+            alike, took_s = (
+                data.draw(st.sampled_from(there)),
+                data.draw(st.sampled_from([5.0, 300.0, 5000.0])),
+            )
             world.durations = world.durations | dict.fromkeys(history_keys(alike), (took_s,) * 8)
         snapshot = world.snapshot()
         wanted = plan(snapshot)
@@ -269,12 +308,17 @@ def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> boo
     """Whether what a breach says is so, and concerns the nodes that were promised."""
     nodes = {*promise.nodes}
     if breach.detail.startswith(promises.LATE):
-        other = next(one for one in wanted.breaches if breach.detail.startswith(f"{promises.LATE} {one.gang}: "))
+        other = next(
+            one for one in wanted.breaches if breach.detail.startswith(f"{promises.LATE} {one.gang}: ")
+        )
         return other.gang == breach.other and other.cause is breach.cause
     if breach.cause is BreachCause.NODE_LOST:  # no node of these worlds has less than before
         return any(f"node {name} " in breach.detail and not world.nodes[name].open for name in nodes)
     if breach.cause is BreachCause.RESERVATION:
-        return any(f"reservation {one.name} " in breach.detail and not nodes.isdisjoint(one.nodes) for one in world.reservations)
+        return any(
+            f"reservation {one.name} " in breach.detail and not nodes.isdisjoint(one.nodes)
+            for one in world.reservations
+        )
     if breach.cause is BreachCause.QUOTA:
         return any(one.maximum or one.user_limit or one.guarantee for one in world.queues.queues.values())
     if breach.cause is BreachCause.OVERRUN:
@@ -282,7 +326,12 @@ def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> boo
         end = Future.of([late], world.durations, world.now, grace_s=world.grace_s).end(late.gang.id)
         limit_s, began = late.gang.time_limit_s, late.started_at or late.placed_at
         was_sure = limit_s is not None and not late.stopping and began + seconds(limit_s) > promise.start_at
-        return end is not None and world.now + seconds(end.high_s) > promise.start_at and not was_sure and not nodes.isdisjoint(_nodes(late.placement))
+        return (
+            end is not None
+            and world.now + seconds(end.high_s) > promise.start_at
+            and not was_sure
+            and not nodes.isdisjoint(_nodes(late.placement))
+        )
     ours = world.pending[breach.gang]
     placed = {one.gang.id: one for one in (*wanted.place, *(one.placement for one in world.running.values()))}
     given = {one.gang: {*one.nodes} for one in wanted.promises}
@@ -306,7 +355,8 @@ def _nodes(placement: Placement) -> set[NodeId]:
 @many
 @given(worlds())
 def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world: World) -> None:
-    for one in list(world.running.values()):  # whoever is over its time is being ended: what it leaves is counted on
+    # whoever is over its time is being ended: what it leaves is counted on
+    for one in list(world.running.values()):
         limit_s = one.gang.time_limit_s
         if limit_s is not None and (one.started_at or one.placed_at) + seconds(limit_s) <= world.now:
             del world.running[one.gang.id]
@@ -336,12 +386,16 @@ def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world:
             assert lower or (queue.time_slices and victim.gang.priority == waiting.priority)
         else:
             assert accounts.borrows(victim)
-            assert any(snapshot.queues.queues[level].reclaims for level in path(snapshot.queues, waiting.queue))
+            assert any(
+                snapshot.queues.queues[level].reclaims for level in path(snapshot.queues, waiting.queue)
+            )
     assert len({preemption.attempt for preemption in wanted.preempt}) == len(wanted.preempt)
     world.apply(wanted)
     again = world.turn()
     assert not {one.attempt for one in again.preempt} & {one.attempt for one in wanted.preempt}
-    assert not {one.for_gang for one in again.preempt if one.for_gang} & {one.for_gang for one in wanted.preempt}
+    assert not {one.for_gang for one in again.preempt if one.for_gang} & {
+        one.for_gang for one in wanted.preempt
+    }
     for one in [one.gang.id for one in world.running.values() if one.stopping]:
         world.leave(one)
     started = {placement.gang.id for placement in (*again.place, *world.turn().place)}

@@ -52,7 +52,10 @@ def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObj
 
 
 @some
-@given(st.lists(st.tuples(st.sampled_from(["add", "drop", "look"]), st.integers(0, 39)), max_size=80), st.integers(1, 6))
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "drop", "look"]), st.integers(0, 39)), max_size=80),
+    st.integers(1, 6),
+)
 def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[str, int]], size: int) -> None:
     waiting: Chunks[int, Thing] = Chunks(size)
     before = waiting.seen()
@@ -84,17 +87,27 @@ def test_keys_changed_where_the_object_is_another() -> None:
 
 
 LEAVES = tree(
-    queue("root"), queue("x", "root", sure=2), queue("a", "x", sure=1), queue("b", "x"), queue("c", "root", time_slices=True)
+    queue("root"),
+    queue("x", "root", sure=2),
+    queue("a", "x", sure=1),
+    queue("b", "x"),
+    queue("c", "root", time_slices=True),
 )
 waiting = st.lists(
     st.builds(
         lambda gpus, priority, user, at, leaf, script, served: replace(
             gang("", gpus, priority=priority, user=user, at=at, queue=leaf, script=script), served_s=served
         ),
-        st.sampled_from([1, 1, 2]), st.sampled_from([10, 50]), st.sampled_from("xyz"), st.integers(0, 5), st.sampled_from("abc"),
-        st.sampled_from(["", "s.py"]), st.sampled_from([0.0, 1000.0]),
-    ), max_size=25,
-)  # fmt: skip
+        st.sampled_from([1, 1, 2]),
+        st.sampled_from([10, 50]),
+        st.sampled_from("xyz"),
+        st.integers(0, 5),
+        st.sampled_from("abc"),
+        st.sampled_from(["", "s.py"]),
+        st.sampled_from([0.0, 1000.0]),
+    ),
+    max_size=25,
+)
 
 
 def numbered(gangs: list[Gang]) -> list[Gang]:
@@ -128,11 +141,20 @@ def test_a_line_is_the_same_however_it_was_formed(gangs: list[Gang], data: st.Da
                     for (shape, script, limit_s), alike in kinds.items():
                         assert alike == sorted(alike, key=order)
                         for one in alike:
-                            assert (rank_in(LEAVES)(one), one.user, one.script, one.time_limit_s) == (rank, user, script, limit_s)
+                            assert (rank_in(LEAVES)(one), one.user, one.script, one.time_limit_s) == (
+                                rank,
+                                user,
+                                script,
+                                limit_s,
+                            )
                             assert line.shape_of(one) is shape
                             assert shape.key == (one.roles, one.topology)
-    assert {shape.key: shape.waiting for shape in at_once.shapes} == Counter((one.roles, one.topology) for one in gangs)
-    assert {shape.key: shape.waiting for shape in little_by_little.shapes} == Counter((one.roles, one.topology) for one in gangs)
+    assert {shape.key: shape.waiting for shape in at_once.shapes} == Counter(
+        (one.roles, one.topology) for one in gangs
+    )
+    assert {shape.key: shape.waiting for shape in little_by_little.shapes} == Counter(
+        (one.roles, one.topology) for one in gangs
+    )
 
 
 @some
@@ -146,7 +168,10 @@ def test_a_walk_goes_by_rank_then_user_then_submission(gangs: list[Gang]) -> Non
     ranking, left = rank_in(LEAVES), list(gangs)
     while (head := walk.head()) is not None:
         firsts = {
-            name: min(of_queue, key=lambda one: (ranking(one), accounts.user_key(one.queue, one.user), one.user, order(one)))
+            name: min(
+                of_queue,
+                key=lambda one: (ranking(one), accounts.user_key(one.queue, one.user), one.user, order(one)),
+            )
             for name in "abc"
             if (of_queue := [one for one in left if one.queue == name])
         }
@@ -189,7 +214,14 @@ def test_what_is_charged_moves_a_queue_back() -> None:
 
 
 def test_what_is_passed_over_is_not_seen_again() -> None:
-    gangs = numbered([gang("", 1, queue="a"), gang("", 2, queue="a"), gang("", 1, queue="b"), gang("", 1, queue="a", user="bob")])
+    gangs = numbered(
+        [
+            gang("", 1, queue="a"),
+            gang("", 2, queue="a"),
+            gang("", 1, queue="b"),
+            gang("", 1, queue="a", user="bob"),
+        ]
+    )
     line = Line(gangs, rank_in(LEAVES))
 
     def seen(walk: Walk) -> set[GangId]:
@@ -212,8 +244,11 @@ def test_what_is_passed_over_is_not_seen_again() -> None:
     assert seen(everywhere) == {"g01"}
 
 
-@pytest.mark.parametrize(("limit_s", "stand_back_at"), [(3600, 360), (120, 180)])  # five minutes; as long as it may run
-def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(limit_s: float, stand_back_at: int) -> None:
+# five minutes; as long as it may run
+@pytest.mark.parametrize(("limit_s", "stand_back_at"), [(3600, 360), (120, 180)])
+def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(
+    limit_s: float, stand_back_at: int
+) -> None:
     limited = tree(queue("root"), queue("a", "root", most=4), queue("b", "root"))
     world = World({NodeId("n"): machine("n", 16)}, limited)
     world.submit(*(gang(f"s{i}", 1, queue="a") for i in range(4)))
@@ -225,7 +260,8 @@ def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(limit_s: f
         world.end(min(smalls, key=lambda run: (run.placed_at, run.gang.id)).gang.id)
         world.submit(gang(f"t{second}", 1, queue="a", at=second), gang(f"u{second}", 0, queue="a", at=second))
         wanted = world.turn()
-        assert f"u{second}" in {placement.gang.id for placement in wanted.place}  # asks for no GPU: in nobody's way
+        # asks for no GPU: in nobody's way
+        assert f"u{second}" in {placement.gang.id for placement in wanted.place}
         if GangId("large") in world.running:
             break
         held = {hold.gang: hold for hold in wanted.hold}

@@ -1,4 +1,5 @@
-"""Hours of a cluster's life, on a clock that jumps: legal at every moment, nobody starves, nobody preempts back and forth."""
+"""Hours of a cluster's life, on a clock that jumps: legal at every moment, nobody starves, nobody preempts
+back and forth."""
 
 from __future__ import annotations
 
@@ -28,17 +29,23 @@ class Life:
     planner: Planner = field(default_factory=Planner)
     leaves_at: dict[GangId, datetime] = field(default_factory=dict)
     look_at: datetime | None = None
-    preempted: dict[tuple[GangId, GangId], int] = field(default_factory=dict)  # how often the second had started by then
+    # how often the second had started by then
+    preempted: dict[tuple[GangId, GangId], int] = field(default_factory=dict)
     asked: int = 0  # runs, in all
-    in_vain: list[tuple[GangId, GangId]] = field(default_factory=list)  # asked again for somebody who had not started meanwhile
-    making_room: dict[GangId, set[GangId]] = field(default_factory=dict)  # for whom, by who was asked and has not left
-    let_down: list[GangId] = field(default_factory=list)  # did not start when all had left, although nothing else had changed
+    # asked again for somebody who had not started meanwhile
+    in_vain: list[tuple[GangId, GangId]] = field(default_factory=list)
+    # for whom, by who was asked and has not left
+    making_room: dict[GangId, set[GangId]] = field(default_factory=dict)
+    # did not start when all had left, although nothing else had changed
+    let_down: list[GangId] = field(default_factory=list)
     starts: Counter[GangId] = field(default_factory=Counter)
     waited_s: dict[GangId, float] = field(default_factory=dict)
     leaves_s: float = 3  # so long after it was asked, one makes room
     apart_s: float = 0.0  # those asked in one turn leave one after another, so long apart
-    owed: set[GangId] = field(default_factory=set)  # gangs for which runs were asked to leave, and which have not started since
-    stranded: list[GangId] = field(default_factory=list)  # of these, who had not when all that were asked, for whomever, had left
+    # gangs for which runs were asked to leave, and which have not started since
+    owed: set[GangId] = field(default_factory=set)
+    # of these, who had not when all that were asked, for whomever, had left
+    stranded: list[GangId] = field(default_factory=list)
     restarts: bool = False  # the planner remembers nothing from turn to turn, as after a change of the leader
 
     def ends_at(self, one: GangId) -> datetime:
@@ -53,7 +60,9 @@ class Life:
         wanted = (Planner() if self.restarts else self.planner)(world.snapshot())
         for placement in wanted.place:
             self.making_room.pop(placement.gang.id, None)
-            self.waited_s.setdefault(placement.gang.id, (world.now - placement.gang.submitted_at).total_seconds())
+            self.waited_s.setdefault(
+                placement.gang.id, (world.now - placement.gang.submitted_at).total_seconds()
+            )
             self.starts[placement.gang.id] += 1
         self.let_down += [one for one, runs in self.making_room.items() if not runs & world.running.keys()]
         self.making_room = {one: runs for one, runs in self.making_room.items() if one not in self.let_down}
@@ -108,17 +117,30 @@ class Life:
 
 TREES = (
     tree(queue("default")),
-    tree(queue("root"), queue("a", "root", sure=8), queue("b", "root", sure=4, user_limit={GPU: 6000}), queue("c", "root", borrow=6)),
     tree(
-        queue("root"), queue("x", "root", sure=8), queue("y", "root", sure=4), queue("a", "x", sure=4), queue("b", "x", sure=4, most=10),
+        queue("root"),
+        queue("a", "root", sure=8),
+        queue("b", "root", sure=4, user_limit={GPU: 6000}),
+        queue("c", "root", borrow=6),
+    ),
+    tree(
+        queue("root"),
+        queue("x", "root", sure=8),
+        queue("y", "root", sure=4),
+        queue("a", "x", sure=4),
+        queue("b", "x", sure=4, most=10),
         queue("c", "y", sure=4, time_slices=True),
     ),
-)  # fmt: skip
+)
 
 SURE_OF_OTHER_THINGS = tree(
-    queue("root"), queue("a", "root", sure=6), replace(queue("b", "root"), guarantee={CPU: 8000}), queue("c", "root", most=8),
-    queue("x", "c", sure=2), replace(queue("y", "c"), guarantee={CPU: 2000}),
-)  # fmt: skip
+    queue("root"),
+    queue("a", "root", sure=6),
+    replace(queue("b", "root"), guarantee={CPU: 8000}),
+    queue("c", "root", most=8),
+    queue("x", "c", sure=2),
+    replace(queue("y", "c"), guarantee={CPU: 2000}),
+)
 
 
 def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
@@ -128,16 +150,25 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
     for number in range(count):
         replicas = random.choice([1, 1, 1, 2, 4])
         one = gang(
-            f"g{number:03}", random.choice([0, 1, 1, 2, 4]), replicas=replicas, fewest=random.choice([0, 0, 1]), queue=random.choice(leaves),
-            user=random.choice("abc"), priority=random.choice([10, 50, 50, 90]), at=random.uniform(0, 3000), cpus=random.choice([1, 2]),
-            limit_s=random.choice([None, 600, 5000]), script=random.choice(["", "x.py", "y.py"]), preemptible=random.random() < 0.9,
-        )  # fmt: skip
+            f"g{number:03}",
+            random.choice([0, 1, 1, 2, 4]),
+            replicas=replicas,
+            fewest=random.choice([0, 0, 1]),
+            queue=random.choice(leaves),
+            user=random.choice("abc"),
+            priority=random.choice([10, 50, 50, 90]),
+            at=random.uniform(0, 3000),
+            cpus=random.choice([1, 2]),
+            limit_s=random.choice([None, 600, 5000]),
+            script=random.choice(["", "x.py", "y.py"]),
+            preemptible=random.random() < 0.9,
+        )
         found.append(one)
     return sorted(found, key=lambda one: one.submitted_at)
 
 
-# In the lives of 40, 44 and 65, what some had left for a gang was taken by others; in those of whoever takes long to leave, it was where
-# a minute was expected to be enough.
+# In the lives of 40, 44 and 65, what some had left for a gang was taken by others; in those of whoever takes
+# long to leave, it was where a minute was expected to be enough.
 @seeded
 @pytest.mark.parametrize(
     ("seed", "leaves_s", "grace_s", "cpus"),
@@ -166,7 +197,9 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(
         if number % 20 == 10:
             life.making_room.clear()
             name = NodeId(f"n{random.randrange(4)}")
-            life.world.nodes[name] = replace(life.world.nodes[name], cordoned=not life.world.nodes[name].cordoned)
+            life.world.nodes[name] = replace(
+                life.world.nodes[name], cordoned=not life.world.nodes[name].cordoned
+            )
         life.turn()
     life.world.nodes = {node.id: node for node in nodes}
     life.turn()
@@ -183,7 +216,9 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(
     assert not life.in_vain
     assert not life.let_down
     for victim, preemptor in life.preempted:
-        assert (preemptor, victim) not in life.preempted or queues.queues[life.world.originals[victim].queue].time_slices
+        assert (preemptor, victim) not in life.preempted or queues.queues[
+            life.world.originals[victim].queue
+        ].time_slices
 
 
 def too_much_for_its_queue(one: Gang, queues: QueueTree) -> bool:

@@ -27,8 +27,16 @@ def test_a_maximum_holds_at_the_queue_and_above_it() -> None:
     of = tree(queue("top", maximum={"gpu": 6}), queue("a", "top", maximum={"gpu": 4}), queue("b", "top"))
     books = accounts(of, gang("1", "a", gpus=3), gang("2", "b", gpus=2))
     assert refused(books, gang("x", "a", gpus=1)) is None
-    assert refused(books, gang("x", "a", gpus=2)) == ("quota", "a", "asks for 2 GPUs; queue a uses 3 of at most 4 GPUs")
-    assert refused(books, gang("x", "b", gpus=2)) == ("quota", "top", "asks for 2 GPUs; queue top uses 5 of at most 6 GPUs")
+    assert refused(books, gang("x", "a", gpus=2)) == (
+        "quota",
+        "a",
+        "asks for 2 GPUs; queue a uses 3 of at most 4 GPUs",
+    )
+    assert refused(books, gang("x", "b", gpus=2)) == (
+        "quota",
+        "top",
+        "asks for 2 GPUs; queue top uses 5 of at most 6 GPUs",
+    )
     assert refused(books, gang("x", "b", cpus=100)) is None
 
 
@@ -63,7 +71,8 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
     assert refused(books, gang("x", "other", gpus=4)) is None
     detail = "asks for 5 GPUs; queue other may use 4 GPUs more, the rest is kept for a, team"
     assert refused(books, gang("x", "other", gpus=5)) == ("quota", "other", detail)
-    assert refused(books, gang("x", "b", gpus=5)) is None  # what the team keeps is its own, but not what `a` keeps
+    # what the team keeps is its own, but not what `a` keeps
+    assert refused(books, gang("x", "b", gpus=5)) is None
     assert refused(books, gang("x", "b", gpus=6)) is not None
     books.charge(running(gang("1", "a", gpus=3)).placement)
     assert refused(books, gang("x", "other", gpus=4)) is None
@@ -81,7 +90,9 @@ def test_where_nobody_keeps_anything_others_use_the_rest() -> None:
 
 
 def test_a_user_has_a_limit_in_a_leaf_and_over_all_leaves_below_a_queue() -> None:
-    of = tree(queue("top", user_limit={"gpu": 3}), queue("a", "top", user_limit={"gpu": 2}), queue("b", "top"))
+    of = tree(
+        queue("top", user_limit={"gpu": 3}), queue("a", "top", user_limit={"gpu": 2}), queue("b", "top")
+    )
     books = accounts(of, gang("1", "a", gpus=2, user="ann"))
     detail = "asks for 1 GPU; ann uses 2 of at most 2 GPUs for one user in queue a"
     assert refused(books, gang("x", "a", gpus=1, user="ann")) == ("user-limit", "a", detail)
@@ -112,14 +123,21 @@ def test_models_have_limits_of_their_own() -> None:
     books = Accounts.of(of, a100s, [running(gang("1", "a", gpus=1))], {}, T0)
     assert books.closed_models(gang("x", "a", gpus=1)) == frozenset()
     assert books.closed_models(gang("x", "a", gpus=2)) == {"a100"}
-    assert refused(books, gang("x", "a", gpus=2)) == ("quota", "a", "asks for 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs")
+    assert refused(books, gang("x", "a", gpus=2)) == (
+        "quota",
+        "a",
+        "asks for 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs",
+    )
     assert refused(books, gang("x", "a", gpus=2, models=("T4",))) is None
     both = Accounts.of(of, [ENDLESS], [running(gang("1", "a", gpus=2))], {}, T0)
     assert both.closed_models(gang("x", "a", gpus=1)) == {"a100"}
     assert both.refusal(gang("x", "a", gpus=1)) is None  # there are T4s too
     only = both.refusal(gang("x", "a", gpus=1, models=("A100",)))
     assert only == Refusal(
-        HoldReason.QUOTA, QueueName("a"), "asks for 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs", frozenset({"a100"})
+        HoldReason.QUOTA,
+        QueueName("a"),
+        "asks for 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs",
+        frozenset({"a100"}),
     )
     assert both.closed_models(gang("x", "a", cpus=1)) == frozenset()
 
@@ -133,7 +151,12 @@ def test_an_elastic_gang_is_bounded_by_what_its_queue_may_use() -> None:
     assert books.bounded(wants).roles[0].min_replicas == 2
     fixed = gang("x", "a", gpus=1, replicas=8)
     assert books.bounded(fixed) is fixed
-    two = Gang(GangId("x"), (Role("w", 3, Resources(0, 0, 1), 1), Role("v", 3, Resources(0, 0, 1), 1)), T0, QueueName("a"))
+    two = Gang(
+        GangId("x"),
+        (Role("w", 3, Resources(0, 0, 1), 1), Role("v", 3, Resources(0, 0, 1), 1)),
+        T0,
+        QueueName("a"),
+    )
     assert [role.replicas for role in books.bounded(two).roles] == [2, 1]
     anywhere = replace(two, queue=DEFAULT_QUEUE)
     assert accounts(ONE_QUEUE).bounded(anywhere) is anywhere
@@ -146,11 +169,18 @@ def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
 
     def share(memory: int, replicas: int, models: tuple[str, ...] = ()) -> Gang:
         return Gang(
-            GangId("x"), (Role("w", replicas, Resources(0, gpu_memory_bytes=memory, gpu_models=models)),), T0, QueueName("a")
+            GangId("x"),
+            (Role("w", replicas, Resources(0, gpu_memory_bytes=memory, gpu_models=models)),),
+            T0,
+            QueueName("a"),
         )
 
     assert books.refusal(share(10, 1)) is None
-    assert refused(books, share(10, 2)) == ("quota", "a", "asks for 1.25 GPUs; queue a uses 0 of at most 1 GPU")
+    assert refused(books, share(10, 2)) == (
+        "quota",
+        "a",
+        "asks for 1.25 GPUs; queue a uses 0 of at most 1 GPU",
+    )
     assert books.refusal(share(10, 8, ("A100",))) is None
     assert books.refusal(share(10, 9, ("A100",))) is not None
 
@@ -164,16 +194,28 @@ def test_nobody_owes_where_nothing_is_guaranteed() -> None:
 
 def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
     of = tree(
-        queue("one", guarantee={"gpu": 4}), queue("a", "one", guarantee={"gpu": 3}), queue("b", "one"),
-        queue("two", guarantee={"gpu": 4}), queue("c", "two", guarantee={"gpu": 4}), queue("d", "two"), queue("e"),
-    )  # fmt: skip
+        queue("one", guarantee={"gpu": 4}),
+        queue("a", "one", guarantee={"gpu": 3}),
+        queue("b", "one"),
+        queue("two", guarantee={"gpu": 4}),
+        queue("c", "two", guarantee={"gpu": 4}),
+        queue("d", "two"),
+        queue("e"),
+    )
     books = accounts(of, gang("1", "b", gpus=4), gang("2", "c", gpus=3), gang("3", "e", gpus=1), gpus=8)
-    assert books.owed(gang("x", "a", gpus=3)) == {"b", "e"}  # `b` within its team, `e` beside it; `c` is within its guarantee
+    # `b` within its team, `e` beside it; `c` is within its guarantee
+    assert books.owed(gang("x", "a", gpus=3)) == {"b", "e"}
     assert books.owed(gang("x", "a", gpus=4)) == frozenset()  # more than it is sure of
     assert books.owed(gang("x", "c", gpus=1)) == {"e"}  # `one` as a whole uses no more than it is sure of
     assert books.owed(gang("x", "d", gpus=1)) == {"e"}  # by the guarantee of `two`, which covers `d` too
     assert books.owed(gang("x", "e", gpus=1)) == frozenset()
-    assert [books.borrows(running(gang("y", name, gpus=1))) for name in "abcde"] == [False, True, False, False, True]
+    assert [books.borrows(running(gang("y", name, gpus=1))) for name in "abcde"] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert books.owed(gang("x", "a", cpus=1)) == frozenset()  # CPUs are guaranteed to nobody
 
 
@@ -187,15 +229,21 @@ def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere(
     assert books.refusal(gang("x", "a", gpus=3)) is not None
     assert books.owed(gang("x", "a", gpus=3)) == {"guest"}
     books = accounts(of, gang("1", "a", gpus=4), gpus=7)
-    assert books.owed(gang("x", "guest", gpus=1)) == frozenset()  # nor may it take back for itself what `inner` keeps
+    # nor may it take back for itself what `inner` keeps
+    assert books.owed(gang("x", "guest", gpus=1)) == frozenset()
     assert books.owed(gang("x", "inner", gpus=3)) == {"a"}
 
 
 def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_card_for_it() -> None:
-    big, small, tiny = (Node(NodeId(name), "e", 1, 1, (Gpu(0, name, memory << 30),)) for name, memory in (("big", 80), ("small", 24), ("tiny", 16)))
+    big, small, tiny = (
+        Node(NodeId(name), "e", 1, 1, (Gpu(0, name, memory << 30),))
+        for name, memory in (("big", 80), ("small", 24), ("tiny", 16))
+    )
     closed = replace(small, cordoned=True)
     of = tree(queue("a", user_limit={"gpu": 0.5}))
-    wants = Gang(GangId("x"), (Role("w", 1, Resources(0, gpu_memory_bytes=20 << 30)),), T0, QueueName("a"), user="ada")
+    wants = Gang(
+        GangId("x"), (Role("w", 1, Resources(0, gpu_memory_bytes=20 << 30)),), T0, QueueName("a"), user="ada"
+    )
     books = Accounts.of(of, [big, closed], (), {}, T0)
     assert refused(books, wants) is None  # a quarter of `big`
     books.set_node(closed, small)
@@ -203,7 +251,9 @@ def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_
     books.set_node(small, closed)
     assert refused(books, wants) is None
     assert books.ask(wants) == Accounts.of(of, [big], (), {}, T0).ask(wants)
-    assert Accounts.of(of, [closed, tiny], (), {}, T0).ask(wants) == Accounts.of(of, [small], (), {}, T0).ask(wants)
+    assert Accounts.of(of, [closed, tiny], (), {}, T0).ask(wants) == Accounts.of(of, [small], (), {}, T0).ask(
+        wants
+    )
 
 
 @pytest.mark.parametrize(("kept", "lent"), [(0, 3000), (1, 2000), (3, 0)])
@@ -233,14 +283,26 @@ def test_runs_of_a_queue_that_was_removed_owe_everybody() -> None:
 
 
 def test_below_the_guarantee_comes_first_then_the_smallest_borrowed_share_by_weight() -> None:
-    of = tree(queue("a", guarantee={"gpu": 4}), queue("b", guarantee={"gpu": 8}), queue("c"), queue("d", weight=4))
-    books = accounts(of, gang("1", "a", gpus=3), gang("2", "b", gpus=4), gang("3", "c", gpus=2), gang("4", "d", gpus=4), gpus=16)
+    of = tree(
+        queue("a", guarantee={"gpu": 4}), queue("b", guarantee={"gpu": 8}), queue("c"), queue("d", weight=4)
+    )
+    books = accounts(
+        of,
+        gang("1", "a", gpus=3),
+        gang("2", "b", gpus=4),
+        gang("3", "c", gpus=2),
+        gang("4", "d", gpus=4),
+        gpus=16,
+    )
 
     def order(**asks: int) -> list[str]:
-        return sorted(asks, key=lambda name: books.queue_key(QueueName(name), gang("x", name, gpus=asks[name])))
+        return sorted(
+            asks, key=lambda name: books.queue_key(QueueName(name), gang("x", name, gpus=asks[name]))
+        )
 
     assert order(a=1, b=1, c=1, d=1) == ["b", "a", "d", "c"]
-    assert order(a=2, b=1, c=1, d=1) == ["b", "a", "d", "c"]  # beyond its guarantee, `a` has borrowed nothing yet
+    # beyond its guarantee, `a` has borrowed nothing yet
+    assert order(a=2, b=1, c=1, d=1) == ["b", "a", "d", "c"]
     assert order(a=2, b=5, c=1, d=1) == ["a", "b", "d", "c"]
 
 
@@ -293,7 +355,8 @@ def test_the_overview_tells_what_is_borrowed_and_lent() -> None:
     found = {use.queue.name: use for use in overview(snapshot)}
     assert list(found) == ["free", "rest", "sure", "lost"]
     assert found["free"].borrowed["gpu"] == 3000
-    assert (found["sure"].lent, found["sure"].borrowed) == ({"gpu": 1000}, {})  # five are idle, and four are free
+    # five are idle, and four are free
+    assert (found["sure"].lent, found["sure"].borrowed) == ({"gpu": 1000}, {})
     assert (found["free"].running, found["free"].waiting, found["lost"].waiting) == (3, 1, 1)
     assert found["free"].share == 3 / 8
     assert [(one.user, one.running, one.waiting) for one in users_of(snapshot, QueueName("free"))] == [
@@ -313,8 +376,19 @@ def test_a_queue_that_lost_its_place_as_a_leaf_still_counts_and_may_owe() -> Non
 
 def test_weights_of_levels_above_decide_before_those_below() -> None:
     of = QueueTree(
-        {q.name: q for q in (queue("x", weight=3.0), queue("y"), queue("x1", "x"), queue("x2", "x"), queue("y1", "y"))}
+        {
+            q.name: q
+            for q in (
+                queue("x", weight=3.0),
+                queue("y"),
+                queue("x1", "x"),
+                queue("x2", "x"),
+                queue("y1", "y"),
+            )
+        }
     )
     books = accounts(of, gang("1", "x1", gpus=2), gang("2", "y1", gpus=1), gpus=8)
-    order = sorted(["x1", "x2", "y1"], key=lambda name: books.queue_key(QueueName(name), gang("z", name, gpus=1)))
+    order = sorted(
+        ["x1", "x2", "y1"], key=lambda name: books.queue_key(QueueName(name), gang("z", name, gpus=1))
+    )
     assert order == ["x2", "x1", "y1"]

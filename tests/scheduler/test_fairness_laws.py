@@ -32,7 +32,10 @@ def sums(runs: list[Gang], name: str) -> int:
 def size_of(of: QueueTree, extra: int = 0) -> dict[str, int]:
     """A cluster that has what all guarantees together promise, and `extra` more."""
     sure = guarantees(of)
-    return {f"{name}s": sum(sure[top].get(name, 0) for top in children(of)[None]) // 1000 + extra for name in RESOURCES}
+    return {
+        f"{name}s": sum(sure[top].get(name, 0) for top in children(of)[None]) // 1000 + extra
+        for name in RESOURCES
+    }
 
 
 def fill(books: Accounts, wanting: list[Gang], *, gpus: int, cpus: int) -> list[Gang]:
@@ -103,15 +106,22 @@ def test_use_stays_within_the_limits_of_every_level_and_user(data: st.DataObject
     for name, one in of.queues.items():
         inside = [run for run in started if name in path(of, run.queue)]
         for resource in RESOURCES:
-            assert books.used(name).get(resource, 0) == sums(inside, resource) <= limits[name].get(resource, 10**9)
+            assert (
+                books.used(name).get(resource, 0)
+                == sums(inside, resource)
+                <= limits[name].get(resource, 10**9)
+            )
             for user in "abc":
-                assert sums([run for run in inside if run.user == user], resource) <= one.user_limit.get(resource, 10**9)
+                assert sums([run for run in inside if run.user == user], resource) <= one.user_limit.get(
+                    resource, 10**9
+                )
 
 
 @law
 @given(st.data())
 def test_what_a_queue_does_not_lend_is_there_for_it(data: st.DataObject) -> None:
-    """Without anybody being asked to make room, at any moment: room is left for what each queue keeps and does not use."""
+    """Without anybody being asked to make room, at any moment: room is left for what each queue keeps and
+    does not use."""
     of = data.draw(trees())
     size = size_of(of, data.draw(st.integers(0, 6)))
     started = fill(accounts(of, **size), data.draw(gangs(of)), **size)
@@ -140,13 +150,19 @@ def test_a_queue_within_its_guarantee_gets_it_once_those_that_owe_it_are_gone(da
     below, sure = children(of), guarantees(of)
     leaf = data.draw(st.sampled_from([name for name in of.queues if name not in below]))
     left = {name: sure[leaf].get(name, 0) - books.used(leaf).get(name, 0) for name in RESOURCES}
-    wants = gang("probe", leaf, gpus=max(left["gpu"], 0) // 1000, cpus=max(left["cpu"], 0) / 1000, user="nobody before")
+    wants = gang(
+        "probe", leaf, gpus=max(left["gpu"], 0) // 1000, cpus=max(left["cpu"], 0) / 1000, user="nobody before"
+    )
     if not asks(wants, "gpu") + asks(wants, "cpu"):
         return
 
     def may_start() -> bool:
         refused = books.refusal(wants)
-        fits = all(sums([*started, wants], name) <= size[f"{name}s"] * 1000 for name in RESOURCES if asks(wants, name))
+        fits = all(
+            sums([*started, wants], name) <= size[f"{name}s"] * 1000
+            for name in RESOURCES
+            if asks(wants, name)
+        )
         return fits and (refused is None or refused.reason is HoldReason.USER_LIMIT)
 
     while not may_start():
@@ -172,8 +188,14 @@ def test_nobody_owes_who_uses_no_more_than_the_guarantee(data: st.DataObject) ->
         for name in owing:
             assert any(books.used(name).get(r, 0) > sure[name].get(r, 0) for r in RESOURCES)
     for one in started:
-        above = [r for r in RESOURCES if asks(one, r) and books.used(one.queue).get(r, 0) > sure[one.queue].get(r, 0)]
-        assert books.borrows(running(one)) == any(any(limits.get(r) for limits in sure.values()) for r in above)
+        above = [
+            r
+            for r in RESOURCES
+            if asks(one, r) and books.used(one.queue).get(r, 0) > sure[one.queue].get(r, 0)
+        ]
+        assert books.borrows(running(one)) == any(
+            any(limits.get(r) for limits in sure.values()) for r in above
+        )
 
 
 @law
@@ -184,9 +206,13 @@ def test_order_does_not_depend_on_the_order_of_what_is_given(data: st.DataObject
     wanting = data.draw(gangs(of, size=8))
     machines = cluster(gpus=16, cpus=64)
     one = Accounts.of(of, machines, [running(run) for run in runs], {}, T0)
-    other = Accounts.of(of, machines[::-1], [running(run) for run in data.draw(st.permutations(runs))], {}, T0)
+    other = Accounts.of(
+        of, machines[::-1], [running(run) for run in data.draw(st.permutations(runs))], {}, T0
+    )
     assert [one.queue_key(g.queue, g) for g in wanting] == [other.queue_key(g.queue, g) for g in wanting]
-    assert [one.user_key(g.queue, g.user) for g in wanting] == [other.user_key(g.queue, g.user) for g in wanting]
+    assert [one.user_key(g.queue, g.user) for g in wanting] == [
+        other.user_key(g.queue, g.user) for g in wanting
+    ]
     assert [one.refusal(g) for g in wanting] == [other.refusal(g) for g in wanting]
     keys = sorted(one.queue_key(g.queue, g) for g in wanting)  # all can be compared
     assert len(set(keys)) >= len({g.queue for g in wanting})
@@ -195,7 +221,10 @@ def test_order_does_not_depend_on_the_order_of_what_is_given(data: st.DataObject
 @law
 @given(st.data())
 def test_a_tree_without_limits_refuses_nobody(data: st.DataObject) -> None:
-    wanting = [gang(f"g{i}", "default", gpus=gpus, cpus=gpus) for i, gpus in enumerate(data.draw(st.lists(st.integers(0, 50))))]
+    wanting = [
+        gang(f"g{i}", "default", gpus=gpus, cpus=gpus)
+        for i, gpus in enumerate(data.draw(st.lists(st.integers(0, 50))))
+    ]
     books = accounts(ONE_QUEUE)
     for one in wanting:
         assert books.refusal(one) is None
@@ -206,28 +235,40 @@ def test_a_tree_without_limits_refuses_nobody(data: st.DataObject) -> None:
 
 
 def shared_out(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: int) -> Accounts:
-    """Everybody always wants one more; whoever comes first gets it, until somebody who comes first finds no room."""
+    """Everybody always wants one more; whoever comes first gets it, until somebody who comes first finds no
+    room."""
     books = accounts(of, gpus=gpus, cpus=cpus)
     started: list[Gang] = []
     while True:
         name = min(shapes, key=lambda n: books.queue_key(QueueName(n), shapes[n]))
-        if any(sums([*started, shapes[name]], r) > 1000 * total for r, total in (("gpu", gpus), ("cpu", cpus))):
+        if any(
+            sums([*started, shapes[name]], r) > 1000 * total for r, total in (("gpu", gpus), ("cpu", cpus))
+        ):
             return books
         started.append(shapes[name])
         books.charge(running(shapes[name]).placement)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.sampled_from([0.5, 1.0, 2.0, 3.0])), min_size=2, max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 6), st.sampled_from([0.5, 1.0, 2.0, 3.0])),
+        min_size=2,
+        max_size=5,
+    )
+)
 def test_dominant_shares_come_out_equal_by_weight_and_nobody_is_worse_off_than_alone(
     wanted: list[tuple[int, int, float]],
 ) -> None:
-    """Ghodsi et al., NSDI'11: equal dominant shares, and sharing incentive; up to one gang, since gangs are not divided."""
+    """Ghodsi et al., NSDI'11: equal dominant shares, and sharing incentive; up to one gang, since gangs are
+    not divided."""
     gpus, cpus = 60, 240
     of = tree(*(queue(f"q{i}", weight=weight) for i, (_, _, weight) in enumerate(wanted)))
     shapes = {f"q{i}": gang(f"g{i}", f"q{i}", gpus=g, cpus=c) for i, (g, c, _) in enumerate(wanted)}
     books = shared_out(of, shapes, gpus=gpus, cpus=cpus)
-    of_one = {name: max(asks(one, "gpu") / gpus, asks(one, "cpu") / cpus) / 1000 for name, one in shapes.items()}
+    of_one = {
+        name: max(asks(one, "gpu") / gpus, asks(one, "cpu") / cpus) / 1000 for name, one in shapes.items()
+    }
     shares = {}
     for name, weight in ((f"q{i}", weight) for i, (_, _, weight) in enumerate(wanted)):
         used = books.used(QueueName(name))
@@ -243,8 +284,12 @@ def test_dominant_shares_come_out_equal_by_weight_and_nobody_is_worse_off_than_a
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4))
 def test_a_branch_gets_no_more_for_having_more_queues(leaves: int, gpus: int) -> None:
-    of = tree(queue("one"), queue("many"), *(queue(f"m{i}", "many") for i in range(leaves)), queue("only", "one"))
-    shapes = {name: gang(name, name, gpus=gpus, cpus=1) for name in ["only", *(f"m{i}" for i in range(leaves))]}
+    of = tree(
+        queue("one"), queue("many"), *(queue(f"m{i}", "many") for i in range(leaves)), queue("only", "one")
+    )
+    shapes = {
+        name: gang(name, name, gpus=gpus, cpus=1) for name in ["only", *(f"m{i}" for i in range(leaves))]
+    }
     books = shared_out(of, shapes, gpus=60, cpus=240)
     one, many = books.used(QueueName("one"))["gpu"], books.used(QueueName("many"))["gpu"]
     assert abs(one - many) <= gpus * 1000
@@ -260,7 +305,9 @@ def test_past_use_fades_and_never_quite_goes(past: float, later_s: float, half_l
     used = {(name, "busy"): Used(past, T0)}
 
     def score(after_s: float, user: str = "busy") -> float:
-        return Accounts.of(of, cluster(gpus=8), (), used, T0 + timedelta(seconds=after_s)).user_key(name, user)[0]
+        return Accounts.of(of, cluster(gpus=8), (), used, T0 + timedelta(seconds=after_s)).user_key(
+            name, user
+        )[0]
 
     assert score(0) >= score(later_s)
     assert abs(score(half_life_s) / score(0) - 0.5) < 1e-6

@@ -27,7 +27,8 @@ from tests.scheduler.worlds import machine as worlds_machine
 
 
 def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
-    """n1 with 8 GPUs: 4 are used for 100 s more, 2 for 1000 s, 2 are free. t1 in pool t4 has 4 GPUs, which are used for 720 s."""
+    """n1 with 8 GPUs: 4 are used for 100 s more, 2 for 1000 s, 2 are free.
+    t1 in pool t4 has 4 GPUs, which are used for 720 s."""
     running = [
         runs(Placement(asks("a", 4, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1, 2, 3)),))),
         runs(Placement(asks("b", 2, limit_s=1000), (Assignment(0, NodeId("n1"), (4, 5)),))),
@@ -59,7 +60,14 @@ def test_in_its_way_is_who_holds_what_it_lacks() -> None:
 
 
 def test_whoever_is_asked_to_leave_is_expected_to_be_gone_soon_from_the_turn_on_that_asks() -> None:
-    running = [runs(Placement(replace(asks("low", 4, limit_s=9000), priority=0), (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),)))]
+    running = [
+        runs(
+            Placement(
+                replace(asks("low", 4, limit_s=9000), priority=0),
+                (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),),
+            )
+        )
+    ]
     view = snapshot([machine("n0", 4)], running, [replace(asks("high", 4, limit_s=100), priority=9)])
     found = asked(view, "high")
     assert found.hold.reason is HoldReason.PREEMPTING
@@ -96,10 +104,20 @@ def test_who_was_promised_a_later_start_is_not_expected_to_take_its_room() -> No
     assert later.expected is not None and later.expected.mid_at == T0 + seconds(120)
 
 
-def test_who_may_still_be_there_when_a_reservation_begins_does_not_start_before_it_although_its_like_would() -> None:
+def test_who_may_still_be_there_when_a_reservation_begins_does_not_start_before_it() -> None:
     """Its like took 40 s, but it may take 600: with a time limit that ends before, it starts now."""
-    exam = Reservation(ReservationId("r"), "exam", T0 + seconds(220), T0 + seconds(900), users=("eve",), nodes=(NodeId("n1"),))
-    view = replace(snapshot([machine("n1", 4)], [], [asks("late", 1, limit_s=600)], durations={"all": (40.0,) * 20}), reservations=(exam,))
+    exam = Reservation(
+        ReservationId("r"),
+        "exam",
+        T0 + seconds(220),
+        T0 + seconds(900),
+        users=("eve",),
+        nodes=(NodeId("n1"),),
+    )
+    view = replace(
+        snapshot([machine("n1", 4)], [], [asks("late", 1, limit_s=600)], durations={"all": (40.0,) * 20}),
+        reservations=(exam,),
+    )
     found = asked(view, "late")
     assert found.hold.reason is HoldReason.RESERVED
     assert found.expected is not None and found.expected.low_at == found.expected.mid_at == T0 + seconds(900)
@@ -111,12 +129,22 @@ def test_a_reservation_that_must_be_over_first_is_in_its_way(every_s: float) -> 
     """The run before it ends after 60 s, but it would still be there when the reservation begins."""
     running = [runs(Placement(asks("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),)))]
     exam = Reservation(
-        ReservationId("r"), "exam", T0 + seconds(300), T0 + seconds(900), users=("eve",), nodes=(NodeId("n1"),), every_s=every_s
+        ReservationId("r"),
+        "exam",
+        T0 + seconds(300),
+        T0 + seconds(900),
+        users=("eve",),
+        nodes=(NodeId("n1"),),
+        every_s=every_s,
     )
-    view = replace(snapshot([machine("n1", 4)], running, [asks("wide", 4, limit_s=600)]), reservations=(exam,))
+    view = replace(
+        snapshot([machine("n1", 4)], running, [asks("wide", 4, limit_s=600)]), reservations=(exam,)
+    )
     found = asked(view, "wide")
     assert found.expected is not None and found.expected.mid_at == T0 + seconds(900)
-    assert [(one.name, one.until) for one in found.blocked_by if one.name.startswith("reservation:")] == [("reservation:exam", T0 + seconds(900))]
+    assert [(one.name, one.until) for one in found.blocked_by if one.name.startswith("reservation:")] == [
+        ("reservation:exam", T0 + seconds(900))
+    ]
 
 
 def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
@@ -141,7 +169,9 @@ def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
         runs(Placement(asks("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))),
         stopping=True, preempted_for=asks("g").id, asked_at=T0 - seconds(40),
     )  # fmt: skip
-    found = asked(replace(snapshot([machine("n1", 8)], [leaving], [asks("g", 8)]), preempt_grace_s=600.0), "g")
+    found = asked(
+        replace(snapshot([machine("n1", 8)], [leaving], [asks("g", 8)]), preempt_grace_s=600.0), "g"
+    )
     band = found.expected
     assert band is not None
     assert (band.low_at, band.mid_at, band.high_at) == (T0 + seconds(1), T0 + seconds(40), T0 + seconds(560))
@@ -155,29 +185,45 @@ def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
         (240, 30, 540, 1020),  # builds an environment, probably for as long again
     ],
 )
-def test_who_waits_for_one_that_takes_long_to_start_is_told_so(placed_s: int, low_s: int, mid_s: int, high_s: int) -> None:
-    """What it runs counts from when its processes do: after four minutes of building, not one of its five is over."""
+def test_who_waits_for_one_that_takes_long_to_start_is_told_so(
+    placed_s: int, low_s: int, mid_s: int, high_s: int
+) -> None:
+    """What it runs counts from when its processes do: after four minutes of building, not one of its five is
+    over."""
     starting = replace(
-        runs(Placement(asks("a", 8, limit_s=300), (Assignment(0, NodeId("n1"), (*range(8),)),)), T0 - seconds(placed_s)),
+        runs(
+            Placement(asks("a", 8, limit_s=300), (Assignment(0, NodeId("n1"), (*range(8),)),)),
+            T0 - seconds(placed_s),
+        ),
         started_at=None,
     )
     found = asked(snapshot([machine("n1", 8)], [starting], [asks("g", 8)]), "g")
     band = found.expected
     assert band is not None
-    assert (band.low_at, band.mid_at, band.high_at) == (T0 + seconds(low_s), T0 + seconds(mid_s), T0 + seconds(high_s))
+    assert (band.low_at, band.mid_at, band.high_at) == (
+        T0 + seconds(low_s),
+        T0 + seconds(mid_s),
+        T0 + seconds(high_s),
+    )
     assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(mid_s))]
 
 
 def test_another_pool_is_told_with_its_time() -> None:
     found = asked(
-        busy_cluster(asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)), "four"
+        busy_cluster(
+            asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)
+        ),
+        "four",
     )
     assert "in pool t4: in 12 min" in lines(found)
 
 
 def test_a_shorter_time_lets_it_jump_ahead() -> None:
     found = asked(
-        busy_cluster(asks("wide", 8, limit_s=600, where=A100, at_s=-5), asks("one", 2, limit_s=3600, where=A100)), "one"
+        busy_cluster(
+            asks("wide", 8, limit_s=600, where=A100, at_s=-5), asks("one", 2, limit_s=3600, where=A100)
+        ),
+        "one",
     )
     assert found.hold.reason is HoldReason.BEHIND and "run:wide" in [one.name for one in found.blocked_by]
     assert "with --time 16m: now, by backfill" in lines(found)  # a little less than until `wide` starts
@@ -195,19 +241,35 @@ def test_another_queue_is_told_where_the_quota_of_its_own_is_used_up() -> None:
 
 
 def test_what_somebody_who_keeps_out_of_its_way_would_take_first_is_not_told_to_be_free() -> None:
-    """n0 is full, for long but for 2 GPUs that should be free already; 3 of n1 are free, and `wide` waits for the fourth. If it asked
-    for 2 it would wait for none, and `pair`, who was told to wait for those of n0, had them."""
+    """n0 is full, for long but for 2 GPUs that should be free already; 3 of n1 are free, and `wide` waits for
+    the fourth. If it asked for 2 it would wait for none, and `pair`, who was told to wait for those of n0,
+    had them."""
     running = [
-        runs(Placement(asks("over", 2, limit_s=600), (Assignment(0, NodeId("n0"), (0, 1)),)), since=T0 - seconds(1000)),
+        runs(
+            Placement(asks("over", 2, limit_s=600), (Assignment(0, NodeId("n0"), (0, 1)),)),
+            since=T0 - seconds(1000),
+        ),
         runs(Placement(asks("long", 2, limit_s=None), (Assignment(0, NodeId("n0"), (2, 3)),))),
-        runs(Placement(asks("last", 1, limit_s=None), (Assignment(0, NodeId("n1"), (0,)),)), since=T0 - seconds(1000)),
+        runs(
+            Placement(asks("last", 1, limit_s=None), (Assignment(0, NodeId("n1"), (0,)),)),
+            since=T0 - seconds(1000),
+        ),
     ]
     wide, pair = asks("wide", 4, limit_s=None, user="bob", at_s=-5), asks("pair", 1, replicas=2, limit_s=None)
     view = snapshot([machine("n0", 4), machine("n1", 4)], running, [wide, pair])
     planned = plan(view)
-    assert {promise.gang: promise.nodes for promise in planned.promises} == {wide.id: ("n1",), pair.id: ("n0",)}
+    assert {promise.gang: promise.nodes for promise in planned.promises} == {
+        wide.id: ("n1",),
+        pair.id: ("n0",),
+    }
     two = replace(wide, roles=asks("wide", 2).roles)
-    after = plan(replace(view, pending=(two, pair), promises={one.gang: one for one in planned.promises if one.gang == pair.id}))
+    after = plan(
+        replace(
+            view,
+            pending=(two, pair),
+            promises={one.gang: one for one in planned.promises if one.gang == pair.id},
+        )
+    )
     assert [placement.gang.id for placement in after.place] == [pair.id]
     assert [line for line in lines(asked(view, "wide")) if line.endswith("now")] == ["with 1 GPU: now"]
 
@@ -242,10 +304,13 @@ def test_the_users_own_runs_are_in_the_way_of_its_limit() -> None:
 def test_unknown_durations_make_a_wide_band() -> None:
     view = busy_cluster(asks("wide", 8, limit_s=600, where=A100))
     running = tuple(
-        replace(one, placement=replace(one.placement, gang=replace(one.gang, time_limit_s=None))) for one in view.running
+        replace(one, placement=replace(one.placement, gang=replace(one.gang, time_limit_s=None)))
+        for one in view.running
     )
     found = asked(replace(view, running=running), "wide")
-    assert found.expected is not None and found.expected.low_at < found.expected.mid_at < found.expected.high_at
+    assert (
+        found.expected is not None and found.expected.low_at < found.expected.mid_at < found.expected.high_at
+    )
     assert found.expected.high_at > T0 + seconds(86400)
 
 
@@ -292,10 +357,15 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
 @settings(max_examples=40, deadline=None)
 @given(worlds(reserved=False))
 def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
-    """Where nobody takes longer than was said, and nobody is being asked to leave. Where it is not, it will be broken for what is said."""
+    """Where nobody takes longer than was said, and nobody is being asked to leave.
+    Where it is not, it will be broken for what is said."""
     for running in list(world.running.values()):
         limit_s = running.gang.time_limit_s
-        if limit_s is not None and running.started_at is not None and running.started_at + seconds(limit_s + 5) <= world.now:
+        if (
+            limit_s is not None
+            and running.started_at is not None
+            and running.started_at + seconds(limit_s + 5) <= world.now
+        ):
             world.end(running.gang.id)
     world.turn()
     world.now += seconds(1)
@@ -311,14 +381,17 @@ def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
         assert found.expected is not None
         if found.expected.mid_at > promise.start_at + seconds(1):
             breach = _lived_through(world)[1][promise.gang]
-            assert breach.cause is not BreachCause.OVERRUN and breach.detail == found.late  # no run is longer than said
+            # no run is longer than said
+            assert breach.cause is not BreachCause.OVERRUN and breach.detail == found.late
 
 
 def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
     """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
     view, after = world.snapshot(), deepcopy(world)
     groups = changes(gang, reason, view, [*range(5, 60, 5), *range(60, 60 * MINUTES, 60)])
-    changed = next(change.gang for group in groups for change in group if text.startswith(f"{change.text}: now"))
+    changed = next(
+        change.gang for group in groups for change in group if text.startswith(f"{change.text}: now")
+    )
     after.apply(planned)
     after.promises.pop(gang.id, None)
     after.submit(changed)
@@ -337,7 +410,9 @@ def test_every_change_asks_for_less_or_for_something_else() -> None:
             before.resources.gpus,
             before.resources.cpu_milli,
         )
-        assert change.gang.id == gang.id and (less or _elsewhere(after, before) or change.gang.time_limit_s != gang.time_limit_s)
+        assert change.gang.id == gang.id and (
+            less or _elsewhere(after, before) or change.gang.time_limit_s != gang.time_limit_s
+        )
 
 
 def _elsewhere(after: Role, before: Role) -> bool:
@@ -345,12 +420,16 @@ def _elsewhere(after: Role, before: Role) -> bool:
 
 
 def test_who_waits_for_what_queues_share_counts_those_of_others_that_go_first() -> None:
-    """`c` may use 3 GPUs, all of which `y` is sure of: when one of its runs ends, `y3` goes before `x1` of the queue beside it."""
+    """`c` may use 3 GPUs, all of which `y` is sure of: when one of its runs ends, `y3` goes before `x1` of
+    the queue beside it."""
     queues = tree(queue("root"), queue("c", "root", most=3), queue("x", "c"), queue("y", "c", sure=3))
     world = World({NodeId("n"): worlds_machine("n", 8)}, queues)
     world.submit(gang("y1", queue="y", limit_s=1000), gang("y2", queue="y", limit_s=2500))
     world.turn()
-    world.submit(gang("y3", 2, queue="y", user="bob", limit_s=3000, at=1), gang("x1", 2, queue="x", user="cy", limit_s=100, at=2))
+    world.submit(
+        gang("y3", 2, queue="y", user="bob", limit_s=3000, at=1),
+        gang("x1", 2, queue="x", user="cy", limit_s=100, at=2),
+    )
     view = world.snapshot()
     found = why(view, plan(view), GangId("x1"))
     assert found is not None and found.expected is not None
@@ -359,11 +438,18 @@ def test_who_waits_for_what_queues_share_counts_those_of_others_that_go_first() 
 
 
 def test_who_will_stand_back_for_one_of_its_user_is_told_so() -> None:
-    """Bob may use 4 GPUs of the queue's 6 and uses 3: `two` waits for the fourth and fifth, and after a while `one` stands back for it."""
+    """Bob may use 4 GPUs of the queue's 6 and uses 3: `two` waits for the fourth and fifth, and after a while
+    `one` stands back for it."""
     world = World({NodeId("n"): worlds_machine("n", 8)}, tree(queue("b", most=6, user_limit={GPU: 4000})))
-    world.submit(gang("bobs", 3, queue="b", user="bob", limit_s=3000), gang("cys", 3, queue="b", user="cy", limit_s=200))
+    world.submit(
+        gang("bobs", 3, queue="b", user="bob", limit_s=3000),
+        gang("cys", 3, queue="b", user="cy", limit_s=200),
+    )
     world.turn()
-    world.submit(gang("two", 2, queue="b", user="bob", limit_s=100, at=1), gang("one", 1, queue="b", user="bob", limit_s=1000, at=2))
+    world.submit(
+        gang("two", 2, queue="b", user="bob", limit_s=100, at=1),
+        gang("one", 1, queue="b", user="bob", limit_s=1000, at=2),
+    )
     view = world.snapshot()
     found = why(view, plan(view), GangId("one"))
     assert found is not None and found.expected is not None
@@ -386,7 +472,8 @@ def test_who_was_promised_a_start_that_others_will_take_is_expected_after_them()
 
 
 def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that_waits() -> None:
-    """Nobody knows how long `there` takes, and `small` has no limit: it never ends before `large` may start."""
+    """Nobody knows how long `there` takes, and `small` has no limit: it never ends before `large` may
+    start."""
     world = World({NodeId("n"): worlds_machine("n", 0, cpus=2)}, tree(queue("q")))
     world.submit(gang("there", 0, queue="q"))
     world.turn()
@@ -405,10 +492,14 @@ def test_a_time_that_ends_just_before_others_start_is_told_in_seconds() -> None:
     world = World({NodeId("n"): worlds_machine("n", 0, cpus=2)}, tree(queue("q")))
     world.submit(gang("there", 0, queue="q", limit_s=42))
     world.turn()
-    world.submit(gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", limit_s=300, at=2))
+    world.submit(
+        gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", limit_s=300, at=2)
+    )
     view = world.snapshot()
     found = why(view, plan(view), GangId("small"))
-    assert found is not None and [line.text for line in found.what_if] == ["with --time 40s: now, by backfill"]
+    assert found is not None and [line.text for line in found.what_if] == [
+        "with --time 40s: now, by backfill"
+    ]
 
 
 def test_nobody_is_promised_what_who_comes_before_it_will_take() -> None:
@@ -416,7 +507,11 @@ def test_nobody_is_promised_what_who_comes_before_it_will_take() -> None:
     world = World({NodeId("n"): worlds_machine("n", 2)}, tree(queue("q")))
     world.submit(gang("there", 2, queue="q", limit_s=60))
     world.turn()
-    world.submit(gang("first", queue="q", at=1), gang("second", queue="q", at=2), gang("low", cpus=2, queue="q", user="bob", priority=10, at=3))
+    world.submit(
+        gang("first", queue="q", at=1),
+        gang("second", queue="q", at=2),
+        gang("low", cpus=2, queue="q", user="bob", priority=10, at=3),
+    )
     assert [promise.gang for promise in plan(world.snapshot()).promises] == ["first"]
     for name in ("second", "low"):
         world.pending.pop(GangId(name))
@@ -425,7 +520,8 @@ def test_nobody_is_promised_what_who_comes_before_it_will_take() -> None:
 
 
 def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_now() -> None:
-    """`late`, of the queue beside it, has waited long for 4 of what both may use: until `first` ends, nobody else gets any."""
+    """`late`, of the queue beside it, has waited long for 4 of what both may use: until `first` ends, nobody
+    else gets any."""
     queues = tree(queue("top", most=7), queue("a", "top"), queue("b", "top"))
     world = World({NodeId("n"): worlds_machine("n", 8)}, queues)
     world.submit(gang("first", 4, queue="b", limit_s=3000))
@@ -435,13 +531,19 @@ def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_
     world.submit(gang("new", 1, queue="b", user="bob", limit_s=20, at=100))
     view = world.snapshot()
     found = why(view, plan(view), GangId("new"))
-    assert found is not None and found.hold.reason is HoldReason.BEHIND and found.hold.blocked_by == ("run:late",)
+    assert (
+        found is not None
+        and found.hold.reason is HoldReason.BEHIND
+        and found.hold.blocked_by == ("run:late",)
+    )
     assert found.expected is not None and found.expected.mid_at == T0 + seconds(3000)
 
 
 @settings(max_examples=25, deadline=None)
 @given(worlds(most_pending=6, reserved=False), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]))
-def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected(world: World, durations: dict[str, tuple[float, ...]]) -> None:
+def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected(
+    world: World, durations: dict[str, tuple[float, ...]]
+) -> None:
     """Of those with known durations: they take as long as their limit, or as their like took."""
     for running in list(world.running.values()):
         limit_s, began = running.gang.time_limit_s, running.started_at
@@ -449,9 +551,13 @@ def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected
             world.end(running.gang.id)
         else:
             staying = replace(running.gang, preemptible=False)
-            world.running[running.gang.id] = replace(running, placement=replace(running.placement, gang=staying))
+            world.running[running.gang.id] = replace(
+                running, placement=replace(running.placement, gang=staying)
+            )
     for one in list(world.pending.values()):
-        world.pending[one.id] = world.originals[one.id] = replace(one, time_limit_s=one.time_limit_s or 500.0, preemptible=False)
+        world.pending[one.id] = world.originals[one.id] = replace(
+            one, time_limit_s=one.time_limit_s or 500.0, preemptible=False
+        )
     world.durations = durations
     names, view = list(world.pending), world.snapshot()
     planned = plan(view)
@@ -459,14 +565,19 @@ def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected
     for name, at_s in zip(names, foreseen, strict=True):
         assert at_s == lived.get(name)
     listed = expected_starts(view, planned)
-    assert {name: (at - T0).total_seconds() for name, at in listed.items()} == {name: lived[name] for name in listed}
+    assert {name: (at - T0).total_seconds() for name, at in listed.items()} == {
+        name: lived[name] for name in listed
+    }
     assert listed.keys() == {promise.gang for promise in planned.promises}
 
 
 @settings(max_examples=25, deadline=None)
 @given(worlds(), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]), st.booleans())
-def test_a_listing_and_why_expect_the_same_start(world: World, durations: dict[str, tuple[float, ...]], halfway: bool) -> None:
-    """Of preempted runs, of runs without a time limit and of elastic ones, too, however far the runs say that they are."""
+def test_a_listing_and_why_expect_the_same_start(
+    world: World, durations: dict[str, tuple[float, ...]], halfway: bool
+) -> None:
+    """Of preempted runs, of runs without a time limit and of elastic ones, too, however far the runs say that
+    they are."""
     world.durations = durations
     world.turn()
     world.now += seconds(3)
@@ -485,20 +596,33 @@ def test_a_promised_run_ahead_counts_as_long_as_it_probably_takes() -> None:
     world.durations = {"all": (30.0,) * 8}
     world.submit(gang("there", queue="q", user="cy", limit_s=600))
     world.turn()
-    world.submit(gang("first", queue="q", limit_s=600, at=1), gang("second", queue="q", user="bob", limit_s=600, at=2))
+    world.submit(
+        gang("first", queue="q", limit_s=600, at=1), gang("second", queue="q", user="bob", limit_s=600, at=2)
+    )
     view = world.snapshot()
     planned = plan(view)
     assert [promise.gang for promise in planned.promises] == ["first", "second"]
-    assert expected_starts(view, planned) == {GangId("first"): T0 + seconds(30), GangId("second"): T0 + seconds(60)}
+    assert expected_starts(view, planned) == {
+        GangId("first"): T0 + seconds(30),
+        GangId("second"): T0 + seconds(60),
+    }
 
 
 def test_a_start_that_follows_from_a_guess_is_not_foretold_on_other_nodes_either() -> None:
     """`wide` waits for `unknown` on n0, and `last` for `wide` on n1."""
-    world = World({NodeId(name): worlds_machine(name, 1, pool=name) for name in ("n0", "n1")}, tree(queue("q")))
+    world = World(
+        {NodeId(name): worlds_machine(name, 1, pool=name) for name in ("n0", "n1")}, tree(queue("q"))
+    )
     n0, n1 = Where((PoolName("n0"),)), Where((PoolName("n1"),))
-    world.submit(gang("unknown", queue="q", user="cy", where=n0), gang("known", queue="q", user="cy", limit_s=60, where=n1))
+    world.submit(
+        gang("unknown", queue="q", user="cy", where=n0),
+        gang("known", queue="q", user="cy", limit_s=60, where=n1),
+    )
     world.turn()
-    world.submit(gang("wide", replicas=2, queue="q", limit_s=60, at=1), gang("last", queue="q", user="bob", limit_s=9999, where=n1, at=2))
+    world.submit(
+        gang("wide", replicas=2, queue="q", limit_s=60, at=1),
+        gang("last", queue="q", user="bob", limit_s=9999, where=n1, at=2),
+    )
     view = world.snapshot()
     planned = plan(view)
     assert [promise.gang for promise in planned.promises] == ["wide", "last"]
@@ -513,15 +637,17 @@ def _starts_s(world: World, names: list[str]) -> list[float | None]:
     for name in names:
         told = why(view, planned, GangId(name))
         if told is None:
-            found.append((view.now - T0).total_seconds() if any(one.gang.id == name for one in planned.place) else None)
+            found.append(
+                (view.now - T0).total_seconds() if any(one.gang.id == name for one in planned.place) else None
+            )
         else:
             found.append(None if told.expected is None else (told.expected.mid_at - T0).total_seconds())
     return found
 
 
 def _lived_through(world: World) -> tuple[dict[str, float], dict[str, Breach]]:
-    """When those that wait really start, in seconds from T0, and the first breach of each promise, where everything takes as long as is
-    expected."""
+    """When those that wait really start, in seconds from T0, and the first breach of each promise, where
+    everything takes as long as is expected."""
     life, starts, breaches, leaving = deepcopy(world), dict[str, float](), dict[str, Breach](), set[GangId]()
     view, durations = life.snapshot(), dict(life.durations)
     future = Future.of(view.running, durations, view.now, pick=lambda expected: expected.mid_s)

@@ -22,15 +22,26 @@ from hopyard.scheduler.placement.worth import Worth
 GIB = 1 << 30
 CORES, MEMORY_GIB, COUNT = 32, 64, 3 * ONE_BY_ONE
 REQUESTS = [
-    Resources(1000, 2 * GIB, 1), Resources(8000, GIB, 1), Resources(1000, 40 * GIB, 1), Resources(4000, 8 * GIB, 2),
-    Resources(2000, 6 * GIB, gpu_milli=300), Resources(500, 20 * GIB, gpu_milli=500), Resources(2000, GIB),
-]  # fmt: skip
+    Resources(1000, 2 * GIB, 1),
+    Resources(8000, GIB, 1),
+    Resources(1000, 40 * GIB, 1),
+    Resources(4000, 8 * GIB, 2),
+    Resources(2000, 6 * GIB, gpu_milli=300),
+    Resources(500, 20 * GIB, gpu_milli=500),
+    Resources(2000, GIB),
+]
 
 
 def ground() -> Ground:
     models = ("A100", "T4")
     return Ground(
-        Node(NodeId(f"n{n:02}"), "local", CORES * 1000, MEMORY_GIB * GIB, tuple(Gpu(i, models[n % 2], 16 * GIB) for i in range(4)))
+        Node(
+            NodeId(f"n{n:02}"),
+            "local",
+            CORES * 1000,
+            MEMORY_GIB * GIB,
+            tuple(Gpu(i, models[n % 2], 16 * GIB) for i in range(4)),
+        )
         for n in range(COUNT)
     )
 
@@ -38,20 +49,28 @@ def ground() -> Ground:
 @pytest.mark.parametrize("fluid", [True, False])
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_nodes_that_changed_one_by_one_or_many_at_once_are_worth_what_they_are_anew(fluid: bool, data: st.DataObject) -> None:
+def test_nodes_that_changed_one_by_one_or_many_at_once_are_worth_what_they_are_anew(
+    fluid: bool, data: st.DataObject
+) -> None:
     on = ground()
     counts = data.draw(st.lists(st.integers(0, 5), min_size=len(REQUESTS), max_size=len(REQUESTS)))
-    worth = Worth(on, Mix.of([(one, ANYWHERE, count) for one, count in zip(REQUESTS, counts, strict=True)]), fluid=fluid)
+    worth = Worth(
+        on, Mix.of([(one, ANYWHERE, count) for one, count in zip(REQUESTS, counts, strict=True)]), fluid=fluid
+    )
     free = Free.whole(on)
     kept = Gradient(worth, free)
     fittings = [Fitting(on, Shape(one, ANYWHERE)) for one in REQUESTS]
     before = [kept.everywhere(free, fitting) for fitting in fittings]
     for _ in range(data.draw(st.integers(1, 4))):
-        rows = data.draw(st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=2 * ONE_BY_ONE, unique=True))
+        rows = data.draw(
+            st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=2 * ONE_BY_ONE, unique=True)
+        )
         for row in rows:
             free.cpu[row] = data.draw(st.integers(0, CORES)) * 1000
             free.memory[row] = data.draw(st.integers(0, MEMORY_GIB)) * GIB
-            free.gpu[row] = data.draw(st.lists(st.sampled_from([0, 200, 500, 700, WHOLE_GPU]), min_size=4, max_size=4))
+            free.gpu[row] = data.draw(
+                st.lists(st.sampled_from([0, 200, 500, 700, WHOLE_GPU]), min_size=4, max_size=4)
+            )
         kept.refresh(free, rows)
         anew = Gradient(worth, free, kept.weights)
         for fitting, (values, columns) in zip(fittings, before, strict=True):

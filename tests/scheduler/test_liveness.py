@@ -1,4 +1,5 @@
-"""When demand stops, all that fits starts and ends, whatever happened before: cordons, lost machines, reservations, clocks that jump."""
+"""When demand stops, all that fits starts and ends, whatever happened before: cordons, lost machines,
+reservations, clocks that jump."""
 
 from __future__ import annotations
 
@@ -57,9 +58,14 @@ class Trouble:
         free = sorted(self._whole.keys() - {node for one in there for node in one.nodes})
         start = world.now + seconds(self._random.choice([60, 600, 3000]))
         made = Reservation(
-            ReservationId(f"r{self._random.random()}"), "class", start, start + seconds(self._random.choice([300, 2000])),
-            users=(self._random.choice("abc"),), nodes=(self._random.choice(free),), created_at=world.now,
-        )  # fmt: skip
+            ReservationId(f"r{self._random.random()}"),
+            "class",
+            start,
+            start + seconds(self._random.choice([300, 2000])),
+            users=(self._random.choice("abc"),),
+            nodes=(self._random.choice(free),),
+            created_at=world.now,
+        )
         world.reservations = (*there, made)
 
     def _jump(self) -> None:

@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Assignment, Closeness, Gang, Placement, Role, Topology, Where
+from hopyard.domain.gang import (
+    ANYWHERE,
+    NODE_LEVEL,
+    Assignment,
+    Closeness,
+    Gang,
+    Placement,
+    Role,
+    Topology,
+    Where,
+)
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import UNNAMED_GPU, Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
@@ -18,25 +28,62 @@ from .worlds import GIB, T0
 
 
 def node(
-    name: str, gpus: int = 0, *, cpus: float = 4, memory_gib: float = 16, model: str = "A100", pool: str = "default", ready: bool = True,
-    cordoned: bool = False, extras: dict[str, int] | None = None, holds: tuple[str, ...] = (), engine: str = "local", **labels: str,
-) -> Node:  # fmt: skip
+    name: str,
+    gpus: int = 0,
+    *,
+    cpus: float = 4,
+    memory_gib: float = 16,
+    model: str = "A100",
+    pool: str = "default",
+    ready: bool = True,
+    cordoned: bool = False,
+    extras: dict[str, int] | None = None,
+    holds: tuple[str, ...] = (),
+    engine: str = "local",
+    **labels: str,
+) -> Node:
     cards = tuple(Gpu(i, model, 40 * GIB) for i in range(gpus))
     return Node(
-        NodeId(name), engine, int(cpus * 1000), int(memory_gib * GIB), cards, PoolName(pool), ready, labels, cordoned,
-        extras=extras or {}, holds=frozenset(holds),
-    )  # fmt: skip
+        NodeId(name),
+        engine,
+        int(cpus * 1000),
+        int(memory_gib * GIB),
+        cards,
+        PoolName(pool),
+        ready,
+        labels,
+        cordoned,
+        extras=extras or {},
+        holds=frozenset(holds),
+    )
 
 
-def role(replicas: int = 1, gpus: int = 0, *, cpus: float = 1, memory_gib: float = 0, models: tuple[str, ...] = (), milli: int = 0,
-         gpu_memory_gib: int = 0, extras: tuple[tuple[str, int], ...] = (), fewest: int = 0, pools: tuple[str, ...] = (), name: str = "worker",
-         topology: Topology | None = None, **labels: str) -> Role:  # fmt: skip
-    asked = Resources(int(cpus * 1000), int(memory_gib * GIB), gpus, models, False, milli, gpu_memory_gib * GIB, extras)
+def role(
+    replicas: int = 1,
+    gpus: int = 0,
+    *,
+    cpus: float = 1,
+    memory_gib: float = 0,
+    models: tuple[str, ...] = (),
+    milli: int = 0,
+    gpu_memory_gib: int = 0,
+    extras: tuple[tuple[str, int], ...] = (),
+    fewest: int = 0,
+    pools: tuple[str, ...] = (),
+    name: str = "worker",
+    topology: Topology | None = None,
+    **labels: str,
+) -> Role:
+    asked = Resources(
+        int(cpus * 1000), int(memory_gib * GIB), gpus, models, False, milli, gpu_memory_gib * GIB, extras
+    )
     where = Where(tuple(map(PoolName, pools)), tuple(sorted(labels.items())))
     return Role(name, replicas, asked, fewest, where, topology)
 
 
-def gang(*roles: Role, name: str = "g", topology: Topology | None = None, wants: tuple[str, ...] = ()) -> Gang:
+def gang(
+    *roles: Role, name: str = "g", topology: Topology | None = None, wants: tuple[str, ...] = ()
+) -> Gang:
     return Gang(GangId(name), roles, T0, topology=topology, wants=wants)
 
 
@@ -50,8 +97,12 @@ def on(capacity: Capacity, *roles: Role, **more: object) -> list[str]:
 
 
 def busy(where: str, *gpus: int, cpus: float = 0, milli: int = 1000) -> Placement:
-    asked = Resources(int(cpus * 1000), 0, len(gpus) if milli == 1000 else 0, gpu_milli=0 if milli == 1000 else milli)
-    return Placement(Gang(GangId("busy"), (Role("w", 1, asked),), T0), (Assignment(0, NodeId(where), gpus, milli),))
+    asked = Resources(
+        int(cpus * 1000), 0, len(gpus) if milli == 1000 else 0, gpu_milli=0 if milli == 1000 else milli
+    )
+    return Placement(
+        Gang(GangId("busy"), (Role("w", 1, asked),), T0), (Assignment(0, NodeId(where), gpus, milli),)
+    )
 
 
 def test_whole_nodes_and_whole_cards_stay_free() -> None:
@@ -70,7 +121,9 @@ def test_a_gang_without_gpus_leaves_gpu_nodes_alone() -> None:
 def test_cards_of_which_few_can_serve_what_is_asked_for_are_kept() -> None:
     """Many ask for T4, and all may use it; so one that may use any card goes elsewhere."""
     capacity = Capacity.of([node("a", 2, model="T4"), node("b", 2, model="A100")])
-    capacity.weigh(Mix.of([(Resources(gpus=1, gpu_models=("T4",)), ANYWHERE, 5), (Resources(gpus=1), ANYWHERE, 5)]))
+    capacity.weigh(
+        Mix.of([(Resources(gpus=1, gpu_models=("T4",)), ANYWHERE, 5), (Resources(gpus=1), ANYWHERE, 5)])
+    )
     assert on(capacity, role(gpus=1)) == ["b"]
 
 
@@ -79,7 +132,10 @@ def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
     """Two T4 are left for those who need them, however many stand on nodes that are lost or cordoned."""
     closed = [node(f"z{at}", 8, model="T4", ready=ready, cordoned=ready) for at in range(10)]
     capacity = Capacity.of([node("a", 8), node("t", 2, model="T4"), *closed])
-    mix = Mix.of((role(gpus=1, models=(model,)).resources, ANYWHERE, count) for model, count in (("A100", 2), ("T4", 1)))
+    mix = Mix.of(
+        (role(gpus=1, models=(model,)).resources, ANYWHERE, count)
+        for model, count in (("A100", 2), ("T4", 1))
+    )
     capacity.weigh(mix)
     assert on(capacity, role(gpus=1)) == ["a"]
     for one in closed:
@@ -89,7 +145,8 @@ def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
 
 
 def test_what_only_closed_nodes_can_serve_weighs_nothing_until_they_open() -> None:
-    """Where nobody asks for what is there, all of it counts alike: what needs no GPU goes where fewest lose their CPUs."""
+    """Where nobody asks for what is there, all of it counts alike: what needs no GPU goes where fewest lose
+    their CPUs."""
     closed = node("z", 4, model="T4", cpus=64, cordoned=True)
     mix = Mix.of([(role(gpus=1, models=("T4",)).resources, ANYWHERE, 1)])
     open_nodes = [node("a", 8, cpus=64), node("b", 2, cpus=64)]
@@ -113,7 +170,12 @@ def test_what_only_closed_nodes_can_serve_weighs_nothing_until_they_open() -> No
 def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:
     """On empty nodes the A100s would be dearer, which most ask for."""
     capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [busy("t", 0, 1, 2, 3, 4, 5, 6)])
-    capacity.weigh(Mix.of((role(gpus=1, models=(model,)).resources, ANYWHERE, count) for model, count in (("A100", 2), ("T4", 1))))
+    capacity.weigh(
+        Mix.of(
+            (role(gpus=1, models=(model,)).resources, ANYWHERE, count)
+            for model, count in (("A100", 2), ("T4", 1))
+        )
+    )
     assert on(capacity, role(gpus=1)) == ["a"]
     capacity.take_all([busy("a", 0)])
     assert on(capacity, role(gpus=1)) == ["a"]
@@ -127,11 +189,19 @@ def test_a_share_by_memory_follows_from_the_card() -> None:
 
 def test_a_gang_over_several_nodes_touches_the_fewest() -> None:
     capacity = Capacity.of([node("a", 2), node("b", 4, cpus=8), node("c", 2), node("d", 1)])
-    assert spots(capacity.place(gang(role(5, gpus=1)))) == [("b", (0,)), ("b", (1,)), ("b", (2,)), ("b", (3,)), ("d", (0,))]
+    assert spots(capacity.place(gang(role(5, gpus=1)))) == [
+        ("b", (0,)),
+        ("b", (1,)),
+        ("b", (2,)),
+        ("b", (3,)),
+        ("d", (0,)),
+    ]
 
 
 def test_a_gang_stays_in_one_rack_where_it_can() -> None:
-    capacity = Capacity.of([node("a", 1, rack="1"), node("b", 2, rack="2"), node("c", 2, rack="2"), node("d", 1, rack="1")])
+    capacity = Capacity.of(
+        [node("a", 1, rack="1"), node("b", 2, rack="2"), node("c", 2, rack="2"), node("d", 1, rack="1")]
+    )
     assert on(capacity, role(2, gpus=1)) in (["b", "b"], ["c", "c"])
     assert sorted(on(capacity, role(4, gpus=1))) == ["b", "b", "c", "c"]
     assert len(set(on(capacity, role(6, gpus=1)))) == 4
@@ -148,7 +218,9 @@ def test_a_gang_is_not_split_over_two_engines() -> None:
 
 def test_roles_that_want_a_model_choose_first() -> None:
     mixed = Node(NodeId("a"), "local", 8000, 0, (Gpu(0, "A100"), Gpu(1, "T4")))
-    found = Capacity.of([mixed]).place(gang(role(gpus=1, name="any"), role(gpus=1, models=("a100",), name="picky")))
+    found = Capacity.of([mixed]).place(
+        gang(role(gpus=1, name="any"), role(gpus=1, models=("a100",), name="picky"))
+    )
     assert [gpus for _, gpus in spots(found)] == [(1,), (0,)]
 
 
@@ -163,21 +235,28 @@ def test_an_elastic_gang_is_as_large_as_fits() -> None:
 def test_what_the_gang_wants_is_where_it_goes() -> None:
     capacity = Capacity.of([node("a"), node("b", holds=("mnist",)), node("c", holds=("mnist", "torch"))])
     assert on(capacity, role(), wants=("mnist", "torch")) == ["c"]
-    assert [a.node for a in capacity.place(gang(role()), prefer=frozenset({NodeId("b")})).assignments] == ["b"]  # type: ignore[union-attr]
+    assert [a.node for a in capacity.place(gang(role()), prefer=frozenset({NodeId("b")})).assignments] == [
+        "b"
+    ]  # type: ignore[union-attr]
 
 
 def test_closeness_of_several_roles_together() -> None:
     racks = [node(f"{rack}{i}", 2, rack=rack) for rack in "xy" for i in range(2)]
     together = gang(role(2, gpus=1, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.SAME))
-    assert {a.node[0] for a in Capacity.of(racks, [busy("x0", 0, 1), busy("x1", 0)]).place(together).assignments} == {"y"}  # type: ignore[union-attr]
+    assert {
+        a.node[0] for a in Capacity.of(racks, [busy("x0", 0, 1), busy("x1", 0)]).place(together).assignments
+    } == {"y"}  # type: ignore[union-attr]
     apart = gang(role(1, gpus=1, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.SPREAD))
     assert {a.node[0] for a in Capacity.of(racks).place(apart).assignments} == {"x", "y"}  # type: ignore[union-attr]
-    pairs = gang(role(3, gpus=2, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.BALANCED, 2))
+    pairs = gang(
+        role(3, gpus=2, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.BALANCED, 2)
+    )
     assert [a.node[0] for a in Capacity.of(racks).place(pairs).assignments] == ["x", "x", "y", "y"]  # type: ignore[union-attr]
 
 
 def test_room_for_one_role_is_found_though_another_was_looked_for_there() -> None:
-    """Where both cards of a were to serve the first role, the second had no room there: in the end, nothing was taken."""
+    """Where both cards of a were to serve the first role, the second had no room there: in the end, nothing
+    was taken."""
     capacity = Capacity.of([node("a", 2), node("b", 1), node("c", 1)])
     assert on(capacity, role(gpus=2, cpus=2, name="ps"), role(gpus=1)) == ["a", "b"]
     for full in ("b", "c"):
@@ -213,7 +292,11 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
     [
         (gang(role(gpus=4)), (SMALL, BIG), None),
         (gang(role()), (), None),
-        (gang(role(gpus=8)), (SMALL, BIG), "needs 8 GPUs on one node; no node has that; the nearest, big, has 4 GPUs (4 too few)"),
+        (
+            gang(role(gpus=8)),
+            (SMALL, BIG),
+            "needs 8 GPUs on one node; no node has that; the nearest, big, has 4 GPUs (4 too few)",
+        ),
         (
             gang(role(gpus=1, models=("H100",))),
             (node("plain", 2, model=UNNAMED_GPU),),
@@ -222,22 +305,51 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
         (
             gang(role(memory_gib=100)),
             (SMALL,),
-            "needs 100 GiB of memory on one node; the only node, small, has 16 GiB of memory (84 GiB too little)",
+            (
+                "needs 100 GiB of memory on one node; the only node, small, has 16 GiB of memory (84 GiB "
+                "too little)"
+            ),
         ),
-        (gang(role(cpus=32, gpus=1)), (SMALL, BIG), "needs 32 CPUs on one node; no node has that; the nearest, big, has 16 CPUs (16 CPUs too few)"),
-        (gang(role(cpus=2, gpus=1)), (SMALL,), "needs 1 GPU on one node; the only node, small, has no GPU (1 too few)"),
-        (gang(role(6, gpus=1)), (SMALL, BIG), "needs 6 replicas with 1 GPU, 1 CPU each at once; all 2 nodes together can hold 4"),
+        (
+            gang(role(cpus=32, gpus=1)),
+            (SMALL, BIG),
+            "needs 32 CPUs on one node; no node has that; the nearest, big, has 16 CPUs (16 CPUs too few)",
+        ),
+        (
+            gang(role(cpus=2, gpus=1)),
+            (SMALL,),
+            "needs 1 GPU on one node; the only node, small, has no GPU (1 too few)",
+        ),
+        (
+            gang(role(6, gpus=1)),
+            (SMALL, BIG),
+            "needs 6 replicas with 1 GPU, 1 CPU each at once; all 2 nodes together can hold 4",
+        ),
         (
             gang(role(gpus=2, pools=("cpu",))),
             (node("c", pool="cpu"), node("t", 4, model="T4", pool="t4")),
-            "needs 2 GPUs on one node in pool `cpu`; no node has that; the nearest, c in pool `cpu`, has no GPU (2 too few); in pool `t4` it would fit",
+            (
+                "needs 2 GPUs on one node in pool `cpu`; no node has that; the nearest, c in pool `cpu`, "
+                "has no GPU (2 too few); in pool `t4` it would fit"
+            ),
         ),
-        (gang(role(pools=("a100",))), (SMALL,), "needs a node in pool `a100`; there is none; in pool `default` it would fit"),
-        (gang(role(rack="7")), (SMALL,), "needs a node with rack=7; there is none; without the labels it would fit on small"),
+        (
+            gang(role(pools=("a100",))),
+            (SMALL,),
+            "needs a node in pool `a100`; there is none; in pool `default` it would fit",
+        ),
+        (
+            gang(role(rack="7")),
+            (SMALL,),
+            "needs a node with rack=7; there is none; without the labels it would fit on small",
+        ),
         (
             gang(role(gpu_memory_gib=80)),
             (BIG,),
-            "needs 80 GiB of one GPU on one node; the only node, big, has 4 A100 GPUs with 40 GiB (each is too small)",
+            (
+                "needs 80 GiB of one GPU on one node; the only node, big, has 4 A100 GPUs with 40 GiB "
+                "(each is too small)"
+            ),
         ),
         (
             gang(role(extras=(("fpga", 3),))),
@@ -257,11 +369,18 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
         (
             gang(role(cpus=3, name="chief"), role(2, cpus=2)),
             (node("a", cpus=4),),
-            "needs 3 replicas at once: 1 `chief` with 3 CPUs, 2 `worker` with 2 CPUs; a cannot hold them together: 3 CPUs too few",
+            (
+                "needs 3 replicas at once: 1 `chief` with 3 CPUs, 2 `worker` with 2 CPUs; a cannot hold "
+                "them together: 3 CPUs too few"
+            ),
         ),
-        (gang(role(2, topology=Topology("zone", Closeness.NEAR))), (SMALL,), "needs 2 replicas by `zone`; no node has the label `zone`"),
+        (
+            gang(role(2, topology=Topology("zone", Closeness.NEAR))),
+            (SMALL,),
+            "needs 2 replicas by `zone`; no node has the label `zone`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
     wanted: Gang, machines: tuple[Node, ...], why: str | None
 ) -> None:
@@ -273,9 +392,27 @@ def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
     [
         (gang(role()), (), (), HoldReason.NO_NODES, "no node has joined yet"),
         (gang(role()), (node("a", ready=False),), (), HoldReason.NO_NODES, "the only node, a, is not ready"),
-        (gang(role()), (node("a", cordoned=True), node("b", cordoned=True)), (), HoldReason.NO_NODES, "all 2 nodes are cordoned"),
-        (gang(role(gpus=2)), (node("a", 4),), (busy("a", 0, 2, 3),), HoldReason.NO_CAPACITY, "needs 2 GPUs; 1 of 4 is free on a"),
-        (gang(role(cpus=2)), (node("a", cpus=3),), (busy("a", cpus=2),), HoldReason.NO_CAPACITY, "needs 2 CPUs; 1 of 3 CPUs are free on a"),
+        (
+            gang(role()),
+            (node("a", cordoned=True), node("b", cordoned=True)),
+            (),
+            HoldReason.NO_NODES,
+            "all 2 nodes are cordoned",
+        ),
+        (
+            gang(role(gpus=2)),
+            (node("a", 4),),
+            (busy("a", 0, 2, 3),),
+            HoldReason.NO_CAPACITY,
+            "needs 2 GPUs; 1 of 4 is free on a",
+        ),
+        (
+            gang(role(cpus=2)),
+            (node("a", cpus=3),),
+            (busy("a", cpus=2),),
+            HoldReason.NO_CAPACITY,
+            "needs 2 CPUs; 1 of 3 CPUs are free on a",
+        ),
         (
             gang(role(milli=500)),
             (node("a", 1),),
@@ -316,10 +453,13 @@ def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
             (node("a", 2), node("b", 2)),
             (busy("a", 0), busy("b", 0)),
             HoldReason.TOPOLOGY,
-            "needs 2 replicas in one node; the roomiest has room for 1, though there is room for all of it elsewhere",
+            (
+                "needs 2 replicas in one node; the roomiest has room for 1, though there is room for all "
+                "of it elsewhere"
+            ),
         ),
     ],
-)  # fmt: skip
+)
 def test_why_not_now(
     wanted: Gang, machines: tuple[Node, ...], running: tuple[Placement, ...], reason: HoldReason, why: str
 ) -> None:

@@ -21,7 +21,9 @@ def divisions(slices: list[int], room: list[int], used: tuple[int, ...] = ()) ->
         return
     for domain, have in enumerate(room):
         if have >= slices[0]:
-            yield from divisions(slices[1:], [*room[:domain], have - slices[0], *room[domain + 1 :]], (*used, domain))
+            yield from divisions(
+                slices[1:], [*room[:domain], have - slices[0], *room[domain + 1 :]], (*used, domain)
+            )
 
 
 def evenness(division: tuple[int, ...]) -> tuple[int, list[int]]:

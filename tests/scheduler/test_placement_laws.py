@@ -42,7 +42,9 @@ def state(capacity: Capacity) -> list[list[int]]:
     ]
 
 
-def filled(machines: list[Node], wanted: list[Gang], score: str = "fragmentation") -> tuple[Capacity, list[Placement]]:
+def filled(
+    machines: list[Node], wanted: list[Gang], score: str = "fragmentation"
+) -> tuple[Capacity, list[Placement]]:
     """As many of these gangs as fit, one after another."""
     capacity, placed = Capacity.of(machines), []
     for gang in wanted:
@@ -55,7 +57,9 @@ def filled(machines: list[Node], wanted: list[Gang], score: str = "fragmentation
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=6), scores)
-def test_a_gang_is_placed_whole_and_nothing_is_given_twice(machines: list[Node], wanted: list[Gang], score: str) -> None:
+def test_a_gang_is_placed_whole_and_nothing_is_given_twice(
+    machines: list[Node], wanted: list[Gang], score: str
+) -> None:
     capacity, ledger = Capacity.of(machines), Ledger(machines)
     for gang in wanted:
         before = state(capacity)
@@ -88,11 +92,14 @@ def test_the_order_in_which_things_are_told_does_not_matter(
 def test_what_was_remembered_is_what_would_be_found_anew(
     machines: list[Node], wanted: list[Gang], data: st.DataObject, mix: Mix
 ) -> None:
-    """Places are taken and given back, nodes change, vanish and return; every now and then all is compared."""
+    """Places are taken and given back, nodes change, vanish and return; every now and then all is
+    compared."""
     capacity, live = Capacity.of(machines), list[Placement]()
     there = {node.id: node for node in machines}
     for _ in range(data.draw(st.integers(1, 12))):
-        step = data.draw(st.sampled_from(["take", "take", "take", "back", "all", "copy", "node", "drop", "weigh"]))
+        step = data.draw(
+            st.sampled_from(["take", "take", "take", "back", "all", "copy", "node", "drop", "weigh"])
+        )
         if step == "take" and wanted:
             found = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
             if found is not None:
@@ -114,7 +121,9 @@ def test_what_was_remembered_is_what_would_be_found_anew(
         elif step == "node":
             node = data.draw(st.sampled_from(machines))
             there[node.id] = replace(
-                node, cpu_milli=data.draw(st.sampled_from([2000, node.cpu_milli])), ready=data.draw(st.booleans())
+                node,
+                cpu_milli=data.draw(st.sampled_from([2000, node.cpu_milli])),
+                ready=data.draw(st.booleans()),
             )
             capacity.set_node(there[node.id])
         elif step == "drop":
@@ -126,23 +135,37 @@ def test_what_was_remembered_is_what_would_be_found_anew(
             one.weigh(mix)
         assert state(capacity) == state(fresh)
         score = data.draw(scores)
-        assert [capacity.place(gang, score=score) for gang in wanted] == [fresh.place(gang, score=score) for gang in wanted]
+        assert [capacity.place(gang, score=score) for gang in wanted] == [
+            fresh.place(gang, score=score) for gang in wanted
+        ]
 
 
 @st.composite
 def of_several_roles(draw: st.DrawFn) -> Gang:
-    """Whose roles use up what the others are looked for on; most nodes suit one of them as well as the next."""
+    """Whose roles use up what the others are looked for on; most nodes suit one of them as well as the
+    next."""
     roles = []
     for number in range(draw(st.integers(2, 3))):
         gpus, cpus = draw(st.integers(0, 2)), draw(st.sampled_from([0, 1, 3]))
         milli = 0 if gpus else draw(st.sampled_from([0, 250, 400]))
         asked = Resources(1000 * cpus, draw(st.sampled_from([0, 5 * GIB])), gpus, gpu_milli=milli)
         roles.append(Role(f"r{number}", draw(st.integers(1, 3)), asked))
-    return Gang(GangId("s"), tuple(roles), T0, topology=draw(st.sampled_from([None, None, Topology(NODE_LEVEL, Closeness.SPREAD, 2)])))
+    return Gang(
+        GangId("s"),
+        tuple(roles),
+        T0,
+        topology=draw(st.sampled_from([None, None, Topology(NODE_LEVEL, Closeness.SPREAD, 2)])),
+    )
 
 
 @many
-@given(nodes(least=2), st.lists(gangs(), max_size=3), st.lists(of_several_roles(), min_size=1, max_size=3), mixes, st.data())
+@given(
+    nodes(least=2),
+    st.lists(gangs(), max_size=3),
+    st.lists(of_several_roles(), min_size=1, max_size=3),
+    mixes,
+    st.data(),
+)
 def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
     machines: list[Node], before: list[Gang], wanted: list[Gang], mix: Mix, data: st.DataObject
 ) -> None:
@@ -151,14 +174,20 @@ def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
     fresh = Capacity.of(machines, placed)
     for one in (asked, fresh):
         one.weigh(mix)
-    alone = [replace(gang, roles=(replace(role, replicas=1),), topology=None) for gang in wanted for role in gang.roles]
+    alone = [
+        replace(gang, roles=(replace(role, replicas=1),), topology=None)
+        for gang in wanted
+        for role in gang.roles
+    ]
     for gang in data.draw(st.permutations([*wanted, *alone])):
         assert asked.place(gang, score=score) == fresh.copy().place(gang, score=score)
 
 
 @some
 @given(nodes(), st.lists(gangs(), max_size=5), st.lists(gangs(), max_size=3))
-def test_taking_and_giving_back_and_meeting(machines: list[Node], before: list[Gang], more: list[Gang]) -> None:
+def test_taking_and_giving_back_and_meeting(
+    machines: list[Node], before: list[Gang], more: list[Gang]
+) -> None:
     capacity, placed = filled(machines, before)
     untouched, copy = state(capacity), capacity.copy()
     for gang in more:
@@ -200,7 +229,10 @@ def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
         return False
     if any(node.labels.get(name) != value for name, value in role.where.labels):
         return False
-    for what, asked, total in (("cpu", request.cpu_milli, node.cpu_milli), ("memory", request.memory_bytes, node.memory_bytes)):
+    for what, asked, total in (
+        ("cpu", request.cpu_milli, node.cpu_milli),
+        ("memory", request.memory_bytes, node.memory_bytes),
+    ):
         if asked and ledger.used[node.id, what] + count * asked > total:
             return False
     for name, asked in request.extras:
@@ -219,7 +251,9 @@ def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
 
 @many
 @given(nodes(most=5), st.lists(gangs(), max_size=2), gangs())
-def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(machines: list[Node], before: list[Gang], wanted: Gang) -> None:
+def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(
+    machines: list[Node], before: list[Gang], wanted: Gang
+) -> None:
     role = replace(wanted.roles[0], topology=wanted.topology or wanted.roles[0].topology)
     gang = replace(wanted, roles=(role,), topology=None)
     capacity, placed = filled(machines, before)
@@ -227,7 +261,9 @@ def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(machines: list[N
     for engine in {node.engine for node in machines}:
         there = [node for node in machines if node.engine == engine]
         domains = [
-            node.id if role.topology is None or role.topology.level == NODE_LEVEL else node.labels.get(role.topology.level)
+            node.id
+            if role.topology is None or role.topology.level == NODE_LEVEL
+            else node.labels.get(role.topology.level)
             for node in there
         ]
         held = {
@@ -239,7 +275,11 @@ def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(machines: list[N
             best = max(
                 [
                     best,
-                    *(count for count in range(role.fewest, role.replicas + 1) if _divisible(role, count, list(held.values()))),
+                    *(
+                        count
+                        for count in range(role.fewest, role.replicas + 1)
+                        if _divisible(role, count, list(held.values()))
+                    ),
                 ]
             )
     found = capacity.place(gang)
@@ -253,24 +293,32 @@ def _divisible(role: Role, count: int, held: list[int]) -> bool:
     if rule.rule is Closeness.SAME:
         return max(held) >= count
     slices = [rule.slice] * (count // rule.slice) + ([count % rule.slice] if count % rule.slice else [])
-    return any(rule.rule is not Closeness.SPREAD or len(set(one)) == len(one) for one in divisions(slices, held))
+    return any(
+        rule.rule is not Closeness.SPREAD or len(set(one)) == len(one) for one in divisions(slices, held)
+    )
 
 
 @some
-@given(nodes(), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"]))
-def test_nodes_that_hold_nobody_change_nothing(machines: list[Node], before: list[Gang], wanted: Gang, score: str) -> None:
+@given(
+    nodes(), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"])
+)
+def test_nodes_that_hold_nobody_change_nothing(
+    machines: list[Node], before: list[Gang], wanted: Gang, score: str
+) -> None:
     """Too small for anything; the other rules measure nodes by the largest, and may choose otherwise."""
     wanted = replace(
         wanted,
         roles=tuple(
-            replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500)) for role in wanted.roles
+            replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500))
+            for role in wanted.roles
         ),
     )
     before = [
         replace(
             one,
             roles=tuple(
-                replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500)) for role in one.roles
+                replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500))
+                for role in one.roles
             ),
         )
         for one in before
@@ -296,11 +344,18 @@ def test_nodes_that_hold_nobody_change_nothing(machines: list[Node], before: lis
 
 
 @some
-@given(nodes(), nodes(least=1), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"]))
+@given(
+    nodes(),
+    nodes(least=1),
+    st.lists(gangs(), max_size=4),
+    gangs(),
+    st.sampled_from(["fragmentation", "fgd", "first-fit"]),
+)
 def test_nodes_that_are_closed_change_nothing(
     machines: list[Node], others: list[Node], before: list[Gang], wanted: Gang, score: str
 ) -> None:
-    """However large they are: what they have is room for nobody, and what is scarce without them stays scarce."""
+    """However large they are: what they have is room for nobody, and what is scarce without them stays
+    scarce."""
     closed = [
         replace(node, id=NodeId(f"{'anz'[at % 3]}-closed{at}"), ready=at % 2 == 1, cordoned=at % 2 == 1)
         for at, node in enumerate(others)
@@ -368,7 +423,11 @@ def test_what_is_legal_is_judged_as_here(machines: list[Node], wanted: Gang) -> 
 def test_models_that_are_closed_are_not_used(machines: list[Node], closed: set[str]) -> None:
     gang = Gang(GangId("g"), (Role("w", 2, Resources(0, gpus=1)),), T0)
     found = Capacity.of(machines).place(gang, closed_models=frozenset(closed))
-    usable = [sum(gpu.model.lower() not in {m.lower() for m in closed} for gpu in n.gpus) for n in machines if n.open]
+    usable = [
+        sum(gpu.model.lower() not in {m.lower() for m in closed} for gpu in n.gpus)
+        for n in machines
+        if n.open
+    ]
     if found is None:
         by_engine = {
             e: sum(u for u, n in zip(usable, [m for m in machines if m.open], strict=True) if n.engine == e)
@@ -378,7 +437,9 @@ def test_models_that_are_closed_are_not_used(machines: list[Node], closed: set[s
     else:
         by_id = {node.id: node for node in machines}
         for assignment in found.assignments:
-            models = {gpu.model.lower() for gpu in by_id[assignment.node].gpus if gpu.index in assignment.gpus}
+            models = {
+                gpu.model.lower() for gpu in by_id[assignment.node].gpus if gpu.index in assignment.gpus
+            }
             assert not models & {model.lower() for model in closed}
 
 
@@ -388,8 +449,12 @@ def of_roles_together(draw: st.DrawFn) -> Gang:
         Role(
             f"r{number}",
             draw(st.integers(1, 2)),
-            Resources(1000 * draw(st.integers(0, 3)), GIB * draw(st.integers(0, 2)), gpus=draw(st.integers(0, 2))),
-            where=Where((PoolName(draw(st.sampled_from(["p", "q"]))),)) if draw(st.integers(0, 2)) == 0 else ANYWHERE,
+            Resources(
+                1000 * draw(st.integers(0, 3)), GIB * draw(st.integers(0, 2)), gpus=draw(st.integers(0, 2))
+            ),
+            where=Where((PoolName(draw(st.sampled_from(["p", "q"]))),))
+            if draw(st.integers(0, 2)) == 0
+            else ANYWHERE,
         )
         for number in range(draw(st.integers(2, 3)))
     ]
@@ -397,9 +462,14 @@ def of_roles_together(draw: st.DrawFn) -> Gang:
 
 
 @many
-@given(nodes(least=1, most=3), of_roles_together(), st.sampled_from(["first-fit", "fragmentation", "best-fit"]))
-def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(machines: list[Node], wanted: Gang, score: str) -> None:
-    """And so whatever the rule: what is promised where it is found by one starts where it is looked for by another."""
+@given(
+    nodes(least=1, most=3), of_roles_together(), st.sampled_from(["first-fit", "fragmentation", "best-fit"])
+)
+def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(
+    machines: list[Node], wanted: Gang, score: str
+) -> None:
+    """And so whatever the rule: what is promised where it is found by one starts where it is looked for by
+    another."""
     machines = [replace(node, engine="local", extras={}) for node in machines]
     roles = [role for _, role in wanted.requests()]
     ways = product([node for node in machines if node.open], repeat=len(roles))
@@ -411,7 +481,9 @@ def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(machines: l
 
 
 def _grouped(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:
-    return ((node.id, [role for there, role in zip(way, roles, strict=True) if there is node]) for node in way)
+    return (
+        (node.id, [role for there, role in zip(way, roles, strict=True) if there is node]) for node in way
+    )
 
 
 def _holds_each(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node]) -> bool:
@@ -420,7 +492,10 @@ def _holds_each(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node])
         asked = [role.resources for role in there]
         if any(role.where.pools and node.pool not in role.where.pools for role in there):
             return False
-        if sum(one.cpu_milli for one in asked) > node.cpu_milli or sum(one.memory_bytes for one in asked) > node.memory_bytes:
+        if (
+            sum(one.cpu_milli for one in asked) > node.cpu_milli
+            or sum(one.memory_bytes for one in asked) > node.memory_bytes
+        ):
             return False
         if sum(one.gpus for one in asked) > len(node.gpus):
             return False

@@ -18,7 +18,20 @@ from hopyard.scheduler.cycle import asking, promises, turn
 from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .futures import T0, asks, runs, snapshot
-from .worlds import GIB, World, beyond_limits, bookings, gangs, machine, overcommitted, queue, seconds, tree, trees, worlds
+from .worlds import (
+    GIB,
+    World,
+    beyond_limits,
+    bookings,
+    gangs,
+    machine,
+    overcommitted,
+    queue,
+    seconds,
+    tree,
+    trees,
+    worlds,
+)
 
 histories = settings(max_examples=50, deadline=None)
 EVENTS = (
@@ -53,7 +66,12 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
 
     stopping = [one.gang.id for one in world.running.values() if one.stopping]
     if event == "submit":
-        world.submit(*(data.draw(gangs(f"h{count}.{i}", world.queues, at=count)) for i in range(data.draw(st.integers(1, 3)))))
+        world.submit(
+            *(
+                data.draw(gangs(f"h{count}.{i}", world.queues, at=count))
+                for i in range(data.draw(st.integers(1, 3)))
+            )
+        )
     elif event == "end" and (one := one_of(world.running)):
         world.end(GangId(str(one)))
     elif event == "leave" and (one := one_of(stopping)):
@@ -69,7 +87,9 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
             del world.nodes[node.id]
         else:
             world.nodes[node.id] = (
-                replace(node, ready=not node.ready) if event == "lose" else replace(node, cordoned=not node.cordoned)
+                replace(node, ready=not node.ready)
+                if event == "lose"
+                else replace(node, cordoned=not node.cordoned)
             )
     elif event == "join":
         joined = machine(f"n{data.draw(st.integers(0, 7))}", data.draw(st.sampled_from([2, 8])))
@@ -77,7 +97,9 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
     elif event == "tree":
         world.queues = data.draw(trees())
     elif event == "reserve" and world.nodes:
-        world.reservations = () if world.reservations else (data.draw(bookings(list(world.nodes.values()), world.queues)),)
+        world.reservations = (
+            () if world.reservations else (data.draw(bookings(list(world.nodes.values()), world.queues)),)
+        )
     elif event == "cancel" and (one := one_of(world.pending)):
         del world.pending[GangId(str(one))]
     elif event == "edit" and (one := one_of(world.pending)):
@@ -128,12 +150,15 @@ def test_so_it_does_where_a_plan_places_so_many_at_most(world: World, most: int,
         assert remembered == plan(snapshot)
         placed, held = {one.gang.id for one in remembered.place}, {one.gang for one in remembered.hold}
         assert placed | held == world.pending.keys() and not placed & held
-        walked = placed - snapshot.promises.keys()  # who was promised a start starts before anybody else is looked at
+        # who was promised a start starts before anybody else is looked at
+        walked = placed - snapshot.promises.keys()
         assert len(walked) <= most
         world.apply(remembered)
         running = [one.placement for one in world.running.values()]
         assert overcommitted(world.nodes, running) == beyond_limits(world.queues, world.nodes, running) == []
-        for event in data.draw(st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)):
+        for event in data.draw(
+            st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)
+        ):
             happen(world, event, data, count)
 
 
@@ -145,7 +170,13 @@ def test_so_it_does_with_gangs_of_several_roles(world: World, data: st.DataObjec
     for count in range(data.draw(st.integers(2, 6))):
         for one in [one for one in world.pending.values() if len(one.roles) == 1]:
             asked = Resources(1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2)))
-            world.submit(replace(one, roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), asked)), topology=None))
+            world.submit(
+                replace(
+                    one,
+                    roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), asked)),
+                    topology=None,
+                )
+            )
         snapshot = world.snapshot()
         remembered = planner(snapshot)
         assert remembered == plan(snapshot)
@@ -160,7 +191,11 @@ def test_pieces_come_to_what_one_plan_does() -> None:
     nodes = [machine(f"n{at}", 8) for at in range(4)]
     waiting = [asks(f"w{at:02}", 1 + at % 3) for at in range(20)]
     whole = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
-    world = World({node.id: node for node in nodes}, snapshot(nodes, [], []).queues, pending={one.id: one for one in waiting})
+    world = World(
+        {node.id: node for node in nodes},
+        snapshot(nodes, [], []).queues,
+        pending={one.id: one for one in waiting},
+    )
     planner = Planner()
     pieces = [planner(replace(world.snapshot(), place_most=4))]
     while len(pieces[-1].place) == 4:
@@ -197,11 +232,18 @@ def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, dat
 
 
 def test_so_it_does_where_the_clock_was_set_back() -> None:
-    """What was expected of a run that had outlived everything is not what is expected of the same run while it is young."""
+    """What was expected of a run that had outlived everything is not what is expected of the same run while
+    it is young."""
     running = [runs(Placement(asks("r", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
     planner = Planner()
     for at_s in (0, 100_000, 10, 5000, 0):
-        seen = snapshot([machine("n1", 2)], running, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (100.0,) * 20})
+        seen = snapshot(
+            [machine("n1", 2)],
+            running,
+            [asks("w", 2)],
+            now=T0 + seconds(at_s),
+            durations={"all": (100.0,) * 20},
+        )
         assert planner(seen) == plan(seen)
 
 
@@ -209,11 +251,25 @@ def test_so_it_does_where_the_clock_was_set_back() -> None:
     ("roles", "sizes", "on_a100"),
     [
         pytest.param([("any", 8, 1, (), "p")], (4,), 4, id="elastic, in the pool of that model"),
-        pytest.param([("any", 8, 1, ("A100", "H100"), None)], (4,), 4, id="elastic, of another model that nobody has"),
+        pytest.param(
+            [("any", 8, 1, ("A100", "H100"), None)], (4,), 4, id="elastic, of another model that nobody has"
+        ),
         pytest.param([("any", 8, 1, (), None)], (8,), 0, id="elastic, where others are free"),
-        pytest.param([("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), None)], (1, 4), 1, id="with one that has no choice"),
-        pytest.param([("lead", 2, 0, ("A100",), None), ("any", 8, 1, (), None)], (2, 8), 2, id="elastic, with such"),
-        pytest.param([("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), "q")], (1, 4), 1, id="whose others go elsewhere"),
+        pytest.param(
+            [("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), None)],
+            (1, 4),
+            1,
+            id="with one that has no choice",
+        ),
+        pytest.param(
+            [("lead", 2, 0, ("A100",), None), ("any", 8, 1, (), None)], (2, 8), 2, id="elastic, with such"
+        ),
+        pytest.param(
+            [("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), "q")],
+            (1, 4),
+            1,
+            id="whose others go elsewhere",
+        ),
     ],
 )
 def test_a_limit_on_one_model_leaves_what_others_there_are(
@@ -221,12 +277,20 @@ def test_a_limit_on_one_model_leaves_what_others_there_are(
 ) -> None:
     """8 A100 GPUs in pool p of which the queue may use 4, and 8 T4 GPUs in pool q."""
     nodes = [
-        Node(NodeId(pool), "local", 64_000, 64 * GIB, tuple(Gpu(i, model, 0) for i in range(8)), PoolName(pool))
+        Node(
+            NodeId(pool), "local", 64_000, 64 * GIB, tuple(Gpu(i, model, 0) for i in range(8)), PoolName(pool)
+        )
         for pool, model in (("p", "A100"), ("q", "T4"))
     ]
     queues = tree(replace(queue("default"), maximum={"gpu:a100": 4000}))
     asked = [
-        Role(name, most, Resources(1000, GIB, 1, models), fewest, Where((PoolName(pool),)) if pool else ANYWHERE)
+        Role(
+            name,
+            most,
+            Resources(1000, GIB, 1, models),
+            fewest,
+            Where((PoolName(pool),)) if pool else ANYWHERE,
+        )
         for name, most, fewest, models, pool in roles
     ]
     world = World({node.id: node for node in nodes}, queues)
@@ -239,7 +303,10 @@ def test_a_limit_on_one_model_leaves_what_others_there_are(
 def test_runs_that_outlived_their_like_are_expected_to_end_whenever_it_is_asked() -> None:
     """Many that began at once, at the very moment at which what was worked out for them holds no more."""
     nodes = [machine(f"n{i}", 2) for i in range(9)]
-    held = [runs(Placement(asks(f"r{i}", 2, limit_s=None), (Assignment(0, nodes[i].id, (0, 1)),)), T0) for i in range(9)]
+    held = [
+        runs(Placement(asks(f"r{i}", 2, limit_s=None), (Assignment(0, nodes[i].id, (0, 1)),)), T0)
+        for i in range(9)
+    ]
     planner = Planner()
     for at_s in (1.1, 2.0, 3600.0):
         seen = snapshot(nodes, held, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (0.5,) * 20})

@@ -75,7 +75,10 @@ def test_fifo_is_not_blocked_by_who_never_fits_or_may_not() -> None:
     giant, shut = gang("giant", 16, queue="open", priority=90), gang("shut", 1, queue="shut", priority=90)
     plan = Fifo()(world({"n": 2}, giant, shut, gang("g", 1, queue="open"), queues=queues).snapshot())
     assert set(placed(plan)) == {"g"}
-    assert [(hold.gang, hold.reason) for hold in plan.hold] == [("shut", HoldReason.QUOTA), ("giant", HoldReason.NEVER_FITS)]
+    assert [(hold.gang, hold.reason) for hold in plan.hold] == [
+        ("shut", HoldReason.QUOTA),
+        ("giant", HoldReason.NEVER_FITS),
+    ]
 
 
 def test_fifo_where_no_node_is_ready() -> None:
@@ -116,7 +119,11 @@ def test_a_place_that_the_store_refused_is_offered_again() -> None:
 def test_the_queue_that_uses_the_smallest_part_of_its_guarantee_is_next() -> None:
     queues = tree(queue("a", sure=4), queue("b", sure=2))
     found = world(
-        {"n": 6}, gang("a1", 1, queue="a", at=5), gang("b1", 1, queue="b"), gang("b2", 1, queue="b", at=1), queues=queues
+        {"n": 6},
+        gang("a1", 1, queue="a", at=5),
+        gang("b1", 1, queue="b"),
+        gang("b2", 1, queue="b", at=1),
+        queues=queues,
     )
     runs(found, gang("ra", 1, queue="a"), "n", (0,))
     runs(found, gang("rb", 1, queue="b"), "n", (1,))

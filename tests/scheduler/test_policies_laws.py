@@ -43,7 +43,8 @@ def check(snapshot: Snapshot, plan: Plan, world: World) -> None:
 @settings(max_examples=12)
 @given(data=st.data())
 def test_plans_are_legal_and_do_not_depend_on_the_past_or_on_order(name: str, data: st.DataObject) -> None:
-    """A policy that has followed many snapshots plans as a fresh one that sees the last, told in another order."""
+    """A policy that has followed many snapshots plans as a fresh one that sees the last, told in another
+    order."""
     world, policy = data.draw(worlds(reserved=False)), POLICIES[name]()
     random = Random(data.draw(st.integers(0, 999)))
     for turn in range(data.draw(st.integers(1, 6))):
@@ -64,7 +65,10 @@ def test_plans_are_legal_and_do_not_depend_on_the_past_or_on_order(name: str, da
                 world.end(one)
         world.now += timedelta(seconds=data.draw(st.sampled_from([1, 60, 5000])))
         world.submit(
-            *(data.draw(gangs(f"new{turn}-{i}", world.queues, at=10 * turn)) for i in range(data.draw(st.integers(0, 3))))
+            *(
+                data.draw(gangs(f"new{turn}-{i}", world.queues, at=10 * turn))
+                for i in range(data.draw(st.integers(0, 3)))
+            )
         )
 
 
@@ -88,6 +92,8 @@ def test_when_demand_stops_all_that_fits_starts_and_ends(name: str, data: st.Dat
                 world.leave(one)
     assert not world.running
     fits = [
-        hold for hold in policy(world.snapshot()).hold if hold.reason not in ("never-fits", "quota", "user-limit", "no-nodes")
+        hold
+        for hold in policy(world.snapshot()).hold
+        if hold.reason not in ("never-fits", "quota", "user-limit", "no-nodes")
     ]
     assert not fits, (fits, plan)

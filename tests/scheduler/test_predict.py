@@ -36,13 +36,17 @@ def test_a_band_is_in_order_and_never_beyond_the_limit(
 
 
 @given(samples, elapsed)
-def test_who_still_runs_is_expected_to_take_longer_than_it_did(known: tuple[float, ...], gone_s: float) -> None:
+def test_who_still_runs_is_expected_to_take_longer_than_it_did(
+    known: tuple[float, ...], gone_s: float
+) -> None:
     total, _ = whole(gang(), {"all": known}, gone_s)
     assert total.mid_s > gone_s or total.mid_s == NEVER_S
 
 
 @given(samples, elapsed, st.floats(0.0, 1.0), st.just(0.0) | elapsed)
-def test_an_answer_holds_as_long_as_it_says(known: tuple[float, ...], gone_s: float, part: float, served_s: float) -> None:
+def test_an_answer_holds_as_long_as_it_says(
+    known: tuple[float, ...], gone_s: float, part: float, served_s: float
+) -> None:
     one = replace(gang(), served_s=served_s)
     total, until_s = whole(one, {"all": known}, gone_s)
     assert until_s > gone_s
@@ -117,7 +121,9 @@ def test_eight_of_ten_end_within_the_band() -> None:
 
 
 @given(samples, samples, st.lists(elapsed, min_size=1, max_size=20))
-def test_many_at_once_are_what_each_is_alone(mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]) -> None:
+def test_many_at_once_are_what_each_is_alone(
+    mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]
+) -> None:
     known = history(gang(), {"script:ada/train.py": mine, "all": all_})
     for each, found in zip(gone_s, known.ends_s(np.array(gone_s)).T.tolist(), strict=True):
         if found[0] == found[0]:

@@ -26,7 +26,13 @@ SHARED = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure
 
 
 def held(
-    name: str, node: str, gpus: tuple[int, ...], *, ran_s: float = 100, saved_s: float | None = None, **more: object
+    name: str,
+    node: str,
+    gpus: tuple[int, ...],
+    *,
+    ran_s: float = 100,
+    saved_s: float | None = None,
+    **more: object,
 ) -> Running:
     """A run that holds these GPUs, began `ran_s` ago and was saved `saved_s` ago."""
     one = gang(name, len(gpus), cpus=0, **more)  # type: ignore[arg-type]
@@ -50,11 +56,16 @@ def asked(found: World) -> set[str]:
 
 def test_the_one_who_loses_least_makes_room() -> None:
     runs = [held("old", "n", (0, 1), ran_s=900, priority=10), held("new", "n", (2, 3), ran_s=30, priority=10)]
-    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {"new"}
+    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {
+        "new"
+    }
 
 
 def test_a_run_that_was_preempted_before_is_asked_after_others() -> None:
-    runs = [held("back", "n", (0, 1), ran_s=1, priority=10), held("other", "n", (2, 3), ran_s=300, priority=10)]
+    runs = [
+        held("back", "n", (0, 1), ran_s=1, priority=10),
+        held("other", "n", (2, 3), ran_s=300, priority=10),
+    ]
     again = replace(runs[0], placement=replace(runs[0].placement, gang=replace(runs[0].gang, preemptions=1)))
     pending = (gang("g", 2, priority=90),)
     assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=pending)) == {"back"}
@@ -62,16 +73,21 @@ def test_a_run_that_was_preempted_before_is_asked_after_others() -> None:
 
 
 def test_what_is_saved_is_not_lost() -> None:
-    runs = [held("old", "n", (0, 1), ran_s=900, saved_s=5, priority=10), held("new", "n", (2, 3), ran_s=30, priority=10)]
-    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {"old"}
+    runs = [
+        held("old", "n", (0, 1), ran_s=900, saved_s=5, priority=10),
+        held("new", "n", (2, 3), ran_s=30, priority=10),
+    ]
+    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {
+        "old"
+    }
 
 
 def test_one_large_run_rather_than_many_small_ones_that_lose_more() -> None:
     small = [held(f"s{i}", "n", (i,), ran_s=50, priority=10) for i in range(4)]
     large = held("large", "m", (0, 1, 2, 3), ran_s=30, priority=10)
-    assert asked(world(tree(queue("default")), {"n": 4, "m": 4}, *small, large, pending=(gang("g", 4, priority=90),))) == {
-        "large"
-    }
+    assert asked(
+        world(tree(queue("default")), {"n": 4, "m": 4}, *small, large, pending=(gang("g", 4, priority=90),))
+    ) == {"large"}
 
 
 def test_nobody_makes_room_for_an_equal() -> None:
@@ -90,7 +106,9 @@ def test_nobody_makes_room_where_it_would_not_help() -> None:
 
 def test_nobody_makes_room_who_may_not_be_preempted() -> None:
     runs = [held("sure", "n", (0, 1), priority=10, preemptible=False)]
-    assert asked(world(tree(queue("default")), {"n": 2}, *runs, pending=(gang("g", 2, priority=90),))) == set()
+    assert (
+        asked(world(tree(queue("default")), {"n": 2}, *runs, pending=(gang("g", 2, priority=90),))) == set()
+    )
 
 
 def test_a_queue_takes_back_what_it_lent_and_no_more() -> None:
@@ -101,7 +119,13 @@ def test_a_queue_takes_back_what_it_lent_and_no_more() -> None:
 
 def test_the_lender_is_named_who_is_sure_of_it() -> None:
     """Which is the team here: its queue is sure of one GPU only, and its run asks for two."""
-    tree_of_teams = tree(queue("root"), queue("team", "root", sure=4), queue("one", "team", sure=1), queue("two", "team"), queue("other", "root"))
+    tree_of_teams = tree(
+        queue("root"),
+        queue("team", "root", sure=4),
+        queue("one", "team", sure=1),
+        queue("two", "team"),
+        queue("other", "root"),
+    )
     runs = [held(f"o{i}", "n", (i,), queue="other") for i in range(4)]
     found = world(tree_of_teams, {"n": 4}, *runs, pending=(gang("g", 2, queue="one"),))
     reasons = {preemption.reason for preemption in found.turn().preempt}
@@ -124,11 +148,16 @@ def test_who_is_within_its_guarantee_waits_for_room_although_its_queue_keeps_som
     runs = [held(f"a{i}", "n", (i,), queue="a", preemptible=False) for i in range(6)]
     within, beyond = gang("b4", 4, queue="b"), gang("a3", 3, queue="a")
     holds = world(queues, {"n": 8}, *runs, pending=(within, beyond)).turn().hold
-    assert {hold.gang: hold.reason for hold in holds} == {"b4": HoldReason.NO_CAPACITY, "a3": HoldReason.QUOTA}
+    assert {hold.gang: hold.reason for hold in holds} == {
+        "b4": HoldReason.NO_CAPACITY,
+        "a3": HoldReason.QUOTA,
+    }
 
 
 @pytest.mark.parametrize(("lends", "leave"), [(0, {"g0", "g1", "g2"}), (1, {"g1", "g2", "g3"})])
-def test_what_a_queue_keeps_of_the_guarantee_above_it_is_not_there_for_those_beside_it(lends: int, leave: set[str]) -> None:
+def test_what_a_queue_keeps_of_the_guarantee_above_it_is_not_there_for_those_beside_it(
+    lends: int, leave: set[str]
+) -> None:
     queues = tree(
         queue("root"), queue("a", "root", sure=3), queue("team", "root"), queue("guest", "team"),
         queue("inner", "team", sure=3, lend=lends),
@@ -146,12 +175,25 @@ def test_what_a_queue_keeps_of_the_guarantee_above_it_is_not_there_for_those_bes
 
 @pytest.mark.parametrize("closed_cpus", [0, 512])
 def test_who_is_cheaper_to_ask_does_not_depend_on_machines_that_are_closed(closed_cpus: int) -> None:
-    """4 of 8 CPUs are as much as 2 of 4 GPUs: more than the one GPU that the other holds; of 520 CPUs they would be next to nothing."""
+    """4 of 8 CPUs are as much as 2 of 4 GPUs: more than the one GPU that the other holds; of 520 CPUs they
+    would be next to nothing."""
     cpus = gang("cpus", 0, cpus=4, priority=10)
-    on_cpus = Running(Placement(cpus, (Assignment(0, NodeId("n"), ()),)), T0 - seconds(100), AttemptId("cpus.1"), T0 - seconds(100))
+    on_cpus = Running(
+        Placement(cpus, (Assignment(0, NodeId("n"), ()),)),
+        T0 - seconds(100),
+        AttemptId("cpus.1"),
+        T0 - seconds(100),
+    )
     gpu = gang("gpu", 1, cpus=4, priority=10)
-    on_gpu = Running(Placement(gpu, (Assignment(0, NodeId("n"), (0,)),)), T0 - seconds(100), AttemptId("gpu.1"), T0 - seconds(100))
-    found = world(tree(queue("default")), {}, on_cpus, on_gpu, pending=(gang("urgent", 0, cpus=4, priority=90),))
+    on_gpu = Running(
+        Placement(gpu, (Assignment(0, NodeId("n"), (0,)),)),
+        T0 - seconds(100),
+        AttemptId("gpu.1"),
+        T0 - seconds(100),
+    )
+    found = world(
+        tree(queue("default")), {}, on_cpus, on_gpu, pending=(gang("urgent", 0, cpus=4, priority=90),)
+    )
     found.nodes = {NodeId("n"): machine("n", 4, cpus=8)}
     if closed_cpus:
         found.nodes[NodeId("z")] = replace(machine("z", 0, cpus=closed_cpus), cordoned=True)
@@ -161,13 +203,25 @@ def test_who_is_cheaper_to_ask_does_not_depend_on_machines_that_are_closed(close
 @pytest.mark.parametrize("lends", [None, 1, 0])
 def test_what_came_first_within_a_team_does_not_hide_what_it_borrowed(lends: int | None) -> None:
     """`x` is sure of nothing, and came before `y`, which is sure of all that the team is."""
-    queues = tree(queue("root"), queue("a", "root", sure=2), queue("team", "root"), queue("x", "team"), queue("y", "team", sure=1, lend=lends))
+    queues = tree(
+        queue("root"),
+        queue("a", "root", sure=2),
+        queue("team", "root"),
+        queue("x", "team"),
+        queue("y", "team", sure=1, lend=lends),
+    )
     runs = [held("x1", "n", (0,), ran_s=500, queue="x"), held("y1", "n", (1,), ran_s=400, queue="y")]
     assert asked(world(queues, {"n": 3}, *runs, pending=(gang("a2", 2, queue="a"),))) == {"x1"}
 
 
 def test_who_borrows_beside_a_keeper_does_not_start_before_who_is_sure_of_it() -> None:
-    queues = tree(queue("root"), queue("z", "root", sure=3), queue("team", "root"), queue("guest", "team"), queue("inner", "team", sure=3, lend=0))
+    queues = tree(
+        queue("root"),
+        queue("z", "root", sure=3),
+        queue("team", "root"),
+        queue("guest", "team"),
+        queue("inner", "team", sure=3, lend=0),
+    )
     guests = [gang(f"g{i}", 1, queue="guest") for i in range(3)]
     found = world(queues, {"n": 6}, pending=(*guests, *(gang(f"z{i}", 1, queue="z", at=1) for i in range(3))))
     wanted = found.turn()
@@ -178,7 +232,13 @@ def test_who_borrows_beside_a_keeper_does_not_start_before_who_is_sure_of_it() -
 
 
 def test_a_queue_whose_runs_are_older_than_those_below_it_gives_back_what_it_borrowed() -> None:
-    queues = tree(queue("root"), queue("a", "root", sure=3), queue("team", "root"), queue("guest", "team"), queue("inner", "team", sure=3, lend=0))
+    queues = tree(
+        queue("root"),
+        queue("a", "root", sure=3),
+        queue("team", "root"),
+        queue("guest", "team"),
+        queue("inner", "team", sure=3, lend=0),
+    )
     runs = [held(f"r{i}", "n", (i,), ran_s=100 - i, queue="team") for i in range(3)]
     assert asked(world(queues, {"n": 6}, *runs, pending=(gang("a3", 3, queue="a"),))) == {"r0", "r1", "r2"}
 
@@ -202,11 +262,14 @@ def test_who_waits_for_the_first_that_were_asked_asks_no_others() -> None:
 def test_who_is_leaving_for_another_reason_is_waited_for() -> None:
     leaving = replace(held("a", "n", (0, 1), priority=10), stopping=True)
     runs = [leaving, held("b", "n", (2, 3), ran_s=1, priority=10)]
-    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == set()
+    assert (
+        asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == set()
+    )
 
 
 def test_what_was_expected_to_end_soon_and_did_not_is_asked_after_all() -> None:
-    """Who ends soon as far as can be expected is not asked at first. Nothing happens when it goes on, so time alone has to be enough."""
+    """Who ends soon as far as can be expected is not asked at first.
+    Nothing happens when it goes on, so time alone has to be enough."""
     found = world(
         tree(queue("default")),
         {"n": 4},
@@ -226,7 +289,8 @@ def test_what_was_expected_to_end_soon_and_did_not_is_asked_after_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took", "limit_s", "waits"), [((20.0,) * 9 + (5000.0,) * 3, None, False), ((), 35.0, True), ((), 900.0, False)]
+    ("took", "limit_s", "waits"),
+    [((20.0,) * 9 + (5000.0,) * 3, None, False), ((), 35.0, True), ((), 900.0, False)],
 )
 def test_who_comes_first_waits_for_ends_that_are_sure_and_for_no_guess(
     took: tuple[float, ...], limit_s: float | None, waits: bool
@@ -240,9 +304,10 @@ def test_who_comes_first_waits_for_ends_that_are_sure_and_for_no_guess(
 
 @pytest.mark.parametrize("most", [None, 5])
 def test_nobody_is_asked_for_room_that_a_third_may_take(most: int | None) -> None:
-    """`large` needs three cards: the free ones of n and o with that of `low`, or those of n alone once `equal` has ended, which is expected in
-    3 s, but not sure. Were `low` asked to leave and only n kept free, `small` would take o's; where `equal` went on, it would be asked next,
-    `low` would take what it leaves, and so on in turn. most: that the queue may use, which `large` may only once `low` has left."""
+    """`large` needs three cards: the free ones of n and o with that of `low`, or those of n alone once
+    `equal` has ended, which is expected in 3 s, but not sure. Were `low` asked to leave and only n kept free,
+    `small` would take o's; where `equal` went on, it would be asked next, `low` would take what it leaves,
+    and so on in turn. most: that the queue may use, which `large` may only once `low` has left."""
     found = world(
         tree(queue("default", most=most)),
         {"n": 3, "m": 1, "o": 1},
@@ -262,8 +327,9 @@ def test_nobody_is_asked_for_room_that_a_third_may_take(most: int | None) -> Non
 
 
 def test_nobody_is_asked_for_a_share_of_the_queue_that_a_third_may_take() -> None:
-    """The queue may use three cards, which `large` needs, and n is free once `equal` has ended. That `low` ends in 15 s is expected, but not
-    sure: were it waited for, `small` would start with what is left of the queue's share, and be asked next."""
+    """The queue may use three cards, which `large` needs, and n is free once `equal` has ended. That `low`
+    ends in 15 s is expected, but not sure: were it waited for, `small` would start with what is left of the
+    queue's share, and be asked next."""
     found = world(
         tree(queue("default", most=3)),
         {"n": 3, "m": 1},
@@ -280,7 +346,8 @@ def test_nobody_is_asked_for_a_share_of_the_queue_that_a_third_may_take() -> Non
 
 
 def test_what_was_left_for_one_is_not_for_another_who_was_to_start_after_it() -> None:
-    """`early` was promised the card of `low` for a minute from then, since it was to end soon, but did not: that leaves time for `short`."""
+    """`early` was promised the card of `low` for a minute from then, since it was to end soon, but did not:
+    that leaves time for `short`."""
     found = world(
         tree(queue("root"), queue("a", "root"), queue("b", "root")),
         {"n": 1},
@@ -299,7 +366,8 @@ def test_what_was_left_for_one_is_not_for_another_who_was_to_start_after_it() ->
 
 
 def test_who_others_leave_for_counts_on_all_nodes_that_they_leave() -> None:
-    """Once `equal` is expected to end as soon as those who were asked, n would be enough for `wide`, if that came true."""
+    """Once `equal` is expected to end as soon as those who were asked, n would be enough for `wide`, if that
+    came true."""
     found = world(
         tree(queue("default")),
         {"n": 2, "o": 1},
@@ -346,10 +414,13 @@ def test_who_takes_longer_than_its_grace_still_leaves_for_whom_it_was_asked() ->
 
 @pytest.mark.parametrize("grace_s", [60.0, 600.0])
 def test_nobody_waits_for_one_run_that_ends_later_because_runs_may_take_long_to_leave(grace_s: float) -> None:
-    """Eight runs end by themselves, one every 500 s; eight gangs that come before them need not wait for that."""
+    """Eight runs end by themselves, one every 500 s; eight gangs that come before them need not wait for
+    that."""
     nodes = {f"n{i}": 1 for i in range(8)}
     runs = [held(f"low{i}", f"n{i}", (0,), ran_s=100, priority=10, limit_s=600 + 500 * i) for i in range(8)]
-    found = world(tree(queue("default")), nodes, *runs, pending=tuple(gang(f"g{i}", 1, priority=90) for i in range(8)))
+    found = world(
+        tree(queue("default")), nodes, *runs, pending=tuple(gang(f"g{i}", 1, priority=90) for i in range(8))
+    )
     found.grace_s = grace_s
     for _ in range(20):
         found.turn()
@@ -361,7 +432,9 @@ def test_nobody_waits_for_one_run_that_ends_later_because_runs_may_take_long_to_
 
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
     runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
-    found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))
+    found = world(
+        tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),)
+    )
     assert asked(found) == {"low0", "low1"}
 
 
@@ -392,21 +465,34 @@ def crowds(draw: st.DrawFn) -> World:
             continue
         runs.append(
             held(
-                f"r{index}", node, tuple(range(at[node], at[node] + size)), ran_s=draw(st.integers(0, 50)), queue=draw(st.sampled_from(["a", "a", "b"])),
-                priority=draw(st.sampled_from([10, 50])), preemptible=draw(st.integers(0, 5)) > 0,
+                f"r{index}",
+                node,
+                tuple(range(at[node], at[node] + size)),
+                ran_s=draw(st.integers(0, 50)),
+                queue=draw(st.sampled_from(["a", "a", "b"])),
+                priority=draw(st.sampled_from([10, 50])),
+                preemptible=draw(st.integers(0, 5)) > 0,
             )
-        )  # fmt: skip
+        )
         at[node] += size
     queues = tree(
-        queue("root"), queue("a", "root", sure=draw(st.integers(0, 4)), most=draw(st.sampled_from([None, 4, 6]))), queue("b", "root", sure=draw(st.integers(0, 4)))
-    )  # fmt: skip
+        queue("root"),
+        queue("a", "root", sure=draw(st.integers(0, 4)), most=draw(st.sampled_from([None, 4, 6]))),
+        queue("b", "root", sure=draw(st.integers(0, 4))),
+    )
     waiting = gang(
-        "g", draw(st.integers(1, 4)), replicas=draw(st.sampled_from([1, 1, 2])), queue=draw(st.sampled_from(["a", "b"])), cpus=0
+        "g",
+        draw(st.integers(1, 4)),
+        replicas=draw(st.sampled_from([1, 1, 2])),
+        queue=draw(st.sampled_from(["a", "b"])),
+        cpus=0,
     )
     return world(queues, {"n": 4, "m": 4}, *runs, pending=(waiting,))
 
 
-def cheapest_of_all(waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: Accounts) -> int | None:
+def cheapest_of_all(
+    waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: Accounts
+) -> int | None:
     """By trying every set."""
     costs = []
     for count in range(len(victims) + 1):
@@ -415,7 +501,10 @@ def cheapest_of_all(waiting: Gang, victims: list[Victim], capacity: Capacity, ac
             for victim in chosen:
                 free.give_back(victim.running.placement)
                 after.credit(victim.running.placement)
-            if after.refusal(waiting) is None and free.place(waiting, closed_models=after.closed_models(waiting)) is not None:
+            if (
+                after.refusal(waiting) is None
+                and free.place(waiting, closed_models=after.closed_models(waiting)) is not None
+            ):
                 costs.append(sum(victim.lost for victim in chosen))
     return min(costs, default=None)
 
@@ -454,7 +543,11 @@ def test_only_what_was_borrowed_is_taken_back_and_its_queue_keeps_its_guarantee(
     kept = [run for run in snapshot.running if run not in taken]
     for name in {run.gang.queue for run in taken}:
         sure = snapshot.queues.queues[name].guarantee.get(GPU, 0)
-        use = [sum(1000 * len(a.gpus) for a in run.placement.assignments) for run in kept if run.gang.queue == name]
+        use = [
+            sum(1000 * len(a.gpus) for a in run.placement.assignments)
+            for run in kept
+            if run.gang.queue == name
+        ]
         assert sum(use) <= sure
         for run in taken:  # without it the guarantee would be used up or less; with it, it is not
             size = sum(1000 * len(a.gpus) for a in run.placement.assignments)
@@ -477,9 +570,15 @@ def test_what_was_only_looked_at_is_as_it_was(found: World) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([1, 1, 2, 4]), max_size=16), st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4))
-def test_who_is_within_its_guarantee_runs_whatever_others_borrow(borrowing: list[int], wanted: list[int]) -> None:
-    """On one node nothing is in the way but the borrower: after two turns all that the guarantee covers runs."""
+@given(
+    st.lists(st.sampled_from([1, 1, 2, 4]), max_size=16),
+    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4),
+)
+def test_who_is_within_its_guarantee_runs_whatever_others_borrow(
+    borrowing: list[int], wanted: list[int]
+) -> None:
+    """On one node nothing is in the way but the borrower: after two turns all that the guarantee covers
+    runs."""
     sure = tree(queue("root"), queue("a", "root", sure=0), queue("b", "root", sure=8))
     found = World({NodeId("n"): machine("n", 16)}, sure)
     found.submit(*(gang(f"a{i}", size, queue="a", cpus=0, priority=99) for i, size in enumerate(borrowing)))
@@ -509,13 +608,23 @@ def lending_trees(draw: st.DrawFn) -> QueueTree:
             continue
         inner = [draw(sure), draw(sure)]
         total = sum(one or 0 for one in inner)
-        found.append(queue(name, "root", sure=draw(st.sampled_from([None, total, total + 1])), lend=draw(lend)))
-        found += [queue(f"{name}{number}", name, sure=one, lend=draw(lend)) for number, one in enumerate(inner)]
+        found.append(
+            queue(name, "root", sure=draw(st.sampled_from([None, total, total + 1])), lend=draw(lend))
+        )
+        found += [
+            queue(f"{name}{number}", name, sure=one, lend=draw(lend)) for number, one in enumerate(inner)
+        ]
     return tree(*found)
 
 
 @settings(max_examples=80, deadline=None)
-@given(lending_trees(), st.integers(0, 1), st.lists(st.integers(0, 5), max_size=16), st.integers(0, 5), st.integers(1, 2))
+@given(
+    lending_trees(),
+    st.integers(0, 1),
+    st.lists(st.integers(0, 5), max_size=16),
+    st.integers(0, 5),
+    st.integers(1, 2),
+)
 def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_order(
     queues: QueueTree, more: int, came: list[int], wants: int, gpus: int
 ) -> None:
@@ -527,7 +636,10 @@ def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_orde
         return Accounts.of(queues, [node], runs, {}, T0)
 
     for number, which in enumerate(came):
-        if len(runs) < there and books().refusal(gang("next", 1, queue=(leaf := named[which % len(named)]), cpus=0)) is None:
+        if (
+            len(runs) < there
+            and books().refusal(gang("next", 1, queue=(leaf := named[which % len(named)]), cpus=0)) is None
+        ):
             runs.append(held(f"r{number}", "n", (len(runs),), ran_s=1000 - number, queue=leaf))
     waiting = gang("waits", gpus, queue=named[wants % len(named)], cpus=0)
     assume(books().lender(waiting)[0] is not None)
@@ -541,7 +653,9 @@ def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_orde
 @pytest.mark.parametrize("first", ["vision", "data"])
 def test_who_is_sure_of_other_things_takes_back_these_alone_and_nobody_takes_in_turn(first: str) -> None:
     """`vision` is sure of both GPUs, `data` of four of 64 CPUs; a run of each asks for 2 GPUs and a CPU."""
-    queues = tree(replace(queue("vision"), guarantee={GPU: 2000}), replace(queue("data"), guarantee={CPU: 4000}))
+    queues = tree(
+        replace(queue("vision"), guarantee={GPU: 2000}), replace(queue("data"), guarantee={CPU: 4000})
+    )
     world = World({one.id: one for one in [machine("n", 2)]}, queues)
     second = "data" if first == "vision" else "vision"
     world.submit(gang(first, 2, queue=first))

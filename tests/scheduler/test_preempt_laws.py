@@ -1,4 +1,5 @@
-"""A gang that preempts starts when its victims have left, and preempts no run twice, whatever history says and however they leave."""
+"""A gang that preempts starts when its victims have left, and preempts no run twice, whatever history says
+and however they leave."""
 
 from __future__ import annotations
 
@@ -48,9 +49,16 @@ PREEMPTORS = st.lists(
 
 
 def life(
-    queues: QueueTree, nodes: list[int], busy: list[dict[str, object]], *, short_s: float, apart_s: float, restarts: bool
+    queues: QueueTree,
+    nodes: list[int],
+    busy: list[dict[str, object]],
+    *,
+    short_s: float,
+    apart_s: float,
+    restarts: bool,
 ) -> Life:
-    """A cluster that is full of runs which go on for ever, although the history of some says that they take `short_s`."""
+    """A cluster that is full of runs which go on for ever, although the history of some says that they take
+    `short_s`."""
     machines = [machine(f"n{number}", gpus, cpus=8) for number, gpus in enumerate(nodes)]
     world = World({node.id: node for node in machines}, queues)
     for script, took_s in (("short.py", short_s), ("long.py", 3600.0)):
@@ -78,12 +86,27 @@ FOUR = [{"gpus": 1, "script": "short.py"}] * 4
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from([ONE, ONE, TWO]), st.lists(st.sampled_from([2, 4]), min_size=1, max_size=3), BUSY, PREEMPTORS,
-    st.sampled_from([0.05, 2.0, 40.0]), st.sampled_from([0.0, 0.01, 1.0]), st.booleans(),
-)  # fmt: skip
-@example(ONE, [4], FOUR, [{"gpus": 4, "priority": 90, "after_s": 0.0}], 2.0, 0.01, False)  # runs came back to the place that they had left
+    st.sampled_from([ONE, ONE, TWO]),
+    st.lists(st.sampled_from([2, 4]), min_size=1, max_size=3),
+    BUSY,
+    PREEMPTORS,
+    st.sampled_from([0.05, 2.0, 40.0]),
+    st.sampled_from([0.0, 0.01, 1.0]),
+    st.booleans(),
+)
+# runs came back to the place that they had left
+@example(ONE, [4], FOUR, [{"gpus": 4, "priority": 90, "after_s": 0.0}], 2.0, 0.01, False)
 @example(ONE, [4], FOUR, [{"gpus": 4, "priority": 90, "after_s": 0.0}], 2.0, 0.01, True)
-@example(ONE, [2], FOUR, [{"gpus": 1, "priority": 70, "after_s": after_s} for after_s in (0.0, 0.0, 0.5)], 2.0, 0.0, False)  # two kept out each other
+# two kept out each other
+@example(
+    ONE,
+    [2],
+    FOUR,
+    [{"gpus": 1, "priority": 70, "after_s": after_s} for after_s in (0.0, 0.0, 0.5)],
+    2.0,
+    0.0,
+    False,
+)
 def test_a_gang_that_preempts_starts_when_its_victims_have_left_and_preempts_none_twice(
     queues: QueueTree, nodes: list[int], busy: list[dict[str, object]], preemptors: list[dict[str, object]],
     short_s: float, apart_s: float, restarts: bool,
@@ -100,7 +123,9 @@ def test_a_gang_that_preempts_starts_when_its_victims_have_left_and_preempts_non
 
 
 def test_two_gangs_that_preempt_at_once_both_start() -> None:
-    found = life(ONE, [4, 4], [{"gpus": 1, "script": "short.py"}] * 8, short_s=2.0, apart_s=0.02, restarts=False)
+    found = life(
+        ONE, [4, 4], [{"gpus": 1, "script": "short.py"}] * 8, short_s=2.0, apart_s=0.02, restarts=False
+    )
     for name in ("first", "second"):
         submit(found, gang(name, 4, priority=90, cpus=0.5, at=20))
     found.turn()

@@ -1,4 +1,5 @@
-"""What is reserved, and what its owner may do with it while others were promised a start there for afterwards."""
+"""What is reserved, and what its owner may do with it while others were promised a start there for
+afterwards."""
 
 from __future__ import annotations
 
@@ -21,15 +22,32 @@ from .worlds import T0, World, gang, machine, queue, seconds, tree
 ONE = tree(queue("default"))
 
 
-def reserved(name: str, user: str, *nodes: str, until_s: float = 3600, piece: Resources | None = None, pieces: int = 1, every_s: float = 0) -> Reservation:
+def reserved(
+    name: str,
+    user: str,
+    *nodes: str,
+    until_s: float = 3600,
+    piece: Resources | None = None,
+    pieces: int = 1,
+    every_s: float = 0,
+) -> Reservation:
     return Reservation(
-        ReservationId(name), name, T0 - seconds(100), T0 + seconds(until_s), users=(user,), nodes=tuple(NodeId(node) for node in nodes),
-        pieces=() if piece is None else (pieces,) * len(nodes), resources=piece, every_s=every_s,
-    )  # fmt: skip
+        ReservationId(name),
+        name,
+        T0 - seconds(100),
+        T0 + seconds(until_s),
+        users=(user,),
+        nodes=tuple(NodeId(node) for node in nodes),
+        pieces=() if piece is None else (pieces,) * len(nodes),
+        resources=piece,
+        every_s=every_s,
+    )
 
 
 def world(sizes: dict[str, int], *reservations: Reservation, queues: QueueTree = ONE) -> World:
-    return World({NodeId(name): machine(name, gpus) for name, gpus in sizes.items()}, queues, reservations=reservations)
+    return World(
+        {NodeId(name): machine(name, gpus) for name, gpus in sizes.items()}, queues, reservations=reservations
+    )
 
 
 def comes(there: World, *gangs: Gang) -> list[Breach]:
@@ -56,7 +74,13 @@ def test_it_is_used_at_once_and_who_was_promised_it_for_afterwards_is_told() -> 
 
 
 @pytest.mark.parametrize(
-    ("more", "starts"), [({}, True), ({"preemptible": False}, False), ({"preemptible": False, "limit_s": 600}, True), ({"preemptible": False, "limit_s": 9000}, False)]
+    ("more", "starts"),
+    [
+        ({}, True),
+        ({"preemptible": False}, False),
+        ({"preemptible": False, "limit_s": 600}, True),
+        ({"preemptible": False, "limit_s": 9000}, False),
+    ],
 )
 def test_what_nothing_ends_does_not_start_before_a_reservation(more: dict[str, Any], starts: bool) -> None:
     there = world({"n1": 8}, replace(reserved("exam", "bob", "n1"), start_at=T0 + seconds(1000)))
@@ -85,7 +109,11 @@ def test_a_run_that_left_for_a_reservation_does_not_come_back_before_it() -> Non
 
 
 def test_what_is_free_elsewhere_and_reserved_for_somebody_else_changes_nothing() -> None:
-    there = world({"n0": 8, "n1": 8, "n2": 8}, reserved("exam", "bob", "n1"), reserved("other", "cy", "n0", until_s=50_000))
+    there = world(
+        {"n0": 8, "n1": 8, "n2": 8},
+        reserved("exam", "bob", "n1"),
+        reserved("other", "cy", "n0", until_s=50_000),
+    )
     comes(there, gang("busy", 8, limit_s=9000))
     comes(there, gang("wide", 8, user="ada"))
     comes(there, gang("his", 4, user="bob"))
@@ -102,7 +130,11 @@ def test_no_more_is_used_than_is_reserved(cpus: float) -> None:
 
 
 def test_what_its_queue_may_use_stays_promised() -> None:
-    there = world({"n1": 8, "n2": 4, "n3": 4}, reserved("exam", "bob", "n1"), queues=tree(queue("root"), queue("q", "root", most=12)))
+    there = world(
+        {"n1": 8, "n2": 4, "n3": 4},
+        reserved("exam", "bob", "n1"),
+        queues=tree(queue("root"), queue("q", "root", most=12)),
+    )
     comes(there, gang("old", 4, limit_s=50_000, queue="q", user="cy"))
     comes(there, gang("wide", 8, user="ada", queue="q"))
     assert not comes(there, gang("his", 4, user="bob", queue="q"))
@@ -125,12 +157,16 @@ def test_who_is_late_because_another_gave_way_is_told_so() -> None:
     comes(there, gang("a", 8, user="ada"))
     comes(there, gang("b", 8, user="eve", at=1))
     found = comes(there, gang("his", 4, user="bob"))
-    assert [(one.cause, one.detail) for one in found] == [(BreachCause.RESERVATION, "run his uses what reservation exam keeps for it")]
+    assert [(one.cause, one.detail) for one in found] == [
+        (BreachCause.RESERVATION, "run his uses what reservation exam keeps for it")
+    ]
 
 
 @pytest.mark.parametrize("also", [(), (reserved("other", "cy", "n2", piece=Resources(1000, 0, 1)),)])
 def test_who_has_something_reserved_elsewhere_gives_way_too(also: tuple[Reservation, ...]) -> None:
-    there = world({"n1": 8, "n2": 2}, reserved("exam", "bob", "n1", "n2", piece=Resources(1000, 0, 1), pieces=2), *also)
+    there = world(
+        {"n1": 8, "n2": 2}, reserved("exam", "bob", "n1", "n2", piece=Resources(1000, 0, 1), pieces=2), *also
+    )
     comes(there, gang("wide", 7, user="cy"))
     comes(there, gang("his", 2, user="bob"))
     assert GangId("his") in there.running
@@ -148,7 +184,8 @@ def test_others_for_whom_it_is_reserved_do_not_give_way() -> None:
 
 
 def test_nobody_gives_way_each_time_that_it_comes_up_again() -> None:
-    """One hour in every two: who waited through one time for those that went on beyond it starts after the next."""
+    """One hour in every two: who waited through one time for those that went on beyond it starts after the
+    next."""
     there = world({"n1": 8}, reserved("exam", "bob", "n1", every_s=7200))
     comes(there, gang("wide", 8, user="ada", limit_s=3000))
     there.now = T0 + seconds(3000)
@@ -227,7 +264,11 @@ def test_a_card_of_another_model_is_not_what_is_reserved() -> None:
 def test_what_a_run_uses_is_used_of_one_reservation_only(other: str, gpus: int) -> None:
     """Two pieces are kept by either, on the same node."""
     one = Resources(1000, 0, 1)
-    there = world({"n1": 8}, reserved("exam", "bob", "n1", piece=one, pieces=2), reserved("lab", other, "n1", piece=one, pieces=2))
+    there = world(
+        {"n1": 8},
+        reserved("exam", "bob", "n1", piece=one, pieces=2),
+        reserved("lab", other, "n1", piece=one, pieces=2),
+    )
     comes(there, gang("his", gpus, user="bob"))
     comes(there, *(gang(f"hers{i}", user="ada", at=i) for i in range(8)))
     used = gpus if other == "bob" else min(gpus, 2)
@@ -244,8 +285,11 @@ def test_so_many_are_asked_to_leave_that_there_is_room_for_all_that_is_reserved(
 
 
 @pytest.mark.parametrize("owner", ["ada", "bob"])
-def test_what_may_not_be_preempted_and_what_is_reserved_already_leave_room_together_or_it_is_refused(owner: str) -> None:
-    """Four GPUs of eight are reserved, four are used: by who may use what is reserved, or by somebody else."""
+def test_what_may_not_be_preempted_and_what_is_reserved_already_leave_room_together_or_it_is_refused(
+    owner: str,
+) -> None:
+    """Four GPUs of eight are reserved, four are used: by who may use what is reserved, or by somebody
+    else."""
     four = Resources(4000, 0, 4)
     there = world({"n1": 8})
     comes(there, gang("stays", 4, user=owner, limit_s=9000, preemptible=False))
@@ -257,8 +301,11 @@ def test_what_may_not_be_preempted_and_what_is_reserved_already_leave_room_toget
 
 
 @pytest.mark.parametrize("every_s", [6000, 86_400, 7 * 86_400])
-def test_who_needs_more_than_the_time_between_is_promised_nothing_that_comes_to_be_broken(every_s: int) -> None:
-    """It comes up for 50 minutes again and again, further than a plan looks; `wide` may take as long as it likes, `short` does not."""
+def test_who_needs_more_than_the_time_between_is_promised_nothing_that_comes_to_be_broken(
+    every_s: int,
+) -> None:
+    """It comes up for 50 minutes again and again, further than a plan looks; `wide` may take as long as it
+    likes, `short` does not."""
     there = world({"n1": 8}, reserved("exam", "bob", "n1", until_s=3000, every_s=every_s))
     assert not comes(there, gang("wide", 8, user="ada"), gang("short", 8, user="ada", limit_s=1000, at=1))
     assert GangId("wide") not in there.promises

@@ -15,7 +15,15 @@ from hopyard.domain.ids import GangId, QueueName
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.cycle.slices import Slices
-from hopyard.scheduler.service import CLASSES, FACTOR, FIRST_S, QUANTUM_S, gives_way_after_s, served_s, service_class
+from hopyard.scheduler.service import (
+    CLASSES,
+    FACTOR,
+    FIRST_S,
+    QUANTUM_S,
+    gives_way_after_s,
+    served_s,
+    service_class,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 seconds = st.floats(0, 1e9, allow_nan=False)
@@ -71,7 +79,9 @@ def test_when_a_run_gives_way(served: float, waits: int, after_s: float) -> None
 
 
 @given(seconds, gpus)
-def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one(served: float, gpus: int) -> None:
+def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one(
+    served: float, gpus: int
+) -> None:
     one = gang("r", served, gpus=gpus)
     after = gives_way_after_s(one)
     assert len(after) == CLASSES - 1, "nobody gives way to the last class"
@@ -92,9 +102,18 @@ def test_two_gangs_on_one_place_change_it_seldom(first: float, second: float, gp
     assert turns <= 2 * CLASSES
 
 
-QUEUES = QueueTree({name: Queue(name, time_slices=name != "still") for name in map(QueueName, ("sliced", "other", "still"))})
+QUEUES = QueueTree(
+    {name: Queue(name, time_slices=name != "still") for name in map(QueueName, ("sliced", "other", "still"))}
+)
 held = st.builds(
-    lambda served, for_s, gpus, queue, priority, preemptible: (served, for_s, gpus, queue, priority, preemptible),
+    lambda served, for_s, gpus, queue, priority, preemptible: (
+        served,
+        for_s,
+        gpus,
+        queue,
+        priority,
+        preemptible,
+    ),
     st.sampled_from([0.0, 100.0, 5000.0, 1e6]),
     st.sampled_from([None, -5.0, 0.0, 599.0, 600.0, 4000.0, 1e5]),
     st.sampled_from([1, 4]),
@@ -121,7 +140,12 @@ def test_slices_know_who_gives_way_to_whom_now_and_next(
         told = {run.gang.id: worst for worst, run in slices.giving_way(QueueName("sliced"), 50, waits, NOW)}
         expected, next_in = {}, []
         for name, run in there.items():
-            if run.gang.queue != "sliced" or run.gang.priority != 50 or not run.gang.preemptible or run.started_at is None:
+            if (
+                run.gang.queue != "sliced"
+                or run.gang.priority != 50
+                or not run.gang.preemptible
+                or run.started_at is None
+            ):
                 continue
             ran_s = (NOW - run.started_at).total_seconds()
             due = [ran_s - after_s for after_s in gives_way_after_s(run.gang)]

@@ -1,4 +1,5 @@
-"""What queues and users get of a cluster that all of them would fill alone, over hours, whoever was promised what meanwhile."""
+"""What queues and users get of a cluster that all of them would fill alone, over hours, whoever was promised
+what meanwhile."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ THREE = tree(queue("root"), queue("a", "root"), queue("b", "root", weight=2.0), 
 TEAMS = tree(queue("root"), queue("t", "root"), queue("x", "t"), queue("y", "t"), queue("z", "root"))
 
 
-def served(queues: QueueTree, nodes: int, streams: Sequence[Stream], hours: float) -> tuple[dict[tuple[str, str], float], float]:
-    """GPU-seconds of each, where each always has runs that wait and last 150 to 450 s; and which part of the cluster was used."""
+def served(
+    queues: QueueTree, nodes: int, streams: Sequence[Stream], hours: float
+) -> tuple[dict[tuple[str, str], float], float]:
+    """GPU-seconds of each, where each always has runs that wait and last 150 to 450 s; and which part of the
+    cluster was used."""
     random, world, planner = (
         Random(1),
         World({one.id: one for one in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
@@ -57,15 +61,19 @@ def served(queues: QueueTree, nodes: int, streams: Sequence[Stream], hours: floa
         pytest.param(tree(queue("a")), 1, [("a", "u", 4), ("a", "v", 1)], [1, 1], id="users"),
         pytest.param(tree(queue("a")), 4, [("a", "u", 8), ("a", "v", 1)], [1, 1], id="users of whole nodes"),
         pytest.param(THREE, 1, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights"),
-        pytest.param(THREE, 4, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights, larger"),
+        pytest.param(
+            THREE, 4, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights, larger"
+        ),
         pytest.param(TEAMS, 1, [("x", "u", 1), ("y", "u", 1), ("z", "u", 1)], [1, 1, 2], id="teams"),
     ],
 )
 def test_each_gets_its_share_whoever_is_promised_a_start(
     queues: QueueTree, nodes: int, streams: Sequence[Stream], parts: Sequence[int]
 ) -> None:
-    """Within an eighth of it: what is promised is kept, even where somebody else would be served first by now."""
-    got, used = served(queues, nodes, streams, 6 if nodes == 1 else 3)  # in 2 h a few runs of 32 GPUs still decide
+    """Within an eighth of it: what is promised is kept, even where somebody else would be served first by
+    now."""
+    # in 2 h a few runs of 32 GPUs still decide
+    got, used = served(queues, nodes, streams, 6 if nodes == 1 else 3)
     shares = [got[name, user] / sum(got.values()) for name, user, _ in streams]
     assert shares == pytest.approx([part / sum(parts) for part in parts], rel=0.125)
     assert used > 0.95

@@ -50,8 +50,13 @@ def test_there_is_room_soon_where_a_place_is_found_once_they_have_gone(world: Wo
 
 
 def test_room_on_machines_of_two_engines_is_no_room_for_one_gang() -> None:
-    """A gang is never split over two: what ends soon leaves a place on each, and whoever has one for hours must make room."""
-    nodes = [replace(machine("a1", 4), engine="a"), replace(machine("b1", 4), engine="b"), replace(machine("a2", 4), engine="a")]
+    """A gang is never split over two: what ends soon leaves a place on each, and whoever has one for hours
+    must make room."""
+    nodes = [
+        replace(machine("a1", 4), engine="a"),
+        replace(machine("b1", 4), engine="b"),
+        replace(machine("a2", 4), engine="a"),
+    ]
     held = [_all_of("x", "a1", 100), _all_of("y", "b1", 100), _all_of("low", "a2", 36000)]
     waits = replace(asks("w", 4, replicas=2, limit_s=1000), priority=90)
     found = plan(snapshot(nodes, [runs(one, T0 - seconds(70)) for one in held], [waits]))
@@ -59,4 +64,6 @@ def test_room_on_machines_of_two_engines_is_no_room_for_one_gang() -> None:
 
 
 def _all_of(name: str, node: str, limit_s: float) -> Placement:
-    return Placement(replace(asks(name, 4, limit_s=limit_s), priority=0), (Assignment(0, NodeId(node), (0, 1, 2, 3)),))
+    return Placement(
+        replace(asks(name, 4, limit_s=limit_s), priority=0), (Assignment(0, NodeId(node), (0, 1, 2, 3)),)
+    )

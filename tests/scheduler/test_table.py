@@ -16,7 +16,11 @@ Step = tuple[str, int, list[int], int]
 
 def steps(count: int) -> st.SearchStrategy[list[Step]]:
     rows = st.lists(st.integers(0, count - 1), min_size=1, max_size=count, unique=True)
-    return st.lists(st.tuples(st.sampled_from(["copy", "put", "one", "change"]), st.integers(0, 9), rows, st.integers(-99, 99)))
+    return st.lists(
+        st.tuples(
+            st.sampled_from(["copy", "put", "one", "change"]), st.integers(0, 9), rows, st.integers(-99, 99)
+        )
+    )
 
 
 def play(count: int, moves: Sequence[Step]) -> None:
@@ -50,7 +54,12 @@ def test_each_of_them_has_what_was_put_into_it_alone(data: st.DataObject) -> Non
 
 def test_tables_with_more_changes_than_spare_rows_are_laid_out_anew() -> None:
     count = 8
-    one_by_one: list[Step] = [("one", 0, [n % count], n) if n % 2 else ("change", 0, [n % count], n) for n in range(2 * A_FEW)]
+    one_by_one: list[Step] = [
+        ("one", 0, [n % count], n) if n % 2 else ("change", 0, [n % count], n) for n in range(2 * A_FEW)
+    ]
     copied: list[Step] = [step for one in one_by_one for step in (("copy", 0, [0], 0), one)]
     play(count, copied[: 4 * (A_FEW + count // SPARE)])
-    play(count, [step for n in range(A_FEW) for step in (("copy", 0, [0], 0), ("put", 0, list(range(count)), n))])
+    play(
+        count,
+        [step for n in range(A_FEW) for step in (("copy", 0, [0], 0), ("put", 0, list(range(count)), n))],
+    )

@@ -56,7 +56,9 @@ def test_who_ends_before_a_promised_start_may_jump_ahead() -> None:
 def test_who_may_take_for_ever_does_not_jump_ahead() -> None:
     timeline = half_busy()
     timeline.promise(asks("wide", 2, replicas=2), exact(100))
-    assert isinstance(timeline.try_now(asks("unknown", limit_s=None), expect(asks("unknown", limit_s=None), {})), Blocked)
+    assert isinstance(
+        timeline.try_now(asks("unknown", limit_s=None), expect(asks("unknown", limit_s=None), {})), Blocked
+    )
 
 
 def test_who_fits_beside_what_is_promised_may_take_as_long_as_it_likes() -> None:
@@ -81,7 +83,10 @@ def test_who_waits_for_somebody_who_waits_is_promised_no_sooner_than_that_one_is
     history = {"all": (100.0,) * 20}
     running = [runs(Placement(asks("a", 2, limit_s=300), (Assignment(0, NodeId("n1"), (0, 1)),)))]
     timeline = Timeline.of(snapshot([machine("n1", 2)], running, durations=history))
-    first, second = timeline.promise(asks("first", 2), exact(50)), timeline.promise(asks("second", 2), exact(50))
+    first, second = (
+        timeline.promise(asks("first", 2), exact(50)),
+        timeline.promise(asks("second", 2), exact(50)),
+    )
     assert first is not None and first.start_at == T0 + seconds(300)
     assert second is not None and second.start_at == T0 + seconds(350)
     assert timeline.expected_at(asks("second", 2).id) == T0 + seconds(150)
@@ -99,25 +104,31 @@ def test_who_may_start_sooner_than_was_promised_makes_nobody_late() -> None:
 
 
 def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
-    """`wide` may be on n1 and n2, or on n1 alone, where `narrow` would have to wait for `later`, though not longer than was promised."""
+    """`wide` may be on n1 and n2, or on n1 alone, where `narrow` would have to wait for `later`, though not
+    longer than was promised."""
     wide, narrow = asks("wide", replicas=2), asks("narrow")
     later = runs(Placement(asks("later", limit_s=45), (Assignment(0, NodeId("n1"), (2,)),)))
     timeline = Timeline.of(snapshot([machine("n1", 3), machine("n2", 1)], [later]))
     first = Promise(wide.id, T0 + seconds(60), T0, (NodeId("n1"), NodeId("n2")))
     second = Promise(narrow.id, T0 + seconds(60), T0 + seconds(0.1), (NodeId("n1"),))
-    timeline.promise_again([(wide, exact(100), first), (narrow, exact(100), second)], firm={wide.id, narrow.id})
+    timeline.promise_again(
+        [(wide, exact(100), first), (narrow, exact(100), second)], firm={wide.id, narrow.id}
+    )
     assert timeline.expected_at(wide.id) == timeline.expected_at(narrow.id) == T0
 
 
 def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now() -> None:
-    """`large` would take the free card with that of `later`, or can have both of `leaving`: then `small` starts now, and not as soon as
-    `leaving` is gone."""
+    """`large` would take the free card with that of `later`, or can have both of `leaving`: then `small`
+    starts now, and not as soon as `leaving` is gone."""
     large, small = asks("large", 2), asks("small")
-    leaving = replace(runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))), stopping=True)
+    leaving = replace(
+        runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))), stopping=True
+    )
     later = runs(Placement(asks("later", limit_s=2), (Assignment(0, NodeId("n1"), (3,)),)))
     timeline = Timeline.of(snapshot([machine("n1", 4)], [leaving, later]))
     promises = {
-        one.id: Promise(one.id, T0 + seconds(60), T0 + seconds(at_s), (NodeId("n1"),)) for at_s, one in ((0.1, large), (0, small))
+        one.id: Promise(one.id, T0 + seconds(60), T0 + seconds(at_s), (NodeId("n1"),))
+        for at_s, one in ((0.1, large), (0, small))
     }
     timeline.promise_again([(one, exact(100), promises[one.id]) for one in (large, small)], firm=promises)
     assert (timeline.expected_at(small.id), timeline.expected_at(large.id)) == (T0, T0 + seconds(5))
@@ -168,7 +179,9 @@ def test_an_overrun_breaks_a_promise_and_is_named() -> None:
     promise = Timeline.of(snapshot(FULL[:1], running, durations=history)).promise(asks("two", 2), exact(50))
     assert promise is not None and promise.start_at <= T0 + seconds(110)
     timeline = Timeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
-    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before)
+    breach = timeline.breach(
+        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before
+    )
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
 
@@ -181,20 +194,29 @@ def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> N
     promise = Timeline.of(snapshot([machine("n1", 2)], running)).promise(asks("one"), exact(50))
     assert promise is not None and promise.start_at == T0 + seconds(100)
     timeline = Timeline.of(snapshot([machine("n1", 2)], running, now=T0 + seconds(4000)))
-    breach = timeline.breach(asks("one"), promise, timeline.promise(asks("one"), exact(50), before=promise), goes_before)
+    breach = timeline.breach(
+        asks("one"), promise, timeline.promise(asks("one"), exact(50), before=promise), goes_before
+    )
     assert breach is not None and breach.detail == "run first takes longer than was expected"
 
 
 @pytest.mark.parametrize("said", [True, False])
 def test_who_took_long_to_start_overran(said: bool) -> None:
-    """Its time limit counts from when its processes ran, which was not known yet when the promise was given."""
-    starting = replace(runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))), started_at=None)
+    """Its time limit counts from when its processes ran, which was not known yet when the promise was
+    given."""
+    starting = replace(
+        runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))), started_at=None
+    )
     now = T0 + seconds(70)
-    promise = Timeline.of(snapshot(FULL[:1], [starting], now=T0 + seconds(10))).promise(asks("two", 2), exact(50))
+    promise = Timeline.of(snapshot(FULL[:1], [starting], now=T0 + seconds(10))).promise(
+        asks("two", 2), exact(50)
+    )
     assert promise is not None and promise.start_at == T0 + seconds(100)
     started = replace(starting, started_at=T0 + seconds(60) if said else None)
     timeline = Timeline.of(snapshot(FULL[:1], [started], now=now))
-    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before)
+    breach = timeline.breach(
+        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before
+    )
     if not said:
         assert breach is None
         return
@@ -209,14 +231,20 @@ def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
     placement = timeline.try_now(asks("jumper", limit_s=500), exact(500))
     assert isinstance(placement, Placement)
     timeline.start(placement, exact(500))
-    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before)
+    breach = timeline.breach(
+        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before
+    )
     assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
 
 
 def long_beside_it() -> list[Running]:
-    """On n1, of four GPUs: one that was never expected to be gone when `three` is to start, and two GPUs for which it waits."""
+    """On n1, of four GPUs: one that was never expected to be gone when `three` is to start, and two GPUs for
+    which it waits."""
     return [
-        runs(Placement(asks("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),)), since=T0 - seconds(10)),
+        runs(
+            Placement(asks("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),)),
+            since=T0 - seconds(10),
+        ),
         runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (1, 2)),))),
     ]
 
@@ -232,15 +260,27 @@ def long_beside_it() -> list[Running]:
         ("overran", BreachCause.OVERRUN, "run b takes longer than was expected"),
         ("overran, and tomorrow is reserved", BreachCause.OVERRUN, "run b takes longer than was expected"),
         ("reserved", BreachCause.RESERVATION, "reservation exam was granted after it"),
-        ("takes longer, before what was reserved all the time", BreachCause.RESERVATION, "reservation exam begins before it is now expected to end"),
+        (
+            "takes longer, before what was reserved all the time",
+            BreachCause.RESERVATION,
+            "reservation exam begins before it is now expected to end",
+        ),
         ("learned", BreachCause.OVERRUN, "run b is now expected to be there longer"),
     ],
 )
-def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happened: str, cause: BreachCause, named: str) -> None:
+def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(
+    happened: str, cause: BreachCause, named: str
+) -> None:
     three, running, nodes = asks("three", 3), long_beside_it(), [machine("n1", 4)]
     begins_s = 86_400 if "tomorrow" in happened else 120
     exam = Reservation(
-        ReservationId("r"), "exam", T0 + seconds(begins_s), T0 + seconds(begins_s + 500), users=("eve",), nodes=(NodeId("n1"),), created_at=T0 + seconds(5)
+        ReservationId("r"),
+        "exam",
+        T0 + seconds(begins_s),
+        T0 + seconds(begins_s + 500),
+        users=("eve",),
+        nodes=(NodeId("n1"),),
+        created_at=T0 + seconds(5),
     )
     known = []
     if happened.startswith("takes longer"):
@@ -249,7 +289,9 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happe
     unlimited = asks("b", limit_s=None)
     if happened == "learned":
         running.append(runs(Placement(unlimited, (Assignment(0, NodeId("n1"), (3,)),))))
-    promise = Timeline.of(snapshot(nodes, running, durations={"all": (10.0,) * 20}, reservations=known)).promise(three, exact(10))
+    promise = Timeline.of(
+        snapshot(nodes, running, durations={"all": (10.0,) * 20}, reservations=known)
+    ).promise(three, exact(10))
     assert promise is not None and promise.start_at == T0 + seconds(100)
     tree, durations, now = ONE_QUEUE, {}, T0 + seconds(10)
     jumper = Placement(asks("jumper", limit_s=500), (Assignment(0, NodeId("n1"), (3,)),))
@@ -260,12 +302,17 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happe
     elif happened == "limited":
         tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
     elif happened.startswith("overran"):  # it was let through, since its like took ten seconds
-        running, durations = [*running, runs(replace(jumper, gang=unlimited), since=T0 + seconds(5))], {"all": (10.0,) * 20}
+        running, durations = (
+            [*running, runs(replace(jumper, gang=unlimited), since=T0 + seconds(5))],
+            {"all": (10.0,) * 20},
+        )
         now = T0 + seconds(90)
     elif happened == "learned":
         durations = {"all": (10_000.0,) * 20}
     reservations = [exam] if "reserved" in happened else []
-    timeline = Timeline.of(snapshot(nodes, running, queues=tree, durations=durations, now=now, reservations=reservations))
+    timeline = Timeline.of(
+        snapshot(nodes, running, queues=tree, durations=durations, now=now, reservations=reservations)
+    )
     if happened == "started":
         timeline.start(jumper, exact(500))
     elif happened == "promised":
@@ -279,7 +326,9 @@ def test_what_is_promised_for_now_is_for_nobody_else() -> None:
     promise = timeline.promise(asks("due", 2), exact(50))
     assert promise is not None and promise.start_at == T0
     found = timeline.try_now(asks("other"), exact(10))
-    assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND and found.blocked_by == ("run:due",)
+    assert (
+        isinstance(found, Blocked) and found.reason is HoldReason.BEHIND and found.blocked_by == ("run:due",)
+    )
     assert isinstance(timeline.try_now(asks("due", 2), exact(50)), Placement)
 
 
@@ -289,7 +338,11 @@ def test_what_a_queue_may_use_is_promised_too() -> None:
     timeline = Timeline.of(snapshot([machine("n1", 2), machine("n2", 4)], running, queues=tree))
     three = asks("three", 3)
     found = timeline.try_now(three, exact(100))
-    assert isinstance(found, Blocked) and found.reason is HoldReason.QUOTA and found.blocked_by == ("queue:default",)
+    assert (
+        isinstance(found, Blocked)
+        and found.reason is HoldReason.QUOTA
+        and found.blocked_by == ("queue:default",)
+    )
     promise = timeline.promise(three, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(100)
     assert isinstance(timeline.try_now(asks("short"), exact(100)), Placement)
@@ -297,18 +350,26 @@ def test_what_a_queue_may_use_is_promised_too() -> None:
 
 
 def test_what_is_reserved_is_for_its_owner() -> None:
-    booked = Reservation(ReservationId("r"), "exam", T0 + seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    booked = Reservation(
+        ReservationId("r"), "exam", T0 + seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
+    )
     timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
     assert isinstance(timeline.try_now(asks("short"), exact(50)), Placement)
     found = timeline.try_now(asks("long"), exact(51))
-    assert isinstance(found, Blocked) and found.reason is HoldReason.RESERVED and found.blocked_by == ("reservation:exam",)
+    assert (
+        isinstance(found, Blocked)
+        and found.reason is HoldReason.RESERVED
+        and found.blocked_by == ("reservation:exam",)
+    )
     assert isinstance(timeline.try_now(asks("his", user="bob"), exact(1000)), Placement)
     promise = timeline.promise(asks("long"), exact(51))
     assert promise is not None and promise.start_at == T0 + seconds(500)
 
 
 def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_what_is_reserved() -> None:
-    booked = Reservation(ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    booked = Reservation(
+        ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
+    )
     wide, his = asks("wide", len(FULL[0].gpus)), asks("his", user="bob")
     timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
     promise = timeline.promise(wide, exact(100))
@@ -327,9 +388,15 @@ def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_wha
 
 
 @pytest.mark.parametrize(("first_takes_s", "starts_s"), [(100, 100), (450, 450), (501, 1501)])
-def test_an_owner_is_promised_what_is_reserved_until_that_is_over_whoever_was_promised_it_for_afterwards(first_takes_s: float, starts_s: float) -> None:
-    booked = Reservation(ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
-    first = Placement(asks("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),))
+def test_an_owner_is_promised_what_is_reserved_until_that_is_over_whoever_was_promised_it_for_afterwards(
+    first_takes_s: float, starts_s: float
+) -> None:
+    booked = Reservation(
+        ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
+    )
+    first = Placement(
+        asks("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),)
+    )
     timeline = Timeline.of(snapshot(FULL[:1], [runs(first)], reservations=[booked]))
     wide = timeline.promise(asks("wide", 2), exact(100))
     hers = timeline.promise(asks("hers", 2, user="eve"), exact(900))
@@ -341,9 +408,15 @@ def test_an_owner_is_promised_what_is_reserved_until_that_is_over_whoever_was_pr
 
 def test_what_is_not_reserved_is_promised_as_ever() -> None:
     booked = Reservation(
-        ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),), pieces=(2,),
+        ReservationId("r"),
+        "exam",
+        T0 - seconds(50),
+        T0 + seconds(500),
+        users=("bob",),
+        nodes=(NodeId("n1"),),
+        pieces=(2,),
         resources=Resources(1000, 0, 1),
-    )  # fmt: skip
+    )
     timeline, wide = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
@@ -355,9 +428,15 @@ def test_what_is_not_reserved_is_promised_as_ever() -> None:
 
 def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
     booked = Reservation(
-        ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),), pieces=(1,),
+        ReservationId("r"),
+        "exam",
+        T0 - seconds(50),
+        T0 + seconds(500),
+        users=("bob",),
+        nodes=(NodeId("n1"),),
+        pieces=(1,),
         resources=Resources(1000, 0, 3),
-    )  # fmt: skip
+    )
     timeline = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked]))
     assert isinstance(timeline.try_now(asks("two", 2), exact(1000)), Blocked)
     beside = timeline.try_now(asks("one"), exact(1000))
@@ -373,27 +452,49 @@ def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_sta
     place = Placement(asks("two", 2, limit_s=9999), (Assignment(0, NodeId("n1"), (0, 1)),))
     for wanted in (None, Resources(1000, 0, 3)):
         booked = Reservation(
-            ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),),
-            pieces=() if wanted is None else (1,), resources=wanted,
-        )  # fmt: skip
+            ReservationId("r"),
+            "exam",
+            T0 - seconds(50),
+            T0 + seconds(500),
+            users=("bob",),
+            nodes=(NodeId("n1"),),
+            pieces=() if wanted is None else (1,),
+            resources=wanted,
+        )
         for node, asked in (
             (machine("n1", 4), ["two"]),
             (replace(machine("n1", 4), cordoned=True), []),
             (replace(machine("n1", 4), ready=False), []),
         ):
             view = snapshot([node], [runs(place)])
-            found = leave([booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0)
+            found = leave(
+                [booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0
+            )
             assert [one.gang for one in found.ask] == asked
 
 
 def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_should_have_been() -> None:
-    booked = Reservation(ReservationId("r"), "exam", T0 + seconds(150), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    booked = Reservation(
+        ReservationId("r"),
+        "exam",
+        T0 + seconds(150),
+        T0 + seconds(500),
+        users=("bob",),
+        nodes=(NodeId("n1"),),
+    )
     place = Placement(asks("two", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),))
     durations = {"all": (40.0,) * 20}
 
     def asked(now_s: float) -> Leave:
         view = snapshot([machine("n1", 4)], [runs(place)], now=T0 + seconds(now_s), durations=durations)
-        return leave([booked], Future.of(view.running, durations, view.now), view.nodes, view.queues, view.now, grace_s=60.0)
+        return leave(
+            [booked],
+            Future.of(view.running, durations, view.now),
+            view.nodes,
+            view.queues,
+            view.now,
+            grace_s=60.0,
+        )
 
     first = asked(1)
     assert not first.ask
@@ -403,7 +504,8 @@ def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_shou
 
 @pytest.mark.parametrize("known", ["nothing", "history", "limit"])
 def test_a_large_gang_is_not_overtaken_for_ever(known: str) -> None:
-    """One gang of 64 GPUs against an endless stream of runs of one GPU: it starts within twice the shortest possible wait."""
+    """One gang of 64 GPUs against an endless stream of runs of one GPU: it starts within twice the shortest
+    possible wait."""
     takes_s, life, names = 600.0, Life([machine(f"n{i}", 8) for i in range(8)]), count()
     if known == "history":
         life.durations = {"all": (takes_s,) * 50}

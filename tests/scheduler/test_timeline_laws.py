@@ -25,7 +25,19 @@ from hopyard.scheduler.timeline.grant import Granted, Refused, grant
 from hopyard.scheduler.timeline.releases import Releases
 from hopyard.scheduler.timeline.returns import Returns
 from hopyard.scheduler.timeline.timeline import Timeline
-from tests.scheduler.futures import T0, Life, asks, busy, clusters, end_s, gangs, machine, runs, seconds, snapshot
+from tests.scheduler.futures import (
+    T0,
+    Life,
+    asks,
+    busy,
+    clusters,
+    end_s,
+    gangs,
+    machine,
+    runs,
+    seconds,
+    snapshot,
+)
 
 EXAMPLES = settings(max_examples=30, deadline=None)
 
@@ -38,8 +50,11 @@ def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Running], list[Gang]]:
 
 @EXAMPLES
 @given(scenes())
-def test_promises_are_the_earliest_that_delay_no_earlier_one(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
-    """Against looking at every point in time: what runs then, and whom it would meet, are taken away, and it is tried."""
+def test_promises_are_the_earliest_that_delay_no_earlier_one(
+    scene: tuple[list[Node], list[Running], list[Gang]],
+) -> None:
+    """Against looking at every point in time: what runs then, and whom it would meet, are taken away, and it
+    is tried."""
     nodes, running, waiting = scene
     timeline = Timeline.of(snapshot(nodes, running))
     stays: list[tuple[float, float, Placement]] = []
@@ -47,7 +62,9 @@ def test_promises_are_the_earliest_that_delay_no_earlier_one(scene: tuple[list[N
         expected = expect(gang, {})
         promise = timeline.promise(gang, expected)
         times = sorted({0.0, *map(end_s, running), *(until for _, until, _ in stays)})
-        first = next(at for at in times if _free(nodes, running, stays, at, expected.high_s).place(gang) is not None)
+        first = next(
+            at for at in times if _free(nodes, running, stays, at, expected.high_s).place(gang) is not None
+        )
         assert promise is not None and abs((promise.start_at - T0).total_seconds() - first) < 0.01
         placement = timeline.place_of(gang.id)
         assert placement is not None
@@ -55,7 +72,11 @@ def test_promises_are_the_earliest_that_delay_no_earlier_one(scene: tuple[list[N
 
 
 def _free(
-    nodes: list[Node], running: list[Running], stays: list[tuple[float, float, Placement]], at: float, lasts: float
+    nodes: list[Node],
+    running: list[Running],
+    stays: list[tuple[float, float, Placement]],
+    at: float,
+    lasts: float,
 ) -> Capacity:
     there = [one.placement for one in running if end_s(one) > at]
     met = [placement for begin, until, placement in stays if begin < at + lasts and at < until]
@@ -63,22 +84,30 @@ def _free(
 
 
 @EXAMPLES
-@given(clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=10, spread_s=60))))
+@given(
+    clusters().flatmap(
+        lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=10, spread_s=60))
+    )
+)
 def test_promises_are_kept_whoever_jumps_ahead(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
     _all_promises_are_kept(*scene)
 
 
 def test_who_is_due_starts_in_nobodys_place() -> None:
-    """The gang of three could start on one GPU of the first machine and two of the second, where three were promised to the last."""
+    """The gang of three could start on one GPU of the first machine and two of the second, where three were
+    promised to the last."""
     nodes = [machine("n0", 2), machine("n1", 4)]
     old = Placement(asks("old", 2, limit_s=80), (Assignment(0, NodeId("n0"), (0, 1)),))
     small = [asks(f"small{i}", limit_s=10) for i in range(3)]
     two, three = asks("two", 2, limit_s=30, at_s=1), asks("wide", replicas=3, limit_s=10, at_s=1)
-    _all_promises_are_kept(nodes, [runs(old, T0 - seconds(41))], [*small, two, three, asks("whole", 3, limit_s=10, at_s=2)])
+    _all_promises_are_kept(
+        nodes, [runs(old, T0 - seconds(41))], [*small, two, three, asks("whole", 3, limit_s=10, at_s=2)]
+    )
 
 
 def test_who_is_due_does_not_close_up_where_others_count_on_the_room() -> None:
-    """The pair was promised a GPU on each of two machines; two on the second are free, but `four` counts on them."""
+    """The pair was promised a GPU on each of two machines; two on the second are free, but `four` counts on
+    them."""
     nodes = [machine("n0", 2), machine("n1", 3), machine("n2", 1)]
     old = Placement(asks("old", limit_s=50), (Assignment(0, NodeId("n2"), (0,)),))
     first, four = asks("first", 2, limit_s=40, at_s=30), asks("four", 2, replicas=2, limit_s=80, at_s=32)
@@ -103,13 +132,17 @@ def _all_promises_are_kept(nodes: list[Node], running: list[Running], arriving: 
 
 
 def _nothing_twice(life: Life) -> None:
-    used = [(a.node, gpu) for one in life.running.values() for a in one.placement.assignments for gpu in a.gpus]
+    used = [
+        (a.node, gpu) for one in life.running.values() for a in one.placement.assignments for gpu in a.gpus
+    ]
     assert len(used) == len(set(used))
 
 
 @EXAMPLES
 @given(scenes(), st.randoms(use_true_random=False))
-def test_order_of_what_is_told_changes_nothing(scene: tuple[list[Node], list[Running], list[Gang]], random: Random) -> None:
+def test_order_of_what_is_told_changes_nothing(
+    scene: tuple[list[Node], list[Running], list[Gang]], random: Random
+) -> None:
     nodes, running, waiting = scene
     mixed_nodes, mixed_running = random.sample(nodes, len(nodes)), random.sample(running, len(running))
     one, other = Timeline.of(snapshot(nodes, running)), Timeline.of(snapshot(mixed_nodes, mixed_running))
@@ -131,7 +164,9 @@ def test_a_future_that_is_kept_up_equals_one_made_anew(
 ) -> None:
     """Also where the clock is set back, and on again."""
     nodes, running, _ = scene
-    unlimited = [replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)]
+    unlimited = [
+        replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)
+    ]
     durations: dict[str, tuple[float, ...]] = {}
     kept, now, there = Future.of(unlimited, durations, T0), T0, list(unlimited)
     for step in steps:
@@ -157,16 +192,30 @@ def wishes(draw: st.DrawFn, nodes: list[Node], name: str) -> Reservation:
     end = start + draw(st.integers(10, 100))
     every = draw(st.sampled_from([0, 0, 150, 400]))
     found = Reservation(
-        ReservationId(name), name, T0 + seconds(start), T0 + seconds(end), users=("bob",), every_s=float(every),
+        ReservationId(name),
+        name,
+        T0 + seconds(start),
+        T0 + seconds(end),
+        users=("bob",),
+        every_s=float(every),
         until=T0 + seconds(2000) if every else None,
-    )  # fmt: skip
+    )
     if draw(st.booleans()):
-        return replace(found, nodes=tuple(sorted(draw(st.sets(st.sampled_from([node.id for node in nodes]), min_size=1)))))
-    return replace(found, resources=Resources(1000, 0, draw(st.integers(1, 2))), pieces=(draw(st.integers(1, 3)),))
+        return replace(
+            found,
+            nodes=tuple(sorted(draw(st.sets(st.sampled_from([node.id for node in nodes]), min_size=1)))),
+        )
+    return replace(
+        found, resources=Resources(1000, 0, draw(st.integers(1, 2))), pieces=(draw(st.integers(1, 3)),)
+    )
 
 
 @EXAMPLES
-@given(clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), st.tuples(*(wishes(nodes, f"r{i}") for i in range(4))))))
+@given(
+    clusters().flatmap(
+        lambda nodes: st.tuples(st.just(nodes), st.tuples(*(wishes(nodes, f"r{i}") for i in range(4))))
+    )
+)
 def test_what_is_granted_fits_together_and_a_refusal_names_what_is_in_the_way(
     scene: tuple[list[Node], tuple[Reservation, ...]],
 ) -> None:
@@ -180,7 +229,9 @@ def test_what_is_granted_fits_together_and_a_refusal_names_what_is_in_the_way(
         else:
             named = [other for other in granted if f"reservation:{other.name}" in found.conflicts]
             assert len(named) == len(found.conflicts)
-            alone = grant(wish, snapshot(nodes, reservations=[other for other in granted if other not in named]))
+            alone = grant(
+                wish, snapshot(nodes, reservations=[other for other in granted if other not in named])
+            )
             assert isinstance(alone, Granted) or (not named or alone.conflicts != found.conflicts)
             assert named or isinstance(grant(wish, snapshot(nodes)), Refused)
     assert _all_at_once(nodes, granted)
@@ -192,7 +243,9 @@ def _all_at_once(nodes: list[Node], granted: list[Reservation]) -> bool:
         for node in nodes:
             there = [one for one in granted if node.id in one.nodes and _holds(one, at)]
             whole = [one for one in there if one.resources is None]
-            gpus = sum(one.pieces[one.nodes.index(node.id)] * one.resources.gpus for one in there if one.resources)
+            gpus = sum(
+                one.pieces[one.nodes.index(node.id)] * one.resources.gpus for one in there if one.resources
+            )
             if len(whole) > 1 or (whole and gpus) or gpus > len(node.gpus):
                 return False
     return True
@@ -210,7 +263,10 @@ def _holds(one: Reservation, at: float) -> bool:
 @given(
     clusters().flatmap(
         lambda nodes: st.tuples(
-            st.just(nodes), busy(nodes), gangs(nodes, "g", most=8, spread_s=100), st.tuples(*(wishes(nodes, f"r{i}") for i in range(3)))
+            st.just(nodes),
+            busy(nodes),
+            gangs(nodes, "g", most=8, spread_s=100),
+            st.tuples(*(wishes(nodes, f"r{i}") for i in range(3))),
         )
     )
 )
@@ -226,7 +282,8 @@ def test_reservations_that_were_granted_are_honoured(
         booked += [found.reservation] if isinstance(found, Granted) else []
     life = Life(nodes, running={one.gang.id: one for one in running}, reservations=tuple(booked))
     arriving = sorted(
-        (replace(gang, user="ada", preemptible=False) for gang in arriving), key=lambda gang: (gang.submitted_at, gang.id)
+        (replace(gang, user="ada", preemptible=False) for gang in arriving),
+        key=lambda gang: (gang.submitted_at, gang.id),
     )
     changes = [at for one in booked for at in (one.start_at, one.end_at)]
     while booked and life.now < max(changes):
@@ -234,7 +291,11 @@ def test_reservations_that_were_granted_are_honoured(
             life.waiting.append(arriving.pop(0))
         life.turn()
         life.running = {name: one for name, one in life.running.items() if life.ends_at(one) > life.now}
-        assert _is_free(nodes, list(life.running.values()), [one for one in booked if one.start_at <= life.now < one.end_at])
+        assert _is_free(
+            nodes,
+            list(life.running.values()),
+            [one for one in booked if one.start_at <= life.now < one.end_at],
+        )
         times = [*(gang.submitted_at for gang in arriving[:1]), *changes]
         times += [at] if (at := life.next_end()) else []
         life.now = min(at for at in times if at > life.now)
@@ -271,17 +332,30 @@ def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang
 
 @EXAMPLES
 @given(scenes(), st.lists(st.integers(0, 130), min_size=1, max_size=5))
-def test_what_comes_back_is_kept_up_too(scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]) -> None:
+def test_what_comes_back_is_kept_up_too(
+    scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
+) -> None:
     """The arrays say the same as the ends one by one."""
     nodes, running, _ = scene
-    _kept_up(nodes, [replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)], steps)
+    _kept_up(
+        nodes,
+        [
+            replace(one, placement=_unlimited(one.placement)) if i % 2 else one
+            for i, one in enumerate(running)
+        ],
+        steps,
+    )
 
 
 def test_so_is_that_of_many_that_are_alike() -> None:
     """Their ends are worked out together."""
     nodes = [machine(f"n{i:02}", 4) for i in range(20)]
     placed = [Placement(asks(f"r{i:02}"), (Assignment(0, nodes[i % 20].id, (i // 20,)),)) for i in range(40)]
-    _kept_up(nodes, [runs(_unlimited(one), T0 - seconds(i)) for i, one in enumerate(placed)], [3, 16, 8, 7, 40, 11, 100, 4, 2])
+    _kept_up(
+        nodes,
+        [runs(_unlimited(one), T0 - seconds(i)) for i, one in enumerate(placed)],
+        [3, 16, 8, 7, 40, 11, 100, 4, 2],
+    )
 
 
 def _kept_up(nodes: list[Node], running: list[Running], steps: list[int]) -> None:
@@ -314,12 +388,19 @@ def _released(releases: Releases, node: int, now: datetime) -> list[tuple[float,
     """In how many seconds how many thousandths of GPUs come back to a node, one after another."""
     entries = np.flatnonzero((releases.node == node) & np.isfinite(releases.at))
     at_s = np.maximum(releases.at[entries] - now.timestamp(), OVERDUE_S)
-    return [(round(time_s, 3), gpu) for time_s, gpu in zip(at_s.tolist(), np.diff(releases.back[2, entries], prepend=0).tolist(), strict=True)]
+    return [
+        (round(time_s, 3), gpu)
+        for time_s, gpu in zip(
+            at_s.tolist(), np.diff(releases.back[2, entries], prepend=0).tolist(), strict=True
+        )
+    ]
 
 
 @EXAMPLES
 @given(scenes(), st.integers(0, 3))
-def test_a_node_is_fit_from_when_enough_has_come_back_to_it(scene: tuple[list[Node], list[Running], list[Gang]], begun: int) -> None:
+def test_a_node_is_fit_from_when_enough_has_come_back_to_it(
+    scene: tuple[list[Node], list[Running], list[Gang]], begun: int
+) -> None:
     """Whether that was there before this turn or was started in it."""
     nodes, running, waiting = scene
     future, started = Future.of(running[begun:], {}, T0), Future.of(running[:begun], {}, T0).ends()
@@ -330,15 +411,23 @@ def test_a_node_is_fit_from_when_enough_has_come_back_to_it(scene: tuple[list[No
         left = np.array(capacity.sums())
         for end in (None, *sorted([*future.ends(), *started], key=lambda end: end.mid_s)):
             if end is not None:
-                for (_, role), assignment in zip(end.placement.gang.requests(), end.placement.assignments, strict=True):
+                for (_, role), assignment in zip(
+                    end.placement.gang.requests(), end.placement.assignments, strict=True
+                ):
                     asked = role.resources
                     back = asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli
                     left[:, capacity.rows([assignment.node])] += np.array(back)[:, None]
             for role in gang.roles:
                 asked = role.resources
-                enough = (left >= np.array([[asked.cpu_milli], [asked.memory_bytes], [least_gpu(asked)]])).all(axis=0)
-                fit_s[enough & capacity.allowed(role.where) & np.isinf(fit_s)] = 0.0 if end is None else end.mid_s
+                enough = (
+                    left >= np.array([[asked.cpu_milli], [asked.memory_bytes], [least_gpu(asked)]])
+                ).all(axis=0)
+                fit_s[enough & capacity.allowed(role.where) & np.isinf(fit_s)] = (
+                    0.0 if end is None else end.mid_s
+                )
         assert returns.first_s(gang).tolist() == pytest.approx(fit_s.tolist())
         near, beyond_s = returns.nearest(gang, 1, ())
-        assert {*near} >= {node for node, at_s in zip(capacity.ids, fit_s.tolist(), strict=True) if at_s < beyond_s - 0.001}
+        assert {*near} >= {
+            node for node, at_s in zip(capacity.ids, fit_s.tolist(), strict=True) if at_s < beyond_s - 0.001
+        }
         assert all(fit_s[capacity.rows([node])[0]] <= beyond_s + 0.001 for node in near)

@@ -1,4 +1,5 @@
-"""Clusters that live: queues, nodes, gangs that wait and run, and what happens to them, for the laws of whole turns."""
+"""Clusters that live: queues, nodes, gangs that wait and run, and what happens to them, for the laws of whole
+turns."""
 
 from __future__ import annotations
 
@@ -34,25 +35,70 @@ def seconds(count: float) -> timedelta:
 
 
 def machine(
-    name: str, gpus: int = 8, *, cpus: int = 64, model: str = "A100", rack: str | None = None, pool: str = "default"
+    name: str,
+    gpus: int = 8,
+    *,
+    cpus: int = 64,
+    model: str = "A100",
+    rack: str | None = None,
+    pool: str = "default",
 ) -> Node:
     cards = tuple(Gpu(index, model, 80 * GIB) for index in range(gpus))
-    return Node(NodeId(name), "local", 1000 * cpus, 256 * GIB, cards, PoolName(pool), labels={"rack": rack} if rack else {})
+    return Node(
+        NodeId(name),
+        "local",
+        1000 * cpus,
+        256 * GIB,
+        cards,
+        PoolName(pool),
+        labels={"rack": rack} if rack else {},
+    )
 
 
 def gang(
-    name: str, gpus: int = 1, *, replicas: int = 1, fewest: int = 0, queue: str = "default", user: str = "ada", priority: int = 50, at: float = 0,
-    limit_s: float | None = None, cpus: float = 1, script: str = "", preemptible: bool = True, where: Where = ANYWHERE,
-    topology: Topology | None = None, milli: int = 0,
-) -> Gang:  # fmt: skip
+    name: str,
+    gpus: int = 1,
+    *,
+    replicas: int = 1,
+    fewest: int = 0,
+    queue: str = "default",
+    user: str = "ada",
+    priority: int = 50,
+    at: float = 0,
+    limit_s: float | None = None,
+    cpus: float = 1,
+    script: str = "",
+    preemptible: bool = True,
+    where: Where = ANYWHERE,
+    topology: Topology | None = None,
+    milli: int = 0,
+) -> Gang:
     """`gpus` of them for each of `replicas`."""
     role = Role("worker", replicas, Resources(int(1000 * cpus), GIB, gpus, gpu_milli=milli), fewest, where)
     return Gang(
-        GangId(name), (role,), T0 + seconds(at), QueueName(queue), priority, user, topology, limit_s, script, preemptible
-    )  # fmt: skip
+        GangId(name),
+        (role,),
+        T0 + seconds(at),
+        QueueName(queue),
+        priority,
+        user,
+        topology,
+        limit_s,
+        script,
+        preemptible,
+    )
 
 
-def queue(name: str, parent: str | None = None, *, sure: int | None = None, most: int | None = None, borrow: int | None = None, lend: int | None = None, **more: object) -> Queue:  # fmt: skip
+def queue(
+    name: str,
+    parent: str | None = None,
+    *,
+    sure: int | None = None,
+    most: int | None = None,
+    borrow: int | None = None,
+    lend: int | None = None,
+    **more: object,
+) -> Queue:
     """Amounts are of whole GPUs."""
 
     def amounts(count: int | None) -> dict[str, int]:
@@ -101,9 +147,18 @@ class World:
     def snapshot(self) -> Snapshot:
         self.version += 1
         return Snapshot(
-            Version(self.version), self.now, dict(self.nodes), tuple(self.pending.values()), tuple(self.running.values()), self.queues,
-            dict(self.used), self.reservations, dict(self.promises), self.durations, preempt_grace_s=self.grace_s,
-        )  # fmt: skip
+            Version(self.version),
+            self.now,
+            dict(self.nodes),
+            tuple(self.pending.values()),
+            tuple(self.running.values()),
+            self.queues,
+            dict(self.used),
+            self.reservations,
+            dict(self.promises),
+            self.durations,
+            preempt_grace_s=self.grace_s,
+        )
 
     def submit(self, *gangs: Gang) -> None:
         for one in gangs:
@@ -116,7 +171,9 @@ class World:
         by_attempt = {one.attempt: one for one in self.running.values()}
         for preemption in wanted.preempt:
             victim = by_attempt[preemption.attempt]
-            self.running[victim.gang.id] = replace(victim, stopping=True, preempted_for=preemption.for_gang or None, asked_at=self.now)
+            self.running[victim.gang.id] = replace(
+                victim, stopping=True, preempted_for=preemption.for_gang or None, asked_at=self.now
+            )
         self.promises = {promise.gang: promise for promise in wanted.promises}
 
     def start(self, placement: Placement) -> None:
@@ -164,7 +221,9 @@ def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[s
         for node in nodes.values()
         if cpu[node.id] > node.cpu_milli or memory[node.id] > node.memory_bytes
     ]
-    found += [f"{node} GPU {index} is used at {milli}" for (node, index), milli in cards.items() if milli > 1000]
+    found += [
+        f"{node} GPU {index} is used at {milli}" for (node, index), milli in cards.items() if milli > 1000
+    ]
     return found
 
 
@@ -184,11 +243,17 @@ def beyond_limits(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Pl
         if use[name][resource] > limit
     ]
     for (name, user), amounts in users.items():
-        found += [f"{user} in {name}" for resource, limit in queues.queues[name].user_limit.items() if amounts[resource] > limit]
+        found += [
+            f"{user} in {name}"
+            for resource, limit in queues.queues[name].user_limit.items()
+            if amounts[resource] > limit
+        ]
     return found
 
 
-def used_by(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], level: QueueName) -> Counter[str]:
+def used_by(
+    queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], level: QueueName
+) -> Counter[str]:
     found: Counter[str] = Counter()
     for placement in running:
         if level in path(queues, placement.gang.queue):
@@ -217,7 +282,15 @@ def clusters(draw: st.DrawFn) -> list[Node]:
     for i in range(draw(st.integers(1, at_most(4)))):
         count = draw(st.sampled_from([2, 4, 4, 0]))
         model = draw(st.sampled_from(["A100", "A100", "A100", "T4"]))
-        found.append(machine(f"n{i}", count, cpus=draw(st.sampled_from([8, 16])), model=model, rack=draw(st.sampled_from(RACKS))))
+        found.append(
+            machine(
+                f"n{i}",
+                count,
+                cpus=draw(st.sampled_from([8, 16])),
+                model=model,
+                rack=draw(st.sampled_from(RACKS)),
+            )
+        )
     return found
 
 
@@ -235,15 +308,26 @@ def trees(draw: st.DrawFn) -> QueueTree:
             maximum = max(maximum, guarantee)
         found.append(
             queue(
-                name, "root", sure=guarantee, most=maximum, borrow=draw(limit), lend=draw(st.sampled_from([None, None, None, 0, 1])),
-                weight=draw(st.sampled_from([1.0, 2.0])), user_limit=draw(st.sampled_from([{}, {}, {}, {GPU: 4000}])),
-                preempts_lower=draw(st.booleans()), reclaims=draw(st.sampled_from([True, True, True, False])),
+                name,
+                "root",
+                sure=guarantee,
+                most=maximum,
+                borrow=draw(limit),
+                lend=draw(st.sampled_from([None, None, None, 0, 1])),
+                weight=draw(st.sampled_from([1.0, 2.0])),
+                user_limit=draw(st.sampled_from([{}, {}, {}, {GPU: 4000}])),
+                preempts_lower=draw(st.booleans()),
+                reclaims=draw(st.sampled_from([True, True, True, False])),
                 time_slices=draw(st.sampled_from([False, False, True])),
             )
-        )  # fmt: skip
+        )
     team = found[-1]
     left = team.guarantee.get(GPU, 4000) // 1000
-    for name in ("guest", "inner") if draw(st.integers(0, 3)) == 0 and team.maximum.get(GPU, 4000) >= 1000 * left else ():
+    for name in (
+        ("guest", "inner")
+        if draw(st.integers(0, 3)) == 0 and team.maximum.get(GPU, 4000) >= 1000 * left
+        else ()
+    ):
         guarantee = draw(st.sampled_from([None, *range(1, left + 1)]))
         left -= guarantee or 0
         lend = draw(st.sampled_from([None, 0, 1]))
@@ -261,32 +345,59 @@ def gangs(draw: st.DrawFn, name: str, queues: QueueTree, *, at: float = 0) -> Ga
     replicas = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
     share = draw(st.integers(0, 9)) == 0
     topology = draw(
-        st.sampled_from([None, None, None, Topology("rack", Closeness.SAME), Topology(NODE_LEVEL, Closeness.SPREAD), Topology(NODE_LEVEL, Closeness.SAME)])
-    )  # fmt: skip
+        st.sampled_from(
+            [
+                None,
+                None,
+                None,
+                Topology("rack", Closeness.SAME),
+                Topology(NODE_LEVEL, Closeness.SPREAD),
+                Topology(NODE_LEVEL, Closeness.SAME),
+            ]
+        )
+    )
     return gang(
-        name, 0 if share else draw(st.sampled_from([1, 1, 1, 2, 2, 4, 0])), replicas=replicas,
-        fewest=draw(st.sampled_from([0, 0, 0, 1])), queue=draw(st.sampled_from(leaves(queues))), user=draw(st.sampled_from(USERS)),
-        priority=draw(st.sampled_from([10, 50, 50, 90])), at=at + draw(st.integers(0, 3)),
-        limit_s=draw(st.sampled_from([None, 60.0, 600.0, 3600.0])), cpus=draw(st.sampled_from([0.5, 1, 2])),
-        script=draw(st.sampled_from(["", "train.py", "eval.py"])), preemptible=draw(st.integers(0, 4)) > 0,
-        topology=topology if replicas > 1 else None, milli=500 if share else 0,
-    )  # fmt: skip
+        name,
+        0 if share else draw(st.sampled_from([1, 1, 1, 2, 2, 4, 0])),
+        replicas=replicas,
+        fewest=draw(st.sampled_from([0, 0, 0, 1])),
+        queue=draw(st.sampled_from(leaves(queues))),
+        user=draw(st.sampled_from(USERS)),
+        priority=draw(st.sampled_from([10, 50, 50, 90])),
+        at=at + draw(st.integers(0, 3)),
+        limit_s=draw(st.sampled_from([None, 60.0, 600.0, 3600.0])),
+        cpus=draw(st.sampled_from([0.5, 1, 2])),
+        script=draw(st.sampled_from(["", "train.py", "eval.py"])),
+        preemptible=draw(st.integers(0, 4)) > 0,
+        topology=topology if replicas > 1 else None,
+        milli=500 if share else 0,
+    )
 
 
 @st.composite
 def bookings(draw: st.DrawFn, nodes: list[Node], queues: QueueTree) -> Reservation:
     start = T0 + seconds(draw(st.sampled_from([-100, 30, 300, 3000])))
     return Reservation(
-        ReservationId("r1"), "exam", start, start + seconds(draw(st.sampled_from([200, 2000]))), users=(draw(st.sampled_from(USERS)),),
-        nodes=(draw(st.sampled_from([node.id for node in nodes])),), created_at=T0 - seconds(1000),
-    )  # fmt: skip
+        ReservationId("r1"),
+        "exam",
+        start,
+        start + seconds(draw(st.sampled_from([200, 2000]))),
+        users=(draw(st.sampled_from(USERS)),),
+        nodes=(draw(st.sampled_from([node.id for node in nodes])),),
+        created_at=T0 - seconds(1000),
+    )
 
 
 @st.composite
 def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> World:
-    """Some run already, placed by the policy itself, for different times and saved at different times; others wait."""
+    """Some run already, placed by the policy itself, for different times and saved at different times; others
+    wait."""
     nodes, queues = draw(clusters()), draw(trees())
-    world = World({node.id: node for node in nodes}, queues, grace_s=draw(st.sampled_from([PREEMPT_GRACE_S, 5.0, 600.0])))
+    world = World(
+        {node.id: node for node in nodes},
+        queues,
+        grace_s=draw(st.sampled_from([PREEMPT_GRACE_S, 5.0, 600.0])),
+    )
     world.now = T0 - seconds(1000)
     greedy = draw(st.booleans())  # one queue filled the cluster before the others came
     for i in range(draw(st.integers(0, at_most(8)))):

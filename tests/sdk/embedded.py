@@ -1,4 +1,5 @@
-"""A stand-in for `hopyard.app` in tests of how a server is found and started: the same files, lock and health check."""
+"""A stand-in for `hopyard.app` in tests of how a server is found and started: the same files, lock and health
+check."""
 
 from __future__ import annotations
 
@@ -21,7 +22,15 @@ class Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer({"status": "ok", "version": "0.1.0", "pid": os.getpid(), "started_at": "2025-01-01T00:00:00Z", "url": URL})
+        self._answer(
+            {
+                "status": "ok",
+                "version": "0.1.0",
+                "pid": os.getpid(),
+                "started_at": "2025-01-01T00:00:00Z",
+                "url": URL,
+            }
+        )
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -57,7 +66,9 @@ def main() -> int:
     server = HomeServer(Home(home), Answers)
     (home / "token").write_text("hop_test")
     scratch = home / f".server.{os.getpid()}"
-    scratch.write_text(json.dumps({"pid": os.getpid(), "url": URL, "started_at": "2025-01-01T00:00:00Z", "version": "0.1.0"}))
+    scratch.write_text(
+        json.dumps({"pid": os.getpid(), "url": URL, "started_at": "2025-01-01T00:00:00Z", "version": "0.1.0"})
+    )
     scratch.replace(home / "server.json")
     server.serve_forever(poll_interval=0.02)
     return 0

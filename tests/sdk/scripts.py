@@ -12,7 +12,11 @@ from typing import Any
 from hopyard.domain.points import Point, read_records
 from hopyard.private_files import write_atomically
 
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") and k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+CLEAN = {
+    k: v
+    for k, v in os.environ.items()
+    if not k.startswith("HOPYARD_") and k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+}
 
 
 class Replica:
@@ -58,7 +62,14 @@ class Replica:
 def start(code: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     script = cwd / "main.py"
     write_atomically(script, code.encode())  # a process that was started before may be reading it just now
-    return subprocess.Popen([sys.executable, str(script)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finish(process: subprocess.Popen[str], *, ok: bool = True) -> subprocess.CompletedProcess[str]:

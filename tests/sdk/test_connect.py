@@ -61,7 +61,12 @@ def test_eight_at_once_start_one(home: Home) -> None:
         "print(start_server(Home.default(), command=sys.argv[1:]).pid)"
     )
     racers = [
-        subprocess.Popen([sys.executable, "-c", code, *command(home)], stdout=subprocess.PIPE, env={**os.environ, "SLOW_START": "0.3"}) for _ in range(8)
+        subprocess.Popen(
+            [sys.executable, "-c", code, *command(home)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "SLOW_START": "0.3"},
+        )
+        for _ in range(8)
     ]
     told = {racer.communicate(timeout=120)[0].strip() for racer in racers}
     assert all(racer.returncode == 0 for racer in racers)
@@ -81,7 +86,15 @@ def test_a_failing_server_shows_the_end_of_its_log(home: Home) -> None:
 def test_waits_for_a_server_that_is_still_ending(home: Home) -> None:
     """The lock is held but nobody answers yet: starting goes on until the home is free."""
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl,os,sys;f=open(sys.argv[1],'w');fcntl.flock(f,2);print(1,flush=True);sys.stdin.read()", str(home.create().server_lock)],
+        [
+            sys.executable,
+            "-c",
+            (
+                "import "
+                "fcntl,os,sys;f=open(sys.argv[1],'w');fcntl.flock(f,2);print(1,flush=True);sys.stdin.read()"
+            ),
+            str(home.create().server_lock),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -120,7 +133,9 @@ def test_the_server_of_a_stale_file_is_not_believed(home: Home) -> None:
     thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        home.server_file.write_text(json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{other.server_address[1]}"}))
+        home.server_file.write_text(
+            json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{other.server_address[1]}"})
+        )
         assert find_server(home) is None
         with pytest.raises(ServerUnavailable, match="no server runs"):
             connect(start=False)
@@ -169,7 +184,9 @@ def test_the_login_file_comes_before_the_embedded_server(home: Home) -> None:
 def test_a_listening_port_that_says_nothing_is_no_server(home: Home) -> None:
     home.create()
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        home.server_file.write_text(json.dumps({"pid": 2**22 - 3, "url": f"http://127.0.0.1:{mute.getsockname()[1]}"}))
+        home.server_file.write_text(
+            json.dumps({"pid": 2**22 - 3, "url": f"http://127.0.0.1:{mute.getsockname()[1]}"})
+        )
         with pytest.raises(ServerUnavailable):
             connect(start=False)
 

@@ -1,4 +1,5 @@
-"""Checkpoints of another user's run: tensors, arrays and plain values are restored, and nothing of it runs."""
+"""Checkpoints of another user's run: tensors, arrays and plain values are restored, and nothing of it
+runs."""
 
 from __future__ import annotations
 
@@ -61,7 +62,13 @@ def test_nothing_else_is_made_of_it(tmp_path: Path, of: str) -> None:
 
 
 def test_ones_own_objects_are_read(tmp_path: Path) -> None:
-    folder = checkpoints.write(str(tmp_path), 1, {"mine": Hostile(tmp_path / "mark")}, [Position("epoch", 0, 1, chance={"python": (3, (1,), None)})], {})
+    folder = checkpoints.write(
+        str(tmp_path),
+        1,
+        {"mine": Hostile(tmp_path / "mark")},
+        [Position("epoch", 0, 1, chance={"python": (3, (1,), None)})],
+        {},
+    )
     with pytest.raises(SpecError, match=r"`mine` of the checkpoint of step 1: it holds a `(posix|os).mkdir`"):
         checkpoints.read(folder, foreign=True).state_of("mine")
     assert not (tmp_path / "mark").exists()
@@ -100,10 +107,16 @@ print(bound.weights, bound.plan.steps)
 def test_a_script_restores_its_own_objects_and_of_others_only_what_is_plain(tmp_path: Path) -> None:
     first = Replica(tmp_path, "0")
     first.run(SCRIPT)
-    restored = {"HOPYARD_RESTORE_DIR": str(first.folder / "checkpoints" / "1"), "HOPYARD_RESTORE_STEP": "1", "HOPYARD_PARAMS": '{"epochs": 2}'}
+    restored = {
+        "HOPYARD_RESTORE_DIR": str(first.folder / "checkpoints" / "1"),
+        "HOPYARD_RESTORE_STEP": "1",
+        "HOPYARD_PARAMS": '{"epochs": 2}',
+    }
     assert "[2] 1" in Replica(tmp_path, "1").run(SCRIPT, **restored).stdout
     refused = Replica(tmp_path, "2").run(SCRIPT, **restored, HOPYARD_RESTORE_FOREIGN="1", ok=False)
-    assert refused.returncode and "`__main__.Plan`, which is no tensor, array or plain value" in refused.stderr
+    assert (
+        refused.returncode and "`__main__.Plan`, which is no tensor, array or plain value" in refused.stderr
+    )
     plain = SCRIPT.replace("plan=Plan(), ", "").replace(", bound.plan.steps", "")
     second = Replica(tmp_path, "3")
     second.run(plain)

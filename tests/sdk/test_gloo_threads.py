@@ -25,7 +25,9 @@ begun.wait()
 
 def _output(*, torch: bool, name: bytes, rounds: int) -> str:
     script = SCRIPT.format(torch=torch, name=name, rounds=rounds)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     return done.stdout
 
 

@@ -15,7 +15,8 @@ told = []
 class Card: total_memory = 40 * 2**30
 torch.cuda.device_count = lambda: 1
 torch.cuda.get_device_properties = lambda _device: Card
-torch.cuda.set_per_process_memory_fraction = lambda fraction, device: told.append((round(fraction, 4), device))
+def tell(fraction, device): told.append((round(fraction, 4), device))
+torch.cuda.set_per_process_memory_fraction = tell
 for part in (20 * 2**30, 2**30, 0):
     os.environ['HOPYARD_GPU_MEMORY'] = str(part or '')
     gpu_share._done, before = False, len(torch.cuda._queued_calls)

@@ -59,14 +59,20 @@ def restored(value: Any, saved: Any) -> Any:
 def test_a_resumed_script_goes_on_with_its_tensors_and_arrays(replica: Replica, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     replica.run(_SCRIPT)
-    done = Replica(tmp_path, "again").run(_SCRIPT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2"), HOPYARD_PARAMS='{"n": 5}')
+    done = Replica(tmp_path, "again").run(
+        _SCRIPT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2"), HOPYARD_PARAMS='{"n": 5}'
+    )
     assert done.stdout.strip() == "[5.0, 5.0] [5.0, 5.0] 5.0"
 
 
 @pytest.mark.torch
-def test_a_parameter_of_another_shape_is_refused_and_a_tensor_is_on_bind_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_parameter_of_another_shape_is_refused_and_a_tensor_is_on_bind_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(SpecError, match=r"does not fit `it`: it is float32\[2\] here, and float32\[3\] in the checkpoint"):
+    with pytest.raises(
+        SpecError, match=r"does not fit `it`: it is float32\[2\] here, and float32\[3\] in the checkpoint"
+    ):
         restored(torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3)))
     assert restored(torch.zeros(0), torch.ones(2)).tolist() == [1, 1]
     assert "`it` holds float32[2] in the checkpoint and float32[0] here" in capsys.readouterr().err
@@ -85,7 +91,11 @@ def test_modules_and_their_optimizer_in_a_container_stay_together() -> None:
     model, optimizer = ours["model"], ours["optimizer"]
     assert restored(ours, made(5.0)) is ours
     assert (ours["model"], ours["optimizer"]) == (model, optimizer)
-    assert model.weight.item() == 5 and optimizer.param_groups[0]["lr"] == 5 and optimizer.param_groups[0]["params"][0] is model.weight
+    assert (
+        model.weight.item() == 5
+        and optimizer.param_groups[0]["lr"] == 5
+        and optimizer.param_groups[0]["params"][0] is model.weight
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,9 +120,21 @@ def test_an_array_within_is_filled_in_place(around: Callable[[Any], Any]) -> Non
 def test_containers_take_what_was_added_and_lose_what_was_removed() -> None:
     dictionary, listed, queue, raw = {"a": 1, "b": 2}, [1, 2, 3], deque([1], 2), bytearray(b"xyz")
     plain = Plain(old=1)
-    for value, saved in ((dictionary, {"b": 3, "c": 4}), (listed, [9]), (queue, deque([1, 2], 2)), (raw, bytearray(b"a")), (plain, Plain(new=2))):
+    for value, saved in (
+        (dictionary, {"b": 3, "c": 4}),
+        (listed, [9]),
+        (queue, deque([1, 2], 2)),
+        (raw, bytearray(b"a")),
+        (plain, Plain(new=2)),
+    ):
         assert restored(value, saved) is value
-    assert (dictionary, listed, queue, raw, vars(plain)) == ({"b": 3, "c": 4}, [9], deque([1, 2]), b"a", {"new": 2})
+    assert (dictionary, listed, queue, raw, vars(plain)) == (
+        {"b": 3, "c": 4},
+        [9],
+        deque([1, 2]),
+        b"a",
+        {"new": 2},
+    )
 
 
 def test_one_object_in_two_places_stays_one_and_two_stay_two() -> None:
@@ -127,7 +149,10 @@ def test_one_object_in_two_places_stays_one_and_two_stay_two() -> None:
     assert restored(ring, saved).me is ring and ring.count == 1
 
 
-@pytest.mark.parametrize(("value", "saved"), [(1, 2), ("a", "b"), (Colour.RED, Colour.BLUE), (Path("a"), Path("b")), (None, 1), ((1,), (2, 3))])
+@pytest.mark.parametrize(
+    ("value", "saved"),
+    [(1, 2), ("a", "b"), (Colour.RED, Colour.BLUE), (Path("a"), Path("b")), (None, 1), ((1,), (2, 3))],
+)
 def test_constants_are_replaced_and_never_altered(value: Any, saved: Any) -> None:
     assert restored(value, saved) == saved
     assert Colour.RED.value == 1

@@ -40,7 +40,11 @@ def test_points_come_back(stream: MetricStream, tmp_path: Path) -> None:
     stream.write(None, {"loss": math.inf})
     stream.write(np.int64(4), {"loss": math.nan})
     found = points_of(tmp_path / "metrics")
-    assert [(n, p.step, p.value) for n, p in found[:3]] == [("loss", 3, 0.5), ("val/acc", 3, 1.0), ("loss", NO_STEP, math.inf)]
+    assert [(n, p.step, p.value) for n, p in found[:3]] == [
+        ("loss", 3, 0.5),
+        ("val/acc", 3, 1.0),
+        ("loss", NO_STEP, math.inf),
+    ]
     assert found[3][1].step == 4 and math.isnan(found[3][1].value)
     assert stream.latest["val/acc"] == 1.0 and math.isnan(stream.latest["loss"])
 
@@ -55,16 +59,33 @@ class Tensor:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        *[(1, 1.0), (True, 1.0), (np.float32(0.5), 0.5), (np.array([3]), 3.0), (np.array(4), 4.0), (Tensor(), 2.5), (Decimal("0.5"), 0.5)],
-        *[(Fraction(1, 2), 0.5), pytest.param(10**400, math.inf, id="huge"), pytest.param(-(10**400), -math.inf, id="minus-huge")],
+        *[
+            (1, 1.0),
+            (True, 1.0),
+            (np.float32(0.5), 0.5),
+            (np.array([3]), 3.0),
+            (np.array(4), 4.0),
+            (Tensor(), 2.5),
+            (Decimal("0.5"), 0.5),
+        ],
+        *[
+            (Fraction(1, 2), 0.5),
+            pytest.param(10**400, math.inf, id="huge"),
+            pytest.param(-(10**400), -math.inf, id="minus-huge"),
+        ],
     ],
 )
 def test_numbers(value: Any, expected: float) -> None:
     assert as_number("x", value) == expected
 
 
-@pytest.mark.parametrize("value", ["0.5", None, [1.0], {"a": 1}, 1j, np.array([1, 2]), np.array("a"), b"1", object(), np.complex64(1)])
-def test_what_is_no_number_is_refused_and_nothing_of_the_call_is_recorded(stream: MetricStream, tmp_path: Path, value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    ["0.5", None, [1.0], {"a": 1}, 1j, np.array([1, 2]), np.array("a"), b"1", object(), np.complex64(1)],
+)
+def test_what_is_no_number_is_refused_and_nothing_of_the_call_is_recorded(
+    stream: MetricStream, tmp_path: Path, value: Any
+) -> None:
     with pytest.raises(SpecError, match=r"`acc` is a .*not a number"):
         stream.write(1, {"loss": 0.5, "acc": value})
     assert (tmp_path / "metrics").read_bytes() == b""
@@ -85,14 +106,20 @@ def test_a_name_is_short_text(stream: MetricStream, name: Any) -> None:
 @pytest.mark.torch
 def test_tensors(stream: MetricStream, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    stream.write(torch.tensor(2), {"loss": torch.tensor(0.5, requires_grad=True), "b": torch.tensor([1], dtype=torch.bfloat16)})
+    stream.write(
+        torch.tensor(2),
+        {"loss": torch.tensor(0.5, requires_grad=True), "b": torch.tensor([1], dtype=torch.bfloat16)},
+    )
     assert [(p.step, p.value) for _, p in points_of(tmp_path / "metrics")] == [(2, 0.5), (2, 1.0)]
     with pytest.raises(SpecError, match=r"of shape \(2,\)"):
         stream.write(1, {"loss": torch.zeros(2)})
 
 
 def test_ways_to_call(replica: Replica) -> None:
-    replica.run("import hopyard as hop\nhop.log({'a/b': 1.0, 'step': 2.0}, step=5, c=3.0)\nhop.log(7, d=4.0)\nhop.log(e=1)\n")
+    replica.run(
+        "import hopyard as hop\nhop.log({'a/b': 1.0, 'step': 2.0}, step=5, c=3.0)\nhop.log(7, d=4.0)\n"
+        "hop.log(e=1)\n"
+    )
     said = [(n, p.step, p.value) for n, p in replica.points]
     assert said == [("a/b", 5, 1.0), ("step", 5, 2.0), ("c", 5, 3.0), ("d", 7, 4.0), ("e", NO_STEP, 1.0)]
 
@@ -127,7 +154,8 @@ assert [os.wait()[1] for _ in range(2)] == [0, 0]
 
 
 def test_a_disk_that_runs_full_is_told_once_and_tears_nothing(replica: Replica) -> None:
-    """A file size limit makes writes short exactly as a full disk does. Another process goes on afterwards."""
+    """A file size limit makes writes short exactly as a full disk does.
+    Another process goes on afterwards."""
     code = """
 import resource, signal
 import hopyard as hop
@@ -151,7 +179,9 @@ print("went on")
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_two_processes_on_a_really_full_disk(replica: Replica) -> None:
     streams = replica.folder / "streams"
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(streams)], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(streams)], check=False, capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         code = """

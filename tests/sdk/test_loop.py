@@ -143,7 +143,11 @@ def test_checkpoints_progress_and_events(replica: Replica) -> None:
     replica.run(COUNT)
     assert replica.checkpoints == [2, 4, 5]
     saved = replica.events_of("checkpoint")
-    assert [(e["step"], e["folder"]) for e in saved] == [(2, "checkpoints/2"), (4, "checkpoints/4"), (5, "checkpoints/5")]
+    assert [(e["step"], e["folder"]) for e in saved] == [
+        (2, "checkpoints/2"),
+        (4, "checkpoints/4"),
+        (5, "checkpoints/5"),
+    ]
     assert saved[0]["metrics"] == {"loss": 0.5} and saved[1]["metrics"] == {"loss": 0.25}
     sizes = [e["offsets"]["metrics"] for e in saved]
     assert 0 < sizes[0] < sizes[1] < sizes[2] == (replica.folder / "streams" / "metrics").stat().st_size
@@ -155,7 +159,9 @@ def test_checkpoints_progress_and_events(replica: Replica) -> None:
 def test_a_second_attempt_goes_on(replica: Replica, tmp_path: Path) -> None:
     replica.run(COUNT)
     again = Replica(tmp_path, "again")
-    done = again.run(COUNT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2"), HOPYARD_RESTORE_STEP="2")
+    done = again.run(
+        COUNT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2"), HOPYARD_RESTORE_STEP="2"
+    )
     assert done.stdout == "turn 2\nturn 3\nturn 4\n[0, 1, 2, 3, 4] 4.0\n"
     assert "resumed from the checkpoint of step 2" in done.stderr
     assert again.checkpoints == [4, 5]
@@ -182,7 +188,9 @@ print(seen.turns)
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
-def test_more_epochs_are_trained_from_the_newest_checkpoint(replica: Replica, tmp_path: Path, every: int) -> None:
+def test_more_epochs_are_trained_from_the_newest_checkpoint(
+    replica: Replica, tmp_path: Path, every: int
+) -> None:
     replica.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every}))
     again = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / "4"), "HOPYARD_RESTORE_STEP": "4"}
@@ -200,7 +208,8 @@ def test_an_order_that_was_drawn_goes_on_where_it_ended(replica: Replica, tmp_pa
 
 def test_an_earlier_loop_that_has_grown_is_told_of(replica: Replica, tmp_path: Path) -> None:
     code = "import hopyard as hop\np = hop.params(n=2)\nb = hop.bind(t=[])\n" + "".join(
-        f"for i in hop.loop(range({total}), name='{name}'): b.t.append(i)\n" for name, total in (("warm", "p.n"), ("fit", "3"))
+        f"for i in hop.loop(range({total}), name='{name}'): b.t.append(i)\n"
+        for name, total in (("warm", "p.n"), ("fit", "3"))
     )
     replica.run(code)
     again = Replica(tmp_path, "again")
@@ -218,7 +227,11 @@ def test_without_anything_bound_a_loop_neither_saves_nor_skips(replica: Replica,
 
 
 def test_points_without_steps_are_counted_on_in_a_fork(replica: Replica, tmp_path: Path) -> None:
-    code = "import hopyard as hop\np = hop.params(n=3)\ns = hop.bind(n=0)\nfor e in hop.loop(range(p.n)):\n    hop.log(loss=1.0)\n    hop.log(acc=1.0, step=10 * e)\n    hop.log(loss=0.5, lr=0.1)\n"
+    code = (
+        "import hopyard as hop\np = hop.params(n=3)\ns = hop.bind(n=0)\n"
+        "for e in hop.loop(range(p.n)):\n    hop.log(loss=1.0)\n    hop.log(acc=1.0, step=10 * e)\n"
+        "    hop.log(loss=0.5, lr=0.1)\n"
+    )
     replica.run(code)
     checkpoint = str(replica.folder / "checkpoints" / "3")
     steps = {}
@@ -226,7 +239,10 @@ def test_points_without_steps_are_counted_on_in_a_fork(replica: Replica, tmp_pat
         again = Replica(tmp_path, run)
         again.run(code, HOPYARD_RESTORE_DIR=checkpoint, HOPYARD_RUN_ID=run, HOPYARD_PARAMS='{"n": 5}')
         steps[run] = {name: [p.step for n, p in again.points if n == name] for name in ("loss", "acc", "lr")}
-        assert json.loads((again.folder / "checkpoints" / "5" / "hopyard.json").read_text())["logged"] == {"loss": 10, "lr": 5}
+        assert json.loads((again.folder / "checkpoints" / "5" / "hopyard.json").read_text())["logged"] == {
+            "loss": 10,
+            "lr": 5,
+        }
     assert steps["r1"]["loss"] == [NO_STEP] * 4, "the readers of the run's own streams count"
     assert steps["fork"] == {"loss": [6, NO_STEP, NO_STEP, NO_STEP], "acc": [30, 40], "lr": [3, NO_STEP]}
 
@@ -251,7 +267,10 @@ print(state.n, folder.name)
     assert replica.checkpoints == [2, 4, 5]
     assert replica.events_of("checkpoint")[0]["metrics"] == {"acc": 0.5}
     again = Replica(tmp_path, "again")
-    assert again.run(code, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2")).stdout == "2\n{'count': 4} 5\n"
+    assert (
+        again.run(code, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2")).stdout
+        == "2\n{'count': 4} 5\n"
+    )
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
@@ -305,7 +324,8 @@ bound = hop.bind(own=own, numbers=numbers, trace=[])
 stop = int(sys.argv[1]) if len(sys.argv) > 1 else -1
 for epoch in hop.loop(range(3)):
     for item, noise in hop.loop(Shuffled(), name="batch", every=2):
-        bound.trace.append((epoch, item, noise, random.random(), np.random.rand(), own.random(), numbers.random()))
+        drawn = random.random(), np.random.rand(), own.random(), numbers.random()
+        bound.trace.append((epoch, item, noise, *drawn))
         print(hash(tuple(bound.trace)))
 print("end", hash(tuple(bound.trace)))
 """
@@ -318,7 +338,9 @@ def test_random_numbers_go_on_as_if_nothing_had_happened(replica: Replica, tmp_p
     assert len(steps) > 9
     for step in random.Random(0).sample(steps, 4):
         again = Replica(tmp_path, f"again{step}")
-        done = again.run(NOISE, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / str(step))).stdout.splitlines()
+        done = again.run(
+            NOISE, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / str(step))
+        ).stdout.splitlines()
         assert done[-1] == whole[-1] and done == whole[-len(done) :]
 
 
@@ -348,7 +370,9 @@ print(sum(w.double().sum() for w in model.parameters()).item().hex(), loss.item(
 
 
 @pytest.mark.torch
-def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(replica: Replica, tmp_path: Path) -> None:
+def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
+    replica: Replica, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     whole = replica.run(TRAIN).stdout
     assert whole
@@ -373,7 +397,12 @@ def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(replica: 
 @pytest.mark.torch
 def test_a_checkpoint_of_another_model_is_refused_in_words(replica: Replica, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    code = "import torch, hopyard as hop\nhop.bind(model=torch.nn.Linear({n}, 1))\nfor _ in hop.loop(range(2)): pass\n"
+    code = (
+        "import torch, hopyard as hop\nhop.bind(model=torch.nn.Linear({n}, 1))\n"
+        "for _ in hop.loop(range(2)): pass\n"
+    )
     replica.run(code.format(n=2))
-    done = Replica(tmp_path, "other").run(code.format(n=3), ok=False, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "1"))
+    done = Replica(tmp_path, "other").run(
+        code.format(n=3), ok=False, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "1")
+    )
     assert "the checkpoint does not fit `model`" in done.stderr and "hint:" in done.stderr

@@ -62,8 +62,13 @@ def test_a_plain_run_is_recorded_like_a_replica(plain: Plain) -> None:
     assert kinds == {"params", "progress", "checkpoint", "summary", "note"}
     assert sorted(f.name for f in (folder / "checkpoints").iterdir()) == ["3", "4", "5"]
     assert facts["id"] == folder.name and facts["project"] == "project" and facts["git"] is None
-    assert facts["argv"] == [sys.executable, str(plain.folder / "main.py")] and facts["cwd"] == str(plain.folder)
-    assert facts["exit"] == {"kind": "exit-code", "code": 0, "reason": "finished"} and facts["ended_at"] > facts["started_at"]
+    assert facts["argv"] == [sys.executable, str(plain.folder / "main.py")] and facts["cwd"] == str(
+        plain.folder
+    )
+    assert (
+        facts["exit"] == {"kind": "exit-code", "code": 0, "reason": "finished"}
+        and facts["ended_at"] > facts["started_at"]
+    )
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
 
 
@@ -97,7 +102,11 @@ def test_a_killed_script_leaves_no_end(plain: Plain) -> None:
 
 
 def test_the_lock_is_held_while_the_script_runs(plain: Plain) -> None:
-    process = start("import hopyard as hop, sys\nhop.log(loss=1.0)\nprint(1, flush=True)\ninput()\n", plain.folder, plain.env | {"X": "1"})
+    process = start(
+        "import hopyard as hop, sys\nhop.log(loss=1.0)\nprint(1, flush=True)\ninput()\n",
+        plain.folder,
+        plain.env | {"X": "1"},
+    )
     try:
         assert process.stdout is not None
         process.stdout.readline()
@@ -140,7 +149,9 @@ def test_processes_that_a_launcher_starts_side_by_side_record_one_run(plain: Pla
 def test_where_the_code_stands_is_recorded(plain: Plain) -> None:
     def git(*words: str) -> str:
         names = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-        return subprocess.run(["git", *names, *words], cwd=plain.folder, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *names, *words], cwd=plain.folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     git("init", "-q", "-b", "trunk")
     (plain.folder / "main.py").write_text("import hopyard as hop\nhop.log(loss=1.0)\n")
@@ -152,7 +163,11 @@ def test_where_the_code_stands_is_recorded(plain: Plain) -> None:
 
 def test_a_home_that_cannot_be_written_does_not_stop_a_script(plain: Plain) -> None:
     done = plain.run(SCRIPT, HOPYARD_HOME="/proc/nowhere")
-    assert done.stdout.startswith("True 0 1") and "cannot be recorded" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.stdout.startswith("True 0 1")
+        and "cannot be recorded" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_a_finished_offline_run_may_be_removed_while_nobody_looks(plain: Plain) -> None:
@@ -160,7 +175,8 @@ def test_a_finished_offline_run_may_be_removed_while_nobody_looks(plain: Plain) 
     assert list((plain.home / "offline").iterdir()) == []
 
 
-# -- datasets --------------------------------------------------------------------------------------------------------
+# -- datasets
+# --------------------------------------------------------------------------------------------------------
 
 
 class Nobody:
@@ -199,7 +215,8 @@ def test_without_a_server_a_dataset_is_not_found(monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "home").exists()
 
 
-# -- the surface -----------------------------------------------------------------------------------------------------
+# -- the surface
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_the_import_brings_only_the_standard_library_and_little_of_it() -> None:
@@ -212,8 +229,11 @@ from pathlib import Path
 import sysconfig
 roots = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(root for root in roots if root not in sys.stdlib_module_names))
-print(sorted({"http", "subprocess", "asyncio", "numpy", "torch", "ssl", "email", "pickle"} & set(sys.modules)))
-print([name for name in sorted(sys.modules) if name.startswith("hopyard.") and name.split(".")[1] not in ("sdk", "domain", "config", "errors", "private_files")])
+heavy = {"http", "subprocess", "asyncio", "numpy", "torch", "ssl", "email", "pickle"}
+print(sorted(heavy & set(sys.modules)))
+light = ("sdk", "domain", "config", "errors", "private_files")
+ours = [name for name in sorted(sys.modules) if name.startswith("hopyard.")]
+print([name for name in ours if name.split(".")[1] not in light])
 """
     done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["['hopyard']", "[]", "[]"]
@@ -239,7 +259,13 @@ print(hop.run().rank + 1, p.lr, len(hop.loop([1])))
 hop.nothing  # E
 """)
     cache = str(tmp_path / "cache")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "user.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "user.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line})
     assert lines == [11, 12, 17], done.stdout
 
@@ -255,5 +281,3 @@ def test_the_versions_agree() -> None:
     stated = tomllib.loads(project.read_text())
     assert stated["project"].get("version", hopyard.__version__) == hopyard.__version__
     assert set(hopyard.__all__) <= set(dir(hopyard))
-
-

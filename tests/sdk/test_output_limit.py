@@ -1,4 +1,5 @@
-"""What a run writes beyond its limit: the beginning and the newest part stay, in whole lines, and what is left out is counted."""
+"""What a run writes beyond its limit: the beginning and the newest part stay, in whole lines, and what is
+left out is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LIMIT = OutputLimit(4 * MIB)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("streams") / "stdout"
-    path.write_bytes(b"".join(b"line %012d\n" % number for number in range(MIB)))  # 18 MiB, and no line ends at the limit
+    # 18 MiB, and no line ends at the limit
+    path.write_bytes(b"".join(b"line %012d\n" % number for number in range(MIB)))
     return path
 
 
@@ -37,7 +39,9 @@ def dropped(limit: OutputLimit, path: Path) -> int:
         return limit.dropped_bytes(path.name, file.fileno(), path.stat().st_size)
 
 
-def test_output_beyond_the_limit_is_its_beginning_and_its_newest_part_with_a_count_between(written: Path) -> None:
+def test_output_beyond_the_limit_is_its_beginning_and_its_newest_part_with_a_count_between(
+    written: Path,
+) -> None:
     text = written.read_bytes()
     live, whole = (shipped(LIMIT, written, ended=ended) for ended in (False, True))
     assert whole.startswith(live), "what was sent never changes"
@@ -54,13 +58,19 @@ def test_output_beyond_the_limit_is_its_beginning_and_its_newest_part_with_a_cou
 def test_a_line_without_end_is_cut_at_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     path.write_bytes(b"x" * (9 * MIB))
-    assert shipped(LIMIT, path, ended=True).strip(b"x").startswith(b"\n[hopyard: stdout has passed its limit of 4M")
+    assert (
+        shipped(LIMIT, path, ended=True)
+        .strip(b"x")
+        .startswith(b"\n[hopyard: stdout has passed its limit of 4M")
+    )
     assert dropped(LIMIT, path) == 4 * MIB
     assert len(shipped(LIMIT, path, ended=True)) < 5 * MIB + 300
 
 
 @given(sizes=st.lists(st.integers(1, 120_000), min_size=1, max_size=40), line=st.integers(0, 100_000))
-def test_what_was_sent_of_a_growing_file_never_changes(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], line: int) -> None:
+def test_what_was_sent_of_a_growing_file_never_changes(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], line: int
+) -> None:
     """line: how long lines are; 0 is one without end."""
     limit, path = OutputLimit(MIB), tmp_path_factory.mktemp("grows") / "stdout"
     text = (b"x" * line + b"\n") * (2 * MIB // (line + 1)) if line else b"x" * (2 * MIB)
@@ -94,7 +104,9 @@ def test_what_is_left_out_takes_no_space_and_nothing_else_is_touched(tmp_path: P
 
 
 @pytest.mark.parametrize(("limit", "name"), [(0, "stdout"), (4 * MIB, "metrics"), (64 * MIB, "stdout")])
-def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(tmp_path: Path, written: Path, limit: int, name: str) -> None:
+def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(
+    tmp_path: Path, written: Path, limit: int, name: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(written.read_bytes())
     assert shipped(OutputLimit(limit), path, ended=True) == written.read_bytes()
@@ -102,11 +114,15 @@ def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(tmp_path: P
 
 
 @pytest.mark.parametrize("lines_dropped", [0, 1, 1000])
-def test_a_stream_cut_at_a_checkpoint_ends_with_the_mark_where_lines_before_it_are_dropped(written: Path, lines_dropped: int) -> None:
+def test_a_stream_cut_at_a_checkpoint_ends_with_the_mark_where_lines_before_it_are_dropped(
+    written: Path, lines_dropped: int
+) -> None:
     text, sent = written.read_bytes(), shipped(LIMIT, written, ended=False)
     head = sent.partition(b"[hopyard: ")[0]
     with written.open("rb") as file:
         end = LIMIT.server_offset("stdout", file.fileno(), len(head) + 17 * lines_dropped)
     assert text.startswith(head)
     assert sent[:end] == (sent if lines_dropped else head)
-    assert not lines_dropped or sent[:end].endswith(b"output is left out here; its newest part is stored at the end]\n")
+    assert not lines_dropped or sent[:end].endswith(
+        b"output is left out here; its newest part is stored at the end]\n"
+    )

@@ -86,14 +86,22 @@ def test_a_broken_variable_is_refused(text: str) -> None:
 
 
 def test_in_a_script(replica: Replica) -> None:
-    code = "import hopyard as hop\np = hop.params(lr=0.1, epochs=3)\nq = hop.params(seed=1)\nprint(p, q)\nhop.log(loss=1.0)\n"
+    code = (
+        "import hopyard as hop\np = hop.params(lr=0.1, epochs=3)\nq = hop.params(seed=1)\nprint(p, q)\n"
+        "hop.log(loss=1.0)\n"
+    )
     done = replica.run(code, HOPYARD_PARAMS='{"lr": "1e-2", "seed": 7, "epoch": 1}')
     assert done.stdout.strip() == "Params(lr=0.01, epochs=3) Params(seed=7)"
-    assert done.stderr.strip() == "hopyard: -p epoch=…: the script has no parameter `epoch`; did you mean `epochs`?"
+    assert (
+        done.stderr.strip()
+        == "hopyard: -p epoch=…: the script has no parameter `epoch`; did you mean `epochs`?"
+    )
     assert replica.events_of("params")[-1]["values"] == {"lr": 0.01, "epochs": 3, "seed": 7}
 
 
 def test_a_wrong_override_ends_the_script_with_its_reason(replica: Replica) -> None:
-    done = replica.run("import hopyard as hop\nhop.params(lr=0.1)\n", ok=False, HOPYARD_PARAMS='{"lr": "abc"}')
+    done = replica.run(
+        "import hopyard as hop\nhop.params(lr=0.1)\n", ok=False, HOPYARD_PARAMS='{"lr": "abc"}'
+    )
     assert "-p lr=abc: `lr` is a float" in done.stderr
     assert "hint: its default is 0.1" in done.stderr

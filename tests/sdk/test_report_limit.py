@@ -1,4 +1,5 @@
-"""What a run reports beyond its limit: the beginning stays, and of what follows the newest values, whatever the script writes."""
+"""What a run reports beyond its limit: the beginning stays, and of what follows the newest values, whatever
+the script writes."""
 
 from __future__ import annotations
 
@@ -29,13 +30,24 @@ class Stream:
             file.write(data)
 
     def ship(self, *, ended: bool = False, piece: int = MIB) -> bytes:
-        """What the server has after it was sent all that there is. Streams within their limit are the shipper's own affair."""
+        """What the server has after it was sent all that there is.
+        Streams within their limit are the shipper's own affair."""
         self.now += 10.0
         size = self.path.stat().st_size
         assert self.limit.applies(self.name, size)
-        length = self.limit.look(self.name, str(self.path), self.descriptor, size, acknowledged=len(self.server), now=self.now, ended=ended)
+        length = self.limit.look(
+            self.name,
+            str(self.path),
+            self.descriptor,
+            size,
+            acknowledged=len(self.server),
+            now=self.now,
+            ended=ended,
+        )
         while len(self.server) < length:
-            self.server += self.limit.read(self.name, self.descriptor, len(self.server), min(piece, length - len(self.server)))
+            self.server += self.limit.read(
+                self.name, self.descriptor, len(self.server), min(piece, length - len(self.server))
+            )
         assert len(self.server) == length
         return self.server
 
@@ -68,7 +80,9 @@ def logged(name: str, steps: range) -> bytes:
     return b"".join(pack_point(POINT, series_of(name), step, 1.0, step / 2) for step in steps)
 
 
-def test_metrics_beyond_the_limit_are_their_beginning_and_their_newest_values(stream: Callable[[str], Stream]) -> None:
+def test_metrics_beyond_the_limit_are_their_beginning_and_their_newest_values(
+    stream: Callable[[str], Stream],
+) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + logged("loss", range(60_000)))
     metrics.ship()
@@ -96,7 +110,12 @@ def test_a_loop_of_any_length_and_with_any_names_is_bounded(stream: Callable[[st
     for turn in range(12):
         names = [f"{'n' * 900}/{turn}/{number}" for number in range(1000)]
         metrics.write(b"".join(pack_definition(name) + logged(name, range(3)) for name in names))
-        events.write(b"".join(json.dumps({"kind": f"{turn}/{number}", "text": "x" * 1000}).encode() + b"\n" for number in range(1000)))
+        events.write(
+            b"".join(
+                json.dumps({"kind": f"{turn}/{number}", "text": "x" * 1000}).encode() + b"\n"
+                for number in range(1000)
+            )
+        )
         if metrics.path.stat().st_size > MIB:
             metrics.ship()
             events.ship()
@@ -121,10 +140,18 @@ def test_events_beyond_the_limit_are_put_together_by_kind(stream: Callable[[str]
         return json.dumps(fields).encode() + b"\n"
 
     events.write(b"".join(tell(kind="progress", done=n) for n in range(60_000)))
-    events.write(tell(kind="summary", values={"acc": 1, "loss": 2}) + tell(kind="unstored", text="a") + tell(kind="unstored", text="b"))
+    events.write(
+        tell(kind="summary", values={"acc": 1, "loss": 2})
+        + tell(kind="unstored", text="a")
+        + tell(kind="unstored", text="b")
+    )
     events.write(b"".join(tell(kind="summary", values={"acc": n}) for n in range(10_000)) + b'{"kind": "half')
     lines = [json.loads(line) for line in events.ship(ended=True).splitlines()]
-    assert {line["kind"]: line.get("values") for line in lines[-4:]} == {"unstored": None, "progress": None, "summary": {"acc": 9999, "loss": 2}}
+    assert {line["kind"]: line.get("values") for line in lines[-4:]} == {
+        "unstored": None,
+        "progress": None,
+        "summary": {"acc": 9999, "loss": 2},
+    }
     assert [line.get("text") for line in lines if line["kind"] == "unstored"] == ["a", "b"]
     assert [line["done"] for line in lines if line["kind"] == "progress"][-1] == 59_999
 
@@ -143,7 +170,9 @@ def test_another_replica_goes_on_with_what_was_sent(stream: Callable[[str], Stre
     assert metrics.ship(ended=True) == before
 
 
-def test_a_cut_in_the_file_is_a_cut_before_later_points_on_the_server(stream: Callable[[str], Stream]) -> None:
+def test_a_cut_in_the_file_is_a_cut_before_later_points_on_the_server(
+    stream: Callable[[str], Stream],
+) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + logged("loss", range(40_000)))
     saved, done = [], 40_000
@@ -156,4 +185,6 @@ def test_a_cut_in_the_file_is_a_cut_before_later_points_on_the_server(stream: Ca
     for step, offset in saved:
         seen = metrics.server[: metrics.limit.server_offset("metrics", offset)]
         assert points(seen)["loss"][-1].step < step
-    assert points(seen)["loss"][-1].step >= done - 20_020, "and no more is hidden than came since the last value"
+    assert points(seen)["loss"][-1].step >= done - 20_020, (
+        "and no more is hidden than came since the last value"
+    )

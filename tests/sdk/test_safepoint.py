@@ -41,8 +41,11 @@ def test_the_files_that_both_sides_name_are_the_same() -> None:
     asked_after=st.lists(st.integers(0, 12), min_size=4, max_size=4),
     pauses=st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.01]), min_size=4, max_size=4),
 )
-def test_all_leave_at_one_turn(size: int, collective_every: int, asked_after: list[int], pauses: list[float]) -> None:
-    """Each replica is asked at a turn of its own; in every n-th turn they wait for each other, as in a collective operation."""
+def test_all_leave_at_one_turn(
+    size: int, collective_every: int, asked_after: list[int], pauses: list[float]
+) -> None:
+    """Each replica is asked at a turn of its own; in every n-th turn they wait for each other, as in a
+    collective operation."""
     with TemporaryDirectory() as root:
         gang, meeting, left = Path(root), threading.Barrier(size), {}
         members = [SafePoints(str(gang / str(rank)), str(gang), rank, size) for rank in range(size)]
@@ -103,7 +106,10 @@ def test_what_the_loop_saved_at_this_turn_is_not_saved_twice(replica: Replica) -
 
 def test_finally_is_run_and_except_exception_does_not_hold_it(replica: Replica) -> None:
     order(replica.folder)
-    code = "import hopyard as hop\ntry:\n  for turn in hop.loop(range(5)):\n    try: pass\n    except Exception: pass\nfinally: print('tidy')\n"
+    code = (
+        "import hopyard as hop\ntry:\n  for turn in hop.loop(range(5)):\n    try: pass\n"
+        "    except Exception: pass\nfinally: print('tidy')\n"
+    )
     done = replica.run(code, ok=False)
     assert (done.returncode, done.stdout) == (EXIT_CODE, "tidy\n")
     assert "nothing could be saved" in done.stderr
@@ -129,7 +135,9 @@ with open("ballast", "wb", buffering=0) as file:
 
 
 @pytest.mark.parametrize("freed", [False, True])
-def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(replica: Replica, freed: bool) -> None:
+def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(
+    replica: Replica, freed: bool
+) -> None:
     with small_disk(replica.folder, 1024**2):
         (replica.folder / "streams").mkdir()
         order(replica.folder, StopOrder.preempt(60 if freed else 2))
@@ -143,4 +151,6 @@ def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(replic
         left = json.loads((replica.folder / LEFT_FILE).read_text())
         process.stderr.close()
         assert replica.checkpoints == ([1] if freed else [])
-        assert left == ({"rank": 0, "step": 1} if freed else {"rank": 0, "step": None, "why": "the disk was full"})
+        assert left == (
+            {"rank": 0, "step": 1} if freed else {"rank": 0, "step": None, "why": "the disk was full"}
+        )

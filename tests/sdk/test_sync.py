@@ -67,7 +67,14 @@ def record(home: Home, tmp_path: Path, code: str = SCRIPT, *, ok: bool = True) -
 
 def hop(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hopyard.cli", *words]
-    return subprocess.run(command, env={**CLEAN, "HOPYARD_HOME": str(home.root)}, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        env={**CLEAN, "HOPYARD_HOME": str(home.root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def curve(client: Client, run: str) -> dict[str, Any]:
@@ -81,9 +88,21 @@ def test_a_recorded_run_arrives_whole(server: tuple[Home, Client], recorded: Pat
     (row,) = json.loads(done.stdout)
     run = client.get(f"/runs/{row['id']}")
     assert row["state"] == "sent" and row["run"] == run["name"] and row["id"] == recorded.name
-    assert run["phase"] == "succeeded" and run["offline"] and run["summary"] == {"acc": 0.75} and run["params"] == {"lr": 0.1, "epochs": 4}
-    assert run["name"].split("/")[1] == "digits" and run["spec"]["roles"][0]["command"][-1].endswith("main.py")
-    assert curve(client, row["id"])["steps"] == [0, 1, 2, 3] and curve(client, row["id"])["values"] == [1.0, 0.5, 1 / 3, 0.25]
+    assert (
+        run["phase"] == "succeeded"
+        and run["offline"]
+        and run["summary"] == {"acc": 0.75}
+        and run["params"] == {"lr": 0.1, "epochs": 4}
+    )
+    assert run["name"].split("/")[1] == "digits" and run["spec"]["roles"][0]["command"][-1].endswith(
+        "main.py"
+    )
+    assert curve(client, row["id"])["steps"] == [0, 1, 2, 3] and curve(client, row["id"])["values"] == [
+        1.0,
+        0.5,
+        1 / 3,
+        0.25,
+    ]
     assert run["ended_at"] >= run["started_at"]
     steps = [c["step"] for c in client.get(f"/runs/{row['id']}/checkpoints")["checkpoints"]]
     assert steps and set(steps) <= {2, 3, 4} and 4 in steps
@@ -109,7 +128,9 @@ runpy.run_module("hopyard.cli", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_run_runs_until_all_of_it_has_come_however_often_hop_sync_and_the_server_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_runs_until_all_of_it_has_come_however_often_hop_sync_and_the_server_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home(tmp_path / "home")
     monkeypatch.setenv("HOPYARD_HOME", str(home.root))
     first, second = record(home, tmp_path), record(home, tmp_path)
@@ -122,23 +143,38 @@ def test_a_run_runs_until_all_of_it_has_come_however_often_hop_sync_and_the_serv
     listed = json.loads(hop(home, "ps", "--json").stdout)
     assert [run["id"] for run in listed] == [first.name], "the second one has not begun"
     assert "being synced, last part came" in hop(home, "ps").stdout + hop(home, "info", first.name).stdout
-    assert "recorded offline and is being synced; its last part came at" in hop(home, "why", first.name).stdout
+    assert (
+        "recorded offline and is being synced; its last part came at" in hop(home, "why", first.name).stdout
+    )
     refused = hop(home, "stop", first.name)
-    assert (refused.returncode, "no process of it runs here" in refused.stderr, "`hop sync`" in refused.stderr) == (1, True, True), refused
+    assert (
+        refused.returncode,
+        "no process of it runs here" in refused.stderr,
+        "`hop sync`" in refused.stderr,
+    ) == (1, True, True), refused
     assert hop(home, "down").returncode == 0, "nothing of it runs"
     assert hop(home, "sync").returncode == 0
     found = json.loads(hop(home, "info", first.name, "--json").stdout)
-    assert (found["phase"], found["summary"], found["latest"]["loss"]) == ("succeeded", {"acc": 0.75}, [3, 0.25])
+    assert (found["phase"], found["summary"], found["latest"]["loss"]) == (
+        "succeeded",
+        {"acc": 0.75},
+        [3, 0.25],
+    )
 
     third = record(home, tmp_path)
     killed_sync(home, tmp_path, 3)
     assert hop(home, "rm", "-y", third.name).returncode == 0
-    assert [run["id"] for run in json.loads(hop(home, "ps", "-a", "--json").stdout)] == [second.name, first.name]
+    assert [run["id"] for run in json.loads(hop(home, "ps", "-a", "--json").stdout)] == [
+        second.name,
+        first.name,
+    ]
     stop_server(home, runs="stop")
 
 
 def killed_sync(home: Home, folder: Path, requests: int) -> None:
-    process = start(KILLED.replace("REQUESTS", str(requests)), folder, {**CLEAN, "HOPYARD_HOME": str(home.root)})
+    process = start(
+        KILLED.replace("REQUESTS", str(requests)), folder, {**CLEAN, "HOPYARD_HOME": str(home.root)}
+    )
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
 
@@ -149,7 +185,9 @@ def kill_server(home: Home) -> None:
     os.kill(address.pid, signal.SIGKILL)
 
 
-def test_it_goes_on_where_it_was_broken_off(server: tuple[Home, Client], recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_where_it_was_broken_off(
+    server: tuple[Home, Client], recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At every request in turn: what was sent before is not lost, and nothing is there twice."""
     _, client = server
     monkeypatch.setattr(shipping, "SYNC_BYTES", 64)
@@ -185,7 +223,9 @@ for step in range(100_000):
 """
 
 
-def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home(tmp_path / "home")
     home.root.mkdir()
     home.settings_file.write_text("runs: {max_output: 1M, max_metrics: 1M}\n")
@@ -214,8 +254,13 @@ def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(tmp_path
         client.close()
     finally:
         stop_server(home, runs="stop")
-    assert sorted(text.partition(" of replica 0")[0].split()[-1] for text in found["unstored"]) == ["metrics", "stdout"]
-    assert series["steps"][-1] == 99_999 and 2**20 // 33 - 2 <= series["count"] <= 2**20 // 33 + 2, "the beginning and the last value"
+    assert sorted(text.partition(" of replica 0")[0].split()[-1] for text in found["unstored"]) == [
+        "metrics",
+        "stdout",
+    ]
+    assert series["steps"][-1] == 99_999 and 2**20 // 33 - 2 <= series["count"] <= 2**20 // 33 + 2, (
+        "the beginning and the last value"
+    )
     assert log.startswith(b"line 0\n") and log.endswith(b"line 299999\n") and len(log) < 2**20 * 5 // 4 + 1000
 
 
@@ -224,13 +269,16 @@ def test_kept_folders_count_as_sent(server: tuple[Home, Client], recorded: Path)
     assert hop(home, "sync", "--keep", str(recorded)).returncode == 0
     assert recorded.exists() and recorded not in offline_folders(home.offline)
     once = client.get(f"/runs/{recorded.name}")
-    assert hop(home, "sync", recorded.name).returncode == 0  # asked for by name it is sent again, to no effect
+    # asked for by name it is sent again, to no effect
+    assert hop(home, "sync", recorded.name).returncode == 0
     assert client.get(f"/runs/{recorded.name}") == once and not recorded.exists()
 
 
 def test_a_killed_script_and_a_failed_one_arrive_as_such(server: tuple[Home, Client], tmp_path: Path) -> None:
     home, client = server
-    killed = record(home, tmp_path, SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", ok=False)
+    killed = record(
+        home, tmp_path, SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", ok=False
+    )
     failed = record(home, tmp_path, SCRIPT + "raise ValueError('x')\n", ok=False)
     exited = record(home, tmp_path, SCRIPT + "import sys\nsys.exit(4)\n", ok=False)
     for folder in (killed, failed, exited):
@@ -246,9 +294,19 @@ def test_a_script_that_still_runs_is_left_alone(server: tuple[Home, Client], tmp
     folder = tmp_path / "digits"
     folder.mkdir()
     env = {**CLEAN, "HOPYARD_HOME": str(home.root)}
-    code = "import hopyard as hop\nhop.log(loss=1.0)\nprint(hop.run().folder, flush=True)\nimport sys; sys.stdin.read()\n"
+    code = (
+        "import hopyard as hop\nhop.log(loss=1.0)\nprint(hop.run().folder, flush=True)\n"
+        "import sys; sys.stdin.read()\n"
+    )
     (folder / "main.py").write_text(code)
-    with subprocess.Popen([sys.executable, "main.py"], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "main.py"],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None and process.stdin is not None
         recording = Path(process.stdout.readline().strip())
         try:
@@ -264,7 +322,9 @@ def test_a_script_that_still_runs_is_left_alone(server: tuple[Home, Client], tmp
     assert hop(home, "sync").returncode == 0 and not recording.exists()
 
 
-def test_one_broken_folder_does_not_keep_the_others_back(server: tuple[Home, Client], recorded: Path, tmp_path: Path) -> None:
+def test_one_broken_folder_does_not_keep_the_others_back(
+    server: tuple[Home, Client], recorded: Path, tmp_path: Path
+) -> None:
     home, client = server
     broken = home.offline / "0broken"
     broken.mkdir()
@@ -273,7 +333,11 @@ def test_one_broken_folder_does_not_keep_the_others_back(server: tuple[Home, Cli
         done = hop(home, "sync", "--json")
         assert done.returncode == 1
         told = {Path(row["folder"]).name: row for row in json.loads(done.stdout)}
-        assert told["0broken"]["state"] == "failed" and "damaged" in told["0broken"]["error"] and told[recorded.name]["state"] == "sent"
+        assert (
+            told["0broken"]["state"] == "failed"
+            and "damaged" in told["0broken"]["error"]
+            and told[recorded.name]["state"] == "sent"
+        )
         with pytest.raises(IntegrityError):
             ship(broken, client)
     finally:
@@ -288,7 +352,10 @@ def test_data_of_the_server_is_there_for_plain_scripts(server: tuple[Home, Clien
     data.mkdir()
     (data / "x.txt").write_text("1 2 3\n")
     assert hop(home, "dataset", "push", "numbers", str(data)).returncode == 0
-    code = "import hopyard as hop\nprint((hop.dataset_path('numbers') / 'x.txt').read_text())\nhop.summary(mean=2.0)\n"
+    code = (
+        "import hopyard as hop\nprint((hop.dataset_path('numbers') / 'x.txt').read_text())\n"
+        "hop.summary(mean=2.0)\n"
+    )
     folder = record(home, tmp_path, code)
     run = ship(folder, client).run
     assert [(d["name"], d["version"]) for d in run["spec"]["datasets"]] == [("numbers", 1)]
@@ -299,7 +366,10 @@ def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     code = "from hopyard.sdk.connect import connect\nprint(connect().get('/health')['pid'])"
     env = {**CLEAN, "HOPYARD_HOME": str(home.root)}
-    racers = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    racers = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
     try:
         told = {racer.communicate(timeout=180)[0].strip() for racer in racers}
         server = find_server(home)
@@ -310,7 +380,9 @@ def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
     assert find_server(home) is None
 
 
-def test_a_run_recorded_with_the_clock_ahead_is_taken_as_of_now(server: tuple[Home, Client], recorded: Path) -> None:
+def test_a_run_recorded_with_the_clock_ahead_is_taken_as_of_now(
+    server: tuple[Home, Client], recorded: Path
+) -> None:
     facts = json.loads((recorded / "run.json").read_bytes())
     facts["started_at"] = (datetime.now(UTC) + timedelta(days=400)).isoformat()
     (recorded / "run.json").write_text(json.dumps(facts))

@@ -28,7 +28,13 @@ def framed(data: bytes) -> bytes:
 
 
 def event(tag: str, value: float, step: int = 0) -> bytes:
-    return framed(Event(wall_time=1000.5 + step, step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)])).SerializeToString())
+    return framed(
+        Event(
+            wall_time=1000.5 + step,
+            step=step,
+            summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]),
+        ).SerializeToString()
+    )
 
 
 def test_the_checksum_is_crc_32c() -> None:
@@ -72,7 +78,10 @@ def test_the_writer_of_pytorch(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("loss", 0.5, 7)
         writer.add_scalar("new", 0.25, 8, new_style=True)
-    assert [(s.tag, s.step, s.value) for s in EventFiles(tmp_path).poll()] == [("loss", 7, 0.5), ("new", 8, 0.25)]
+    assert [(s.tag, s.step, s.value) for s in EventFiles(tmp_path).poll()] == [
+        ("loss", 7, 0.5),
+        ("new", 8, 0.25),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +96,18 @@ def test_the_writer_of_pytorch(tmp_path: Path) -> None:
         (TensorProto(dtype=2, tensor_content=np.float64(0.1).tobytes()), 0.1),
         (TensorProto(dtype=9, tensor_content=np.int64(-7).tobytes()), -7.0),
         (TensorProto(dtype=19, tensor_content=np.float16(1.5).tobytes()), 1.5),
-        (TensorProto(dtype=1, float_val=[1.5], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])), 1.5),
-        (TensorProto(dtype=1, float_val=[1, 2], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=2)])), None),
+        (
+            TensorProto(
+                dtype=1, float_val=[1.5], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+            ),
+            1.5,
+        ),
+        (
+            TensorProto(
+                dtype=1, float_val=[1, 2], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=2)])
+            ),
+            None,
+        ),
         (TensorProto(dtype=1, tensor_content=np.zeros(2, np.float32).tobytes()), None),
         (TensorProto(dtype=7, string_val=[b"text"]), None),
         (TensorProto(dtype=1), None),
@@ -98,7 +117,11 @@ def test_scalars_as_tensors(tensor: TensorProto, expected: float | None) -> None
     def said(plugin: str) -> list[float]:
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
         value = Summary.Value(tag="x", tensor=tensor, metadata=metadata)
-        return [s.value for s in scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString()) if s.step == -2]
+        return [
+            s.value
+            for s in scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString())
+            if s.step == -2
+        ]
 
     assert said("scalars") == ([] if expected is None else [expected])
     assert said("hparams") == []
@@ -144,7 +167,12 @@ def test_files_that_rotate_are_replaced_or_appear_in_sub_folders(tmp_path: Path)
     for folder in ("train", "logs/validation", "lightning_logs/version_3", ".git"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "events.out.tfevents.1").write_bytes(event("loss", 3.0))
-    assert sorted((s.tag, s.value) for s in files.poll()) == [("a", 2.0), ("loss", 3.0), ("train/loss", 3.0), ("validation/loss", 3.0)]
+    assert sorted((s.tag, s.value) for s in files.poll()) == [
+        ("a", 2.0),
+        ("loss", 3.0),
+        ("train/loss", 3.0),
+        ("validation/loss", 3.0),
+    ]
     fresh = tmp_path / "fresh"
     fresh.write_bytes(event("b", 5.0))
     fresh.replace(tmp_path / "events.out.tfevents.1")

@@ -1,4 +1,5 @@
-"""The small HTTP client against servers that answer in every way there is, and in some that there should not be."""
+"""The small HTTP client against servers that answer in every way there is, and in some that there should not
+be."""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ def answering(*answers: bytes) -> Callable[[socket.socket], None]:
     return treat
 
 
-CHUNKED = OK + b'transfer-encoding: chunked\r\n\r\n3\r\n{"a\r\n4;x=y\r\n": 1\r\n1\r\n}\r\n0\r\ntrailer: x\r\n\r\n'
+CHUNKED = (
+    OK + b'transfer-encoding: chunked\r\n\r\n3\r\n{"a\r\n4;x=y\r\n": 1\r\n1\r\n}\r\n0\r\ntrailer: x\r\n\r\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,14 @@ def test_every_kind_of_answer_leaves_the_connection_usable(answer: bytes, value:
         assert client.get("/x") == value
 
 
-@pytest.mark.parametrize("answer", [OK + b"\r\n[1]", b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n[1]", OK + b"Connection: close\r\nContent-Length: 3\r\n\r\n[1]"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + b"\r\n[1]",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n[1]",
+        OK + b"Connection: close\r\nContent-Length: 3\r\n\r\n[1]",
+    ],
+)
 def test_a_connection_that_closes_is_opened_anew(answer: bytes) -> None:
     with serving(answering(answer), answering(answer)) as client:
         assert client.get("/x") == [1]
@@ -107,8 +117,16 @@ def test_a_connection_that_closes_is_opened_anew(answer: bytes) -> None:
 
 
 def test_lines_and_exact_parts_across_chunks() -> None:
-    body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (b'{"k"', b":1}\nab", b"cdef", b"\n", b"gh\nrest")) + b"0\r\n\r\n"
-    with serving(answering(OK + b"Transfer-Encoding: chunked\r\nX-Length: 5\r\n\r\n" + body)) as client, client.open("GET", "/x") as response:
+    body = (
+        b"".join(
+            b"%x\r\n%b\r\n" % (len(part), part) for part in (b'{"k"', b":1}\nab", b"cdef", b"\n", b"gh\nrest")
+        )
+        + b"0\r\n\r\n"
+    )
+    with (
+        serving(answering(OK + b"Transfer-Encoding: chunked\r\nX-Length: 5\r\n\r\n" + body)) as client,
+        client.open("GET", "/x") as response,
+    ):
         assert response.headers.get("x-length") == response.headers["X-Length"] == "5"
         assert response.readline() == b'{"k":1}\n'
         assert response.read_exactly(6) == b"abcdef"
@@ -136,7 +154,9 @@ def test_what_is_there_comes_at_once() -> None:
 
 
 def test_an_answer_left_unread_does_not_mix_with_the_next() -> None:
-    with serving(answering(OK + b"Content-Length: 3\r\n\r\n[1]"), answering(OK + b"Content-Length: 3\r\n\r\n[2]")) as client:
+    with serving(
+        answering(OK + b"Content-Length: 3\r\n\r\n[1]"), answering(OK + b"Content-Length: 3\r\n\r\n[2]")
+    ) as client:
         with client.open("GET", "/x"):
             pass
         assert client.get("/x") == [2]
@@ -156,11 +176,19 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b"HTTP/1.1 2", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 abc\r\n\r\n", OK + b"Content-Length: 5\r\n\r\n[1", OK + b"Content-Length: x\r\n\r\n",
-        OK + b"no colon\r\n\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\n[1", OK + b"a: " + b"x" * 70_000,
-        OK + b"".join(b"h%d: x\r\n" % n for n in range(1000)) + b"\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n",
+        b"HTTP/1.1 2",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        OK + b"Content-Length: 5\r\n\r\n[1",
+        OK + b"Content-Length: x\r\n\r\n",
+        OK + b"no colon\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\n[1",
+        OK + b"a: " + b"x" * 70_000,
+        OK + b"".join(b"h%d: x\r\n" % n for n in range(1000)) + b"\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n",
     ],
-)  # fmt: skip
+)
 def test_broken_answers_are_an_error_that_says_so(answer: bytes) -> None:
     with serving(answering(answer), answering(answer)) as client, pytest.raises(ServerUnavailable):
         client.get("/x")
@@ -218,7 +246,9 @@ def test_a_request_that_the_server_put_off_is_sent_again_and_others_are_not() ->
 
     def put_off(connection: socket.socket) -> None:
         seen.append(request(connection))
-        connection.sendall(b"HTTP/1.1 429 Too Many\r\nRetry-After: 0\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        connection.sendall(
+            b"HTTP/1.1 429 Too Many\r\nRetry-After: 0\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+        )
 
     def answer(connection: socket.socket) -> None:
         seen.append(request(connection))
@@ -255,10 +285,29 @@ def test_a_request_that_must_be_done_once_is_not_sent_again_where_the_server_may
             client.call("POST", "/tokens", json_body={"name": "a"}, once=True)
         client.get("/health")
         assert client.post("/blobs/missing", {"digests": []}) == {}
-    assert [line.split(b" HTTP")[0].split(b"/")[-1] for line in seen] == [b"health", b"tokens", b"health", b"missing", b"missing"]
+    assert [line.split(b" HTTP")[0].split(b"/")[-1] for line in seen] == [
+        b"health",
+        b"tokens",
+        b"health",
+        b"missing",
+        b"missing",
+    ]
 
 
-@pytest.mark.parametrize("url", ["http://x:99999", "http://x:abc", "http://x:0", "http://x:-1", "http://[::1", "https://x", "http://", "x:80", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://x:99999",
+        "http://x:abc",
+        "http://x:0",
+        "http://x:-1",
+        "http://[::1",
+        "https://x",
+        "http://",
+        "x:80",
+        "",
+    ],
+)
 def test_what_is_no_address_is_told(url: str) -> None:
     with pytest.raises(SpecError, match="is not the address of a server"):
         Client(url, "hop_token")

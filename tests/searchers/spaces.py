@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform
 
-VALUES = st.one_of(st.integers(-5, 5), st.booleans(), st.sampled_from(["a", "b", "c"]), st.none(), st.sampled_from([0.25, 1.5]))
+VALUES = st.one_of(
+    st.integers(-5, 5),
+    st.booleans(),
+    st.sampled_from(["a", "b", "c"]),
+    st.none(),
+    st.sampled_from([0.25, 1.5]),
+)
 
 
 @st.composite
@@ -19,7 +25,9 @@ def domains(draw: st.DrawFn) -> Domain:
             return Constant(draw(VALUES))
         case 2:
             low, wide, log = draw(st.integers(-20, 20)), draw(st.integers(0, 100)), draw(st.booleans())
-            return Integer(max(1, low) if log else low, max(1, low) + wide, log, draw(st.integers(1, 7)), points)
+            return Integer(
+                max(1, low) if log else low, max(1, low) + wide, log, draw(st.integers(1, 7)), points
+            )
         case 3:
             low, ratio = draw(st.floats(1e-9, 1e6)), draw(st.floats(1, 1e6))
             return Uniform(low, low * ratio, log=True, points=points)
@@ -41,6 +49,8 @@ def spaces(draw: st.DrawFn, *, most: int = 5) -> Space:
         if choices and draw(st.booleans()):
             on = draw(st.sampled_from(choices))
             assert isinstance(on.domain, Choice)
-            conditions = [Condition(on.name, tuple(draw(st.lists(st.sampled_from(on.domain.values), min_size=1))))]
+            conditions = [
+                Condition(on.name, tuple(draw(st.lists(st.sampled_from(on.domain.values), min_size=1))))
+            ]
         parameters.append(Parameter(f"p{number}", draw(domains()), tuple(conditions)))
     return Space(tuple(parameters))

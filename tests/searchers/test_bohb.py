@@ -1,4 +1,5 @@
-"""BOHB: the suite that every searcher passes, Hyperband's schedule, and a model of the largest budget that is known well enough."""
+"""BOHB: the suite that every searcher passes, Hyperband's schedule, and a model of the largest budget that is
+known well enough."""
 
 from __future__ import annotations
 
@@ -26,7 +27,17 @@ class TestBohbOfSoManyTrials(BuiltIn):
 
 
 def open_bohb(trials: int | None = 120, *, random: float = 0.0, seed: int = 0) -> Bohb:
-    spec = StudySpec("s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("bohb", {"random": random}), trials, max_epochs=9, seed=seed)
+    spec = StudySpec(
+        "s",
+        SPACE,
+        "loss",
+        Goal.MIN,
+        Parallel.TRIALS,
+        SearcherSpec("bohb", {"random": random}),
+        trials,
+        max_epochs=9,
+        seed=seed,
+    )
     searcher = build(spec, no_own)
     assert isinstance(searcher, Bohb)
     return searcher
@@ -59,7 +70,8 @@ def test_budgets_are_hyperbands() -> None:
 
 
 def test_the_largest_budget_with_enough_results_decides() -> None:
-    """Results at 1 and 3 epochs, of which there are more, mislead; those at 9 win as soon as there are five of them."""
+    """Results at 1 and 3 epochs, of which there are more, mislead; those at 9 win as soon as there are five
+    of them."""
     fresh = {proposal.trial: float(proposal.params["x"]) for proposal in play(open_bohb())}
     late = [x for trial, x in fresh.items() if int(trial) >= 60]
     assert sum(late) / len(late) < 0.35

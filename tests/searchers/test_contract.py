@@ -23,7 +23,15 @@ class BuiltIn(SearcherContract):
     def open_searcher(self, *, goal: Goal = Goal.MIN, seed: int = 0) -> Searcher:
         searcher = SearcherSpec(self.name, self.options)
         spec = StudySpec(
-            "s", self.space, "loss", goal, Parallel.TRIALS, searcher, self.trials, max_epochs=self.max_epochs, seed=seed
+            "s",
+            self.space,
+            "loss",
+            goal,
+            Parallel.TRIALS,
+            searcher,
+            self.trials,
+            max_epochs=self.max_epochs,
+            seed=seed,
         )
         return build(spec, no_own)
 

@@ -1,4 +1,5 @@
-"""Values lie in their domains, spread over them as they should, and depend on nothing but seed, name and trial."""
+"""Values lie in their domains, spread over them as they should, and depend on nothing but seed, name and
+trial."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hopyard.domain.run import ParamValue
-from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform, check_space
+from hopyard.domain.space import (
+    Choice,
+    Condition,
+    Constant,
+    Domain,
+    Integer,
+    Parameter,
+    Space,
+    Uniform,
+    check_space,
+)
 from hopyard.errors import SpecError
 from hopyard.searchers.draw import at, draw, unit
 from hopyard.searchers.grid import LARGEST, axis, combinations
@@ -27,8 +38,12 @@ def test_every_draw_is_of_the_space(space: Space, seed: int, trial: int) -> None
     check_params(space, draw(space, seed, trial))
 
 
-@given(space=spaces(), extra=domains(), where=st.integers(0, 5), seed=st.integers(0, 9), trial=st.integers(0, 9))
-def test_a_parameter_more_changes_no_other(space: Space, extra: Domain, where: int, seed: int, trial: int) -> None:
+@given(
+    space=spaces(), extra=domains(), where=st.integers(0, 5), seed=st.integers(0, 9), trial=st.integers(0, 9)
+)
+def test_a_parameter_more_changes_no_other(
+    space: Space, extra: Domain, where: int, seed: int, trial: int
+) -> None:
     more = list(space.parameters)
     more.insert(min(where, len(more)), Parameter("another", extra))
     drawn = draw(Space(tuple(more)), seed, trial)
@@ -43,7 +58,11 @@ def test_both_ends_can_be_drawn(domain: Domain) -> None:
         assert (first, last) == (domain.values[0], domain.values[-1])
     elif not isinstance(domain, Constant):
         assert first == pytest.approx(domain.low)
-        reached = domain.high - (domain.high - domain.low) % domain.step if isinstance(domain, Integer) else domain.high
+        reached = (
+            domain.high - (domain.high - domain.low) % domain.step
+            if isinstance(domain, Integer)
+            else domain.high
+        )
         assert last == pytest.approx(reached)
 
 
@@ -81,7 +100,9 @@ def test_real_numbers_are_real_though_their_bounds_were_written_whole(domain: Un
 
 
 def test_logarithmic_ranges_are_even_in_the_logarithm() -> None:
-    decades = Counter(int(log10(float(str(value))) + 5) for value in share_of(Uniform(1e-5, 1e-1, log=True)).elements())
+    decades = Counter(
+        int(log10(float(str(value))) + 5) for value in share_of(Uniform(1e-5, 1e-1, log=True)).elements()
+    )
     assert set(decades) == {0, 1, 2, 3}
     assert all(880 < count < 1120 for count in decades.values()), decades
     ones = share_of(Integer(1, 100, log=True))
@@ -94,18 +115,24 @@ def test_streams_are_not_correlated() -> None:
     pairs = [(unit(0, trial, "lr"), unit(0, trial, "wd")) for trial in range(2000)]
     mean = sum((a - 0.5) * (b - 0.5) for a, b in pairs) / len(pairs) * 12
     assert abs(mean) < 0.1
-    assert abs(sum((unit(0, t, "lr") - 0.5) * (unit(1, t, "lr") - 0.5) for t in range(2000)) / 2000 * 12) < 0.1
+    assert (
+        abs(sum((unit(0, t, "lr") - 0.5) * (unit(1, t, "lr") - 0.5) for t in range(2000)) / 2000 * 12) < 0.1
+    )
 
 
 def test_streams_stay_as_they_are_from_version_to_version() -> None:
     """A study that began before an upgrade goes on after it: these values never change."""
-    assert [round(unit(seed, trial, name), 12) for seed, trial, name in ((0, 0, "lr"), (7, 3, "batch"), (-1, 12, "ü"))] == FIRST
+    assert [
+        round(unit(seed, trial, name), 12)
+        for seed, trial, name in ((0, 0, "lr"), (7, 3, "batch"), (-1, 12, "ü"))
+    ] == FIRST
 
 
 FIRST = [0.992352120956, 0.025492373629, 0.216756015037]
 
 
-# -- grids --------------------------------------------------------------------------------------------------------
+# -- grids
+# --------------------------------------------------------------------------------------------------------
 
 
 TOO_LARGE = Space(
@@ -155,7 +182,11 @@ def test_a_grid_by_hand() -> None:
         )
     )
     assert combinations(space) == [
-        *({"opt": "sgd", "momentum": momentum, "lr": lr} for momentum in (0.0, 0.9) for lr in (0.001, 0.01, 0.1)),
+        *(
+            {"opt": "sgd", "momentum": momentum, "lr": lr}
+            for momentum in (0.0, 0.9)
+            for lr in (0.001, 0.01, 0.1)
+        ),
         *({"opt": "adam", "lr": lr} for lr in (0.001, 0.01, 0.1)),
     ]
 
@@ -181,13 +212,19 @@ def test_a_range_without_points_has_no_grid() -> None:
 
 
 def test_grid_beyond_reason_is_refused_at_once_and_the_largest_range_is_named() -> None:
-    space = Space((Parameter("small", Integer(1, 3, step=1)), *(Parameter(f"p{number}", Integer(1, 10**9)) for number in range(8))))
+    space = Space(
+        (
+            Parameter("small", Integer(1, 3, step=1)),
+            *(Parameter(f"p{number}", Integer(1, 10**9)) for number in range(8)),
+        )
+    )
     with pytest.raises(SpecError, match=f"more than {LARGEST:,}") as refused:
         combinations(space)
     assert refused.value.hints[0].startswith("give `p0` fewer points")
 
 
-# -- spaces that nothing can be drawn from --------------------------------------------------------------------------
+# -- spaces that nothing can be drawn from
+# --------------------------------------------------------------------------
 
 LR = Parameter("lr", Uniform(0.0, 1.0))
 
@@ -218,7 +255,12 @@ def test_a_space_without_points_is_named(parameters: tuple[Parameter, ...], told
 
 
 def test_what_hangs_on_another_value_of_a_fixed_parameter_is_left_out() -> None:
-    space = Space((Parameter("opt", Constant("adam")), replace(LR, name="momentum", conditions=(Condition("opt", ("sgd",)),))))
+    space = Space(
+        (
+            Parameter("opt", Constant("adam")),
+            replace(LR, name="momentum", conditions=(Condition("opt", ("sgd",)),)),
+        )
+    )
     check_space(space)
     assert draw(space, 0, 0) == {"opt": "adam"}
 

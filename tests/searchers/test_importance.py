@@ -31,7 +31,10 @@ TRIALS = [draw(SPACE, 0, number) for number in range(120)]
 def test_what_matters_comes_first(method: str) -> None:
     if method == "fanova":
         pytest.importorskip("sklearn")
-    results = [(params, (math.log10(float(params["lr"])) + 3) ** 2 + 0.1 * (params["batch"] == 16)) for params in TRIALS]
+    results = [
+        (params, (math.log10(float(params["lr"])) + 3) ** 2 + 0.1 * (params["batch"] == 16))
+        for params in TRIALS
+    ]
     found = importance(SPACE, results, method=method)
     assert list(found) == sorted(found, key=lambda name: -found[name])
     assert set(found) == {"lr", "batch", "optimizer", "momentum", "layers"}
@@ -39,7 +42,16 @@ def test_what_matters_comes_first(method: str) -> None:
     assert found["lr"] > 0.5
     assert sum(found.values()) == pytest.approx(1)
     assert importance(SPACE, results, method=method) == found
-    assert next(iter(importance(SPACE, [(params, -value) for params, value in results], goal=Goal.MAX, method=method))) == "lr"
+    assert (
+        next(
+            iter(
+                importance(
+                    SPACE, [(params, -value) for params, value in results], goal=Goal.MAX, method=method
+                )
+            )
+        )
+        == "lr"
+    )
 
 
 def test_a_parameter_that_exists_sometimes_can_matter_most() -> None:

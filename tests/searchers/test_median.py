@@ -11,10 +11,19 @@ from hopyard.searchers.random_draws import Random
 from hopyard.testing.searcher_contract import EXAMPLE_SPACE
 
 
-def around_random(goal: Goal = Goal.MIN, *, grace: int = 1, least: int = 2, trials: int = 5) -> MedianStopping:
+def around_random(
+    goal: Goal = Goal.MIN, *, grace: int = 1, least: int = 2, trials: int = 5
+) -> MedianStopping:
     inner = Random(space=EXAMPLE_SPACE, goal=goal, trials=trials, max_epochs=4, seed=0)
     searcher = MedianStopping(
-        space=EXAMPLE_SPACE, goal=goal, trials=trials, max_epochs=4, seed=0, inner=inner, grace=grace, least=least
+        space=EXAMPLE_SPACE,
+        goal=goal,
+        trials=trials,
+        max_epochs=4,
+        seed=0,
+        inner=inner,
+        grace=grace,
+        least=least,
     )
     for _ in range(trials):
         assert isinstance(searcher.ask(), Proposal)
@@ -22,7 +31,9 @@ def around_random(goal: Goal = Goal.MIN, *, grace: int = 1, least: int = 2, tria
 
 
 def tell(searcher: MedianStopping, trial: int, *values: float, first: int = 1) -> list[Verdict]:
-    return [searcher.tell(Report(TrialId(str(trial)), step, value)) for step, value in enumerate(values, first)]
+    return [
+        searcher.tell(Report(TrialId(str(trial)), step, value)) for step, value in enumerate(values, first)
+    ]
 
 
 GO, STOP = Verdict.CONTINUE, Verdict.STOP
@@ -32,7 +43,8 @@ def test_whose_best_is_worse_than_the_median_of_the_means_is_stopped() -> None:
     searcher = around_random()
     assert tell(searcher, 0, 9, 1, 1, 1) == [GO] * 4
     assert tell(searcher, 1, 9, 3, 3, 3) == [GO] * 4
-    # At step 2 the means are 5 and 6, their median 5.5: 5.5 is not worse. With 7.25 of trial 2 it is 6: 6.1 is worse.
+    # At step 2 the means are 5 and 6, their median 5.5: 5.5 is not worse. With 7.25 of trial 2 it is 6: 6.1
+    # is worse.
     assert tell(searcher, 2, 9, 5.5) == [GO, GO]
     assert tell(searcher, 3, 9, 6.1) == [GO, STOP]
     assert tell(searcher, 3, 0.0, first=3) == [STOP], "late news of one that was stopped"
@@ -76,7 +88,8 @@ def test_repeated_steps_count_once() -> None:
 
 
 def test_late_news_of_who_ended_moves_no_median() -> None:
-    """Trials 0 and 1 failed after one step: at the second there is nobody to compare with, whatever is told of them later."""
+    """Trials 0 and 1 failed after one step: at the second there is nobody to compare with, whatever is told
+    of them later."""
     searcher = around_random()
     for trial in (0, 1):
         tell(searcher, trial, 1)
@@ -87,7 +100,9 @@ def test_late_news_of_who_ended_moves_no_median() -> None:
 
 def test_who_is_stopped_counts_as_the_worst_of_its_rung() -> None:
     inner = Asha(space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, min_epochs=3)
-    searcher = MedianStopping(space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, inner=inner, least=2)
+    searcher = MedianStopping(
+        space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, inner=inner, least=2
+    )
     for _ in range(4):
         searcher.ask()
     assert tell(searcher, 0, 1, 1, 1)[-1] is Verdict.PAUSE

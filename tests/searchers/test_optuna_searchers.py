@@ -60,13 +60,24 @@ class TestCmaEs(BuiltIn):
     name = "cmaes"
 
 
-def open_searcher(name: str, space: Space = MIXED, *, trials: int = 40, seed: int = 0, **options: ParamValue) -> Searcher:
-    return build(StudySpec("s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(name, options), trials, seed=seed), no_own)
+def open_searcher(
+    name: str, space: Space = MIXED, *, trials: int = 40, seed: int = 0, **options: ParamValue
+) -> Searcher:
+    return build(
+        StudySpec(
+            "s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(name, options), trials, seed=seed
+        ),
+        no_own,
+    )
 
 
 def loss(params: Mapping[str, ParamValue]) -> float:
     numbers = {key: float(value) for key, value in params.items() if isinstance(value, int | float)}
-    far = (math.log10(numbers["lr"]) + 3) ** 2 + abs(numbers["batch"] - 32) / 16 + (numbers.get("momentum", 0.5) - 0.9) ** 2
+    far = (
+        (math.log10(numbers["lr"]) + 3) ** 2
+        + abs(numbers["batch"] - 32) / 16
+        + (numbers.get("momentum", 0.5) - 0.9) ** 2
+    )
     return far + numbers["dropout"] + abs(numbers["layers"] - 3) / 3 + abs(numbers["width"] - 64) / 64
 
 
@@ -84,15 +95,24 @@ def play(searcher: Searcher, *, at_a_time: int = 3) -> list[StudyEvent]:
         if len(training) == at_a_time or not isinstance(answer, Proposal):
             one = training.pop(min(1, len(training) - 1))
             failed = int(one.trial) % 7 == 6
-            report = Report(one.trial, one.budget, None if failed else loss(one.params), TrialOutcome.FAILED if failed else TrialOutcome.RUNNING)
+            report = Report(
+                one.trial,
+                one.budget,
+                None if failed else loss(one.params),
+                TrialOutcome.FAILED if failed else TrialOutcome.RUNNING,
+            )
             events.append(Told(report, searcher.tell(report)))
 
 
 def proposals(events: list[StudyEvent]) -> list[Proposal]:
-    return [event.answer for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)]
+    return [
+        event.answer for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)
+    ]
 
 
-@pytest.mark.parametrize(("name", "trials"), [("tpe", 40), ("cmaes", 40), pytest.param("gp", 13, marks=pytest.mark.torch)])
+@pytest.mark.parametrize(
+    ("name", "trials"), [("tpe", 40), ("cmaes", 40), pytest.param("gp", 13, marks=pytest.mark.torch)]
+)
 def test_the_same_calls_are_answered_the_same_to_the_last_bit(name: str, trials: int) -> None:
     if name == "gp":
         pytest.importorskip("torch")
@@ -108,10 +128,17 @@ def test_the_same_calls_are_answered_the_same_to_the_last_bit(name: str, trials:
 
 
 def test_hash_order_and_process_change_nothing() -> None:
-    code = "from tests.searchers.test_optuna_searchers import *; print([p.params for p in proposals(play(open_searcher('tpe', trials=25)))])"
+    code = (
+        "from tests.searchers.test_optuna_searchers import *; print([p.params for p in "
+        "proposals(play(open_searcher('tpe', trials=25)))])"
+    )
     told = {
         subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
@@ -119,7 +146,10 @@ def test_hash_order_and_process_change_nothing() -> None:
 
 
 def test_it_learns() -> None:
-    chance, learnt = ([loss(p.params) for p in proposals(play(open_searcher(name, trials=80)))] for name in ("random", "tpe"))
+    chance, learnt = (
+        [loss(p.params) for p in proposals(play(open_searcher(name, trials=80)))]
+        for name in ("random", "tpe")
+    )
     assert chance[:10] == learnt[:10], "it begins as random search with the same seed does"
     assert sum(learnt[40:]) < 0.6 * sum(chance[40:])
     assert min(learnt) < min(chance)
@@ -127,7 +157,11 @@ def test_it_learns() -> None:
 
 def test_nothing_is_tried_twice_and_a_space_is_exhausted() -> None:
     space = Space(
-        (Parameter("a", Choice(("x", "y"))), Parameter("b", Choice((1, 2, 4))), Parameter("c", Integer(0, 2), (Condition("a", ("y",)),)))
+        (
+            Parameter("a", Choice(("x", "y"))),
+            Parameter("b", Choice((1, 2, 4))),
+            Parameter("c", Integer(0, 2), (Condition("a", ("y",)),)),
+        )
     )
     for name in ("tpe", "cmaes"):
         searcher, tried = open_searcher(name, space, trials=100), []
@@ -142,7 +176,10 @@ def test_nothing_is_tried_twice_and_a_space_is_exhausted() -> None:
 def test_stopped_trials_teach_where_not_to_look() -> None:
     space = Space((Parameter("x", Uniform(0.0, 1.0)),))
     searcher = build(
-        StudySpec("s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("tpe", {}), 60, max_epochs=5, seed=0), no_own
+        StudySpec(
+            "s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("tpe", {}), 60, max_epochs=5, seed=0
+        ),
+        no_own,
     )
     values = []
     while isinstance(answer := searcher.ask(), Proposal):
@@ -166,8 +203,14 @@ def test_every_value_comes_back_from_its_place(space: Space, seed: int) -> None:
                 axis = known[name]
                 back = axis.value(axis.place(value))
                 assert type(back) is type(value)
-                wide = 0 if isinstance(axis.domain, Choice | Constant) else abs(axis.domain.high) + abs(axis.domain.low)
-                assert back == (pytest.approx(value, rel=1e-9, abs=1e-11 * wide) if isinstance(value, float) else value)
+                wide = (
+                    0
+                    if isinstance(axis.domain, Choice | Constant)
+                    else abs(axis.domain.high) + abs(axis.domain.low)
+                )
+                assert back == (
+                    pytest.approx(value, rel=1e-9, abs=1e-11 * wide) if isinstance(value, float) else value
+                )
 
 
 @settings(max_examples=15, deadline=None)
@@ -231,24 +274,31 @@ def test_a_gaussian_process_is_warm_before_the_first_trial_begins() -> None:
         "print('torch' in sys.modules, end=' ')\n"
         "searcher.ask(); before = set(sys.modules)\n"
         "play(searcher)\n"
-        "print('torch' in before, len([name for name in set(sys.modules) - before if name.startswith(('optuna', 'torch', 'scipy'))]))\n"
+        "print('torch' in before, len([name for name in set(sys.modules) - before if "
+        "name.startswith(('optuna', 'torch', 'scipy'))]))\n"
     )
     pytest.importorskip("torch")
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "False True 0\n", done.stdout + done.stderr
 
 
 def test_without_optuna_the_rest_of_the_program_works() -> None:
     code = (
         "import sys; sys.modules['optuna'] = None\n"
-        "import hopyard.searchers.registry, hopyard.searchers.optuna_searchers, hopyard.searchers.bohb, hopyard.searchers.importance\n"
-        "from tests.searchers.test_optuna_searchers import *"
+        "import hopyard.searchers.registry, hopyard.searchers.optuna_searchers, hopyard.searchers.bohb, "
+        "hopyard.searchers.importance\nfrom tests.searchers.test_optuna_searchers import *"
     )
     code = code.rpartition("\n")[0] + (
-        "\nfrom hopyard.domain.space import *; from hopyard.domain.study import *; from hopyard.errors import SpecError\n"
-        "space = Space((Parameter('x', Uniform(0.0, 1.0)),))\n"
-        "try: hopyard.searchers.registry.build(StudySpec('s', space, 'l', Goal.MIN, Parallel.TRIALS, SearcherSpec('tpe'), 3), None)\n"
-        "except SpecError as e: print(e.message)\n"
+        "\nfrom hopyard.domain.space import *; from hopyard.domain.study import *; from hopyard.errors "
+        "import SpecError\nspace = Space((Parameter('x', Uniform(0.0, 1.0)),))\n"
+        "try: hopyard.searchers.registry.build(StudySpec('s', space, 'l', Goal.MIN, Parallel.TRIALS, "
+        "SearcherSpec('tpe'), 3), None)\nexcept SpecError as e: print(e.message)\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "searcher.name: `tpe` needs the package optuna, which is not installed\n"

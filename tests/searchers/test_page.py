@@ -1,4 +1,5 @@
-"""docs/reference/searchers.md: every searcher and option is on it, and its own searcher does what the page says."""
+"""docs/reference/searchers.md: every searcher and option is on it, and its own searcher does what the page
+says."""
 
 from __future__ import annotations
 

@@ -38,10 +38,13 @@ def played(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> 
 
 
 def budgets_asked(play: StudyPlay) -> Counter[int]:
-    return Counter(event.answer.budget for event in play.events if isinstance(getattr(event, "answer", None), Proposal))
+    return Counter(
+        event.answer.budget for event in play.events if isinstance(getattr(event, "answer", None), Proposal)
+    )
 
 
-# -- rungs --------------------------------------------------------------------------------------------------------
+# -- rungs
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_rungs() -> None:
@@ -65,7 +68,8 @@ def test_rungs_rise_by_eta_from_the_least_to_the_most(most: int, least: int, eta
 
 def test_rungs_that_cannot_be() -> None:
     with pytest.raises(
-        SpecError, match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung are more than max_epochs, 3"
+        SpecError,
+        match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung are more than max_epochs, 3",
     ):
         rung_budgets(3, 5, 3)
     with pytest.raises(SpecError, match="no rung to compare") as failure:
@@ -81,12 +85,20 @@ def test_rungs_that_cannot_be() -> None:
     ],
 )
 def test_a_file_without_rungs_is_refused_when_it_is_read(searcher: object, told: str, tmp_path: Path) -> None:
-    study = {"metric": "acc", "script": "x.py", "trials": 9, "epochs": 2, "space": {"lr": [1, 2]}, "searcher": searcher}
+    study = {
+        "metric": "acc",
+        "script": "x.py",
+        "trials": 9,
+        "epochs": 2,
+        "space": {"lr": [1, 2]},
+        "searcher": searcher,
+    }
     with pytest.raises(SpecError, match=told):
         search_of(study, tmp_path)
 
 
-# -- Hyperband ----------------------------------------------------------------------------------------------------
+# -- Hyperband
+# ----------------------------------------------------------------------------------------------------
 
 # n_i and r_i of each bracket for R = 81, eta = 3, by lines 1 to 7 of the paper's Algorithm 1.
 TABLE = {
@@ -100,7 +112,8 @@ TABLE = {
 
 @pytest.mark.parametrize("room", [1, 7, 500])
 def test_hyperband_has_the_brackets_of_the_paper(room: int) -> None:
-    """Counted as trained, in the order of trials: 81 of bracket 4, 34 of bracket 3 …; however many train at once."""
+    """Counted as trained, in the order of trials: 81 of bracket 4, 34 of bracket 3 …; however many train at
+    once."""
     play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
     first = 0
     for rungs in TABLE.values():
@@ -112,11 +125,15 @@ def test_hyperband_has_the_brackets_of_the_paper(room: int) -> None:
 
 @pytest.mark.parametrize(("max_epochs", "eta"), [(81, 3), (27, 3), (16, 2), (64, 4), (100, 3), (50, 2)])
 def test_hyperband_keeps_within_the_budget_of_the_paper(max_epochs: int, eta: int) -> None:
-    """Each bracket about (s_max + 1) R epochs: rounding n up may cost R more. Trials go on instead of beginning anew at each rung,
-    so that the whole stays within the bound even so."""
+    """Each bracket about (s_max + 1) R epochs: rounding n up may cost R more.
+    Trials go on instead of beginning anew at each rung, so that the whole stays within the bound even so."""
     rungs = rung_budgets(max_epochs, 1, eta)
     plan = brackets(rungs, eta)
-    play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=max_epochs, seed=0, eta=eta), 16, max_epochs)
+    play = played(
+        Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=max_epochs, seed=0, eta=eta),
+        16,
+        max_epochs,
+    )
     bound = len(rungs) * max_epochs
     for trials, budgets in plan:
         paper = sum(trials // eta**at * budget for at, budget in enumerate(budgets))
@@ -143,11 +160,16 @@ def test_a_bracket_that_waits_leaves_its_workers_to_the_next() -> None:
     assert searcher.ask() is SearchState.WAIT
 
 
-# -- successive halving -------------------------------------------------------------------------------------------
+# -- successive halving
+# -------------------------------------------------------------------------------------------
 
 
 def tell(
-    searcher: Halving | Asha, trial: int, step: int, value: float | None, outcome: TrialOutcome = TrialOutcome.RUNNING
+    searcher: Halving | Asha,
+    trial: int,
+    step: int,
+    value: float | None,
+    outcome: TrialOutcome = TrialOutcome.RUNNING,
 ) -> Verdict:
     return searcher.tell(Report(TrialId(str(trial)), step, value, outcome))
 
@@ -161,15 +183,23 @@ def proposed(searcher: Halving | Asha) -> tuple[int, int]:
 def test_halving_by_hand() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MAX, trials=9, max_epochs=9, seed=0)
     assert [proposed(searcher) for _ in range(9)] == [(number, 1) for number in range(9)]
-    verdicts = [tell(searcher, number, 1, value) for number, value in enumerate([0.1, 0.2, 0.3, 0.3, 0.05, 0.9, 0.2, 0.1])]
-    # 0.05 of trial 4 has three better ones already; 0.3 of trial 2 and 3 tie, the smaller number stands before
+    verdicts = [
+        tell(searcher, number, 1, value)
+        for number, value in enumerate([0.1, 0.2, 0.3, 0.3, 0.05, 0.9, 0.2, 0.1])
+    ]
+    # 0.05 of trial 4 has three better ones already; 0.3 of trial 2 and 3 tie, the smaller number stands
+    # before
     assert verdicts == [*[Verdict.PAUSE] * 4, Verdict.STOP, Verdict.PAUSE, Verdict.STOP, Verdict.STOP]
     assert searcher.ask() is SearchState.WAIT, "trial 8 may still be the best"
     assert searcher.released() == {"0", "1"}
     assert tell(searcher, 8, 1, 0.3) is Verdict.STOP
     assert [proposed(searcher) for _ in range(3)] == [(5, 3), (2, 3), (3, 3)]
     assert searcher.ask() is SearchState.WAIT
-    assert [tell(searcher, number, 3, 0.5) for number in (3, 5, 2)] == [Verdict.PAUSE, Verdict.STOP, Verdict.PAUSE]
+    assert [tell(searcher, number, 3, 0.5) for number in (3, 5, 2)] == [
+        Verdict.PAUSE,
+        Verdict.STOP,
+        Verdict.PAUSE,
+    ]
     assert proposed(searcher) == (2, 9)
     assert searcher.ask() is SearchState.DONE
     assert tell(searcher, 2, 9, 0.6) is Verdict.CONTINUE
@@ -212,7 +242,8 @@ def test_a_trial_that_ends_by_itself_counts_but_does_not_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trials", "expected"), [(None, {1: 27, 3: 9, 9: 3, 27: 1}), (10, {1: 10, 3: 3, 9: 1, 27: 1}), (2, {1: 2, 3: 1, 9: 1, 27: 1})]
+    ("trials", "expected"),
+    [(None, {1: 27, 3: 9, 9: 3, 27: 1}), (10, {1: 10, 3: 3, 9: 1, 27: 1}), (2, {1: 2, 3: 1, 9: 1, 27: 1})],
 )
 def test_one_always_gets_to_the_end(trials: int | None, expected: dict[int, int]) -> None:
     play = played(Halving(space=SPACE, goal=Goal.MIN, trials=trials, max_epochs=27, seed=0), 4, 27)
@@ -221,7 +252,8 @@ def test_one_always_gets_to_the_end(trials: int | None, expected: dict[int, int]
     assert best.verdict is Verdict.CONTINUE
 
 
-# -- ASHA ---------------------------------------------------------------------------------------------------------
+# -- ASHA
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_asha_promotes_as_algorithm_2_says() -> None:
@@ -247,7 +279,10 @@ def test_asha_promotes_as_algorithm_2_says() -> None:
     assert proposed(searcher) == (6, 1)
 
 
-@given(done=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=60), eta=st.integers(2, 4))
+@given(
+    done=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=60),
+    eta=st.integers(2, 4),
+)
 def test_asha_against_the_pseudocode(done: list[tuple[int, int]], eta: int) -> None:
     """Four workers, which finish in any order; the paper's get_job over plain lists."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=eta**3, seed=0, eta=eta)
@@ -260,7 +295,9 @@ def test_asha_against_the_pseudocode(done: list[tuple[int, int]], eta: int) -> N
             gets = (fresh, 0)
             for k in (2, 1, 0):
                 ranking = sorted((loss, trial) for trial, loss in rungs[k].items())
-                promotable = [trial for _, trial in ranking[: len(rungs[k]) // eta] if trial not in promoted[k]]
+                promotable = [
+                    trial for _, trial in ranking[: len(rungs[k]) // eta] if trial not in promoted[k]
+                ]
                 if promotable:
                     gets = (promotable[0], k + 1)
                     promoted[k].add(promotable[0])
@@ -289,7 +326,8 @@ def test_asha_looks_at_higher_rungs_first() -> None:
 
 
 def test_asha_releases_nobody_who_is_ahead() -> None:
-    """Promoted early, overtaken in the rung that it left, and still a candidate in the one that it reached."""
+    """Promoted early, overtaken in the rung that it left, and still a candidate in the one that it
+    reached."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=4, max_epochs=4, seed=0, eta=2)
     for number in range(2):
         proposed(searcher)
@@ -307,7 +345,11 @@ def test_asha_stops_at_once_who_cannot_go_on_any_more() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
     for _ in range(4):
         proposed(searcher)
-    assert [tell(searcher, number, 1, float(number)) for number in range(3)] == [Verdict.PAUSE, Verdict.PAUSE, Verdict.STOP]
+    assert [tell(searcher, number, 1, float(number)) for number in range(3)] == [
+        Verdict.PAUSE,
+        Verdict.PAUSE,
+        Verdict.STOP,
+    ]
     assert isinstance(searcher, ReleasesTrials)
     assert searcher.released() == set()
     assert tell(searcher, 3, 1, -1.0) is Verdict.PAUSE
@@ -321,8 +363,9 @@ def test_asha_ends_with_a_trained_trial_though_they_were_few() -> None:
 
 @pytest.mark.parametrize("workers", [4, 25])
 def test_asha_keeps_all_workers_busy(workers: int) -> None:
-    """Trials of very different speeds, as simulated in the paper: while fresh ones are left, no worker ever waits; and of what is
-    trained, a rung has one in eta of the one below, and of the order of its root more that were promoted too early."""
+    """Trials of very different speeds, as simulated in the paper: while fresh ones are left, no worker ever
+    waits; and of what is trained, a rung has one in eta of the one below, and of the order of its root more
+    that were promoted too early."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=270, max_epochs=27, seed=3)
     slow = asynchronous(searcher, workers, lambda params: 1.0 + 20.0 * float(str(params["x"])))
     assert slow.idle_while_fresh == 0.0

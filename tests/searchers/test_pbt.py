@@ -20,9 +20,18 @@ from .spaces import spaces
 SPACE = Space((Parameter("lr", Uniform(1e-4, 1e-1, log=True)), Parameter("width", Integer(1, 64))))
 
 
-def population(members: int = 8, *, max_epochs: int = 4, rounds: bool = False, quantile: float = 0.25) -> PopulationBased:
+def population(
+    members: int = 8, *, max_epochs: int = 4, rounds: bool = False, quantile: float = 0.25
+) -> PopulationBased:
     return PopulationBased(
-        space=SPACE, goal=Goal.MIN, trials=members, max_epochs=max_epochs, seed=0, quantile=quantile, rounds=rounds, resample=0.0
+        space=SPACE,
+        goal=Goal.MIN,
+        trials=members,
+        max_epochs=max_epochs,
+        seed=0,
+        quantile=quantile,
+        rounds=rounds,
+        resample=0.0,
     )
 
 
@@ -33,7 +42,11 @@ def proposed(searcher: PopulationBased) -> Proposal:
 
 
 def tell(
-    searcher: PopulationBased, trial: int, step: int, value: float | None, outcome: TrialOutcome = TrialOutcome.RUNNING
+    searcher: PopulationBased,
+    trial: int,
+    step: int,
+    value: float | None,
+    outcome: TrialOutcome = TrialOutcome.RUNNING,
 ) -> Verdict:
     return searcher.tell(Report(TrialId(str(trial)), step, value, outcome))
 
@@ -58,7 +71,9 @@ def test_the_worst_quarter_copies_the_best_quarter(rounds: bool) -> None:
         assert one.params != donor
         for parameter in SPACE.parameters:
             value = donor[parameter.name]
-            assert one.params[parameter.name] in [moved(parameter, value, factor=1.2, up=up) for up in (True, False)]
+            assert one.params[parameter.name] in [
+                moved(parameter, value, factor=1.2, up=up) for up in (True, False)
+            ]
 
 
 def test_in_rounds_who_copies_goes_first() -> None:
@@ -123,7 +138,11 @@ def test_members_are_compared_after_the_same_number_of_epochs() -> None:
     assert again[TrialId("2")].start_from == "2", "the best of all after one epoch"
     assert again[TrialId("3")].start_from in ("0", "2")
     donor = begun[int(str(again[TrialId("3")].start_from))].params
-    assert all(again[TrialId("3")].params[one.name] in [moved(one, donor[one.name], factor=1.2, up=up) for up in (True, False)] for one in SPACE.parameters)
+    assert all(
+        again[TrialId("3")].params[one.name]
+        in [moved(one, donor[one.name], factor=1.2, up=up) for up in (True, False)]
+        for one in SPACE.parameters
+    )
 
 
 def test_lineage_of_a_whole_study() -> None:
@@ -135,7 +154,11 @@ def test_lineage_of_a_whole_study() -> None:
 
     play = StudyPlay(population(8, max_epochs=20), room=3, max_epochs=20, space=SPACE, curve=curve)
     play.finish()
-    copies = [event.answer for event in play.events if isinstance(event, Asked) and isinstance(event.answer, Proposal)]
+    copies = [
+        event.answer
+        for event in play.events
+        if isinstance(event, Asked) and isinstance(event.answer, Proposal)
+    ]
     lived = {one.trial: float(str(one.params["lr"])) for one in copies}
     begun = {one.trial: float(str(one.params["lr"])) for one in copies if one.start_from is None}
     assert [one for one in copies if one.start_from not in (None, one.trial)]
@@ -143,14 +166,27 @@ def test_lineage_of_a_whole_study() -> None:
     assert {member.step for member in play.members.values()} == {20}
 
 
-@given(space=spaces(), trial=st.integers(0, 99), step=st.integers(1, 99), resample=st.floats(0, 1), factor=st.floats(1, 3))
-def test_what_is_explored_is_of_the_space(space: Space, trial: int, step: int, resample: float, factor: float) -> None:
-    check_params(space, explored(space, draw(space, 1, trial), 1, trial, step, resample=resample, factor=factor))
+@given(
+    space=spaces(),
+    trial=st.integers(0, 99),
+    step=st.integers(1, 99),
+    resample=st.floats(0, 1),
+    factor=st.floats(1, 3),
+)
+def test_what_is_explored_is_of_the_space(
+    space: Space, trial: int, step: int, resample: float, factor: float
+) -> None:
+    check_params(
+        space, explored(space, draw(space, 1, trial), 1, trial, step, resample=resample, factor=factor)
+    )
 
 
 def test_a_condition_that_comes_true_brings_its_parameter() -> None:
     space = Space(
-        (Parameter("opt", Choice(("adam", "sgd"))), Parameter("momentum", Uniform(0.1, 0.9), (Condition("opt", ("sgd",)),)))
+        (
+            Parameter("opt", Choice(("adam", "sgd"))),
+            Parameter("momentum", Uniform(0.1, 0.9), (Condition("opt", ("sgd",)),)),
+        )
     )
     found = [explored(space, {"opt": "adam"}, 0, trial, 1, resample=0.0, factor=1.2) for trial in range(20)]
     assert {one["opt"] for one in found} == {"adam", "sgd"}

@@ -23,7 +23,9 @@ SPACE = Space((Parameter("lr", Uniform(1e-4, 1e-1, log=True)), Parameter("opt", 
 class Mine:
     """A searcher of a user's own, of two trials."""
 
-    def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, best: float = 0.0) -> None:
+    def __init__(
+        self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, best: float = 0.0
+    ) -> None:
         self.said = (space, goal, trials, max_epochs, seed, best)
 
     def ask(self) -> Proposal | SearchState:
@@ -44,13 +46,25 @@ class NoSearcher:
 OWN: Mapping[str, Factory] = {"mine.py:Mine": Mine, "mine.py:NoSearcher": NoSearcher}
 
 
-def spec(name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9) -> StudySpec:
+def spec(
+    name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9
+) -> StudySpec:
     return StudySpec(
-        "s", SPACE, "acc", Goal.MAX, Parallel.TRIALS, SearcherSpec(name, options or {}), trials, max_epochs=max_epochs, seed=5
+        "s",
+        SPACE,
+        "acc",
+        Goal.MAX,
+        Parallel.TRIALS,
+        SearcherSpec(name, options or {}),
+        trials,
+        max_epochs=max_epochs,
+        seed=5,
     )
 
 
-def built(name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9) -> object:
+def built(
+    name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9
+) -> object:
     return build(spec(name, options, trials=trials, max_epochs=max_epochs), OWN.__getitem__)
 
 
@@ -59,20 +73,45 @@ def built(name: str, options: Mapping[str, ParamValue] | None = None, *, trials:
     [
         ("rnadom", {}, "searcher.name: unknown searcher `rnadom`", "did you mean `random`?"),
         ("asha", {"etta": 4}, "searcher.options.etta: `asha` has no such option", "did you mean `eta`?"),
-        ("random", {"eta": 4}, "searcher.options.eta: `random` has no such option", "`random` has no options"),
+        (
+            "random",
+            {"eta": 4},
+            "searcher.options.eta: `random` has no such option",
+            "`random` has no options",
+        ),
         ("asha", {"eta": 1}, "searcher.options.eta: `1` is out of range", "allowed: at least 2"),
         ("asha", {"eta": 2.5}, "searcher.options.eta: `2.5` is not a whole number", ""),
         ("asha", {"eta": True}, "searcher.options.eta: `True` is not a whole number", ""),
         ("pbt", {"quantile": 0.6}, "searcher.options.quantile: `0.6` is out of range", "allowed: 0 to 0.5"),
         ("pbt", {"rounds": "yes"}, "searcher.options.rounds: `yes` is not true or false", ""),
         ("pbt", {"factor": float("nan")}, "searcher.options.factor: `nan` is not a number", ""),
-        ("asha", {"min_epochs": 10}, "searcher.options.min_epochs: 10 epochs at the lowest rung are more than max_epochs, 9", ""),
-        ("asha", {"min_epochs": 4}, "max_epochs: with 9 and a lowest rung of 4 there is no rung", "at least 12"),
+        (
+            "asha",
+            {"min_epochs": 10},
+            "searcher.options.min_epochs: 10 epochs at the lowest rung are more than max_epochs, 9",
+            "",
+        ),
+        (
+            "asha",
+            {"min_epochs": 4},
+            "max_epochs: with 9 and a lowest rung of 4 there is no rung",
+            "at least 12",
+        ),
         ("bayes", {}, "searcher.name: unknown searcher `bayes`", "did you mean `tpe`?"),
-        ("successive_halving", {}, "searcher.name: unknown searcher `successive_halving`", "did you mean `halving`?"),
+        (
+            "successive_halving",
+            {},
+            "searcher.name: unknown searcher `successive_halving`",
+            "did you mean `halving`?",
+        ),
         ("median", {"of": "ahsa"}, "searcher.options.of: unknown searcher `ahsa`", "did you mean `asha`?"),
         ("median", {"of": "median"}, "searcher.options.of: `median` wraps another searcher itself", ""),
-        ("median", {"of": "asha", "eeta": 3}, "searcher.options.eeta: `median` has no such option", "did you mean `eta`?"),
+        (
+            "median",
+            {"of": "asha", "eeta": 3},
+            "searcher.options.eeta: `median` has no such option",
+            "did you mean `eta`?",
+        ),
         ("grid", {}, "space.lr: a grid does not know how many points", "points: 5"),
         ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be made", "by name"),
         ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/reference/searchers.md"),
@@ -85,7 +124,9 @@ def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told:
     assert hint in "; ".join(failure.value.hints)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in SEARCHERS.items() if kind.needs_trials and not kind.wraps])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in SEARCHERS.items() if kind.needs_trials and not kind.wraps]
+)
 def test_a_searcher_without_end_is_told_how_many(name: str) -> None:
     with pytest.raises(SpecError, match=f"trials: `{name}` goes on for ever"):
         built(name, trials=None)
@@ -148,7 +189,8 @@ def find(module: str):  # type: ignore[no-untyped-def]
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     script = (
         "import sys, hopyard.searchers.registry, hopyard.domain.searchers\n"
-        "print([m for m in sys.modules if m.startswith('hopyard.searchers.') and m != 'hopyard.searchers.registry'], 'optuna' in sys.modules, 'numpy' in sys.modules)"
+        "print([m for m in sys.modules if m.startswith('hopyard.searchers.') and m != "
+        "'hopyard.searchers.registry'], 'optuna' in sys.modules, 'numpy' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[] False False"
@@ -165,7 +207,11 @@ for kind in (TestMedianOfAsha, TestHyperband, TestAsha, TestPopulationBased, Tes
 """
     told = {
         subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")
     }

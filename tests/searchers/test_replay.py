@@ -32,7 +32,9 @@ def test_a_whole_study() -> None:
 
 
 def test_another_seed_is_noticed_at_once() -> None:
-    with pytest.raises(Conflict, match=r"event 0, asked, was answered trial 0 up to 1 with lr=.*; now it is trial 0") as failure:
+    with pytest.raises(
+        Conflict, match=r"event 0, asked, was answered trial 0 up to 1 with lr=.*; now it is trial 0"
+    ) as failure:
         replay(fresh(seed=1), whole())
     assert "seed" in failure.value.hints[0]
 
@@ -50,12 +52,15 @@ def test_another_verdict_is_noticed() -> None:
     assert isinstance(told, Told)
     events[at] = replace(told, verdict=Verdict.CONTINUE)
     with pytest.raises(
-        Conflict, match=rf"event {at}, told .* of trial 0 at step 1 \(running\), was answered continue; now it is"
+        Conflict,
+        match=rf"event {at}, told .* of trial 0 at step 1 \(running\), was answered continue; now it is",
     ):
         replay(fresh(), events)
 
 
 def test_news_of_another_study_is_noticed() -> None:
-    events = [event for event in whole() if not (isinstance(event, Asked) and isinstance(event.answer, Proposal))]
+    events = [
+        event for event in whole() if not (isinstance(event, Asked) and isinstance(event.answer, Proposal))
+    ]
     with pytest.raises(Conflict, match=r"event \d+, .*never proposed"):
         replay(fresh(), events)

@@ -1,4 +1,5 @@
-"""The whole API in process: real stores in a folder, a scripted engine, requests straight into the application."""
+"""The whole API in process: real stores in a folder, a scripted engine, requests straight into the
+application."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from hopyard.testing.fake_engine import FakeEngine, Fate
 TOKEN = "hop_" + "t" * 43
 NODE = Node(NodeId("box"), "fake", 8000, 32 * 2**30, (Gpu(0, "A100"), Gpu(1, "A100")))
 FOREVER = Fate(prepare=timedelta(0), run=timedelta(days=1))
-UNTIL_KILLED = replace(FOREVER, ignores_stop=True)  # it uses its whole grace: until then only what a test says of its replicas ends it
+# it uses its whole grace: until then only what a test says of its replicas ends it
+UNTIL_KILLED = replace(FOREVER, ignores_stop=True)
 API = "/api/v1"
 
 
@@ -55,20 +57,37 @@ class Stage:
     http: httpx.AsyncClient
     ended: asyncio.Event
 
-    async def ask(self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, status: int | None = None, **query: Any) -> Any:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = TOKEN,
+        status: int | None = None,
+        **query: Any,
+    ) -> Any:
         """The JSON of an answer; `status` must be the one given (any below 300 without)."""
         response = await self.send(method, path, body, token=token, **query)
         good = response.status_code == status if status is not None else response.status_code < 300
         assert good, f"{method} {path}: {response.status_code} {response.text}"
-        return response.json() if response.headers.get("content-type") == "application/json" else response.content
+        return (
+            response.json()
+            if response.headers.get("content-type") == "application/json"
+            else response.content
+        )
 
-    async def send(self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **query: Any) -> httpx.Response:
+    async def send(
+        self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **query: Any
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         return await self.http.request(method, API + path, content=content, headers=headers, params=query)
 
     async def submit(self, *, plan: int = 1, status: int | None = None, **spec: Any) -> Any:
-        return await self.ask("POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}}, plan=plan, status=status)
+        return await self.ask(
+            "POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}}, plan=plan, status=status
+        )
 
     async def started(self, **spec: Any) -> Any:
         """A run whose one attempt the engine has."""
@@ -79,17 +98,36 @@ class Stage:
     def token_of(self, run: Any) -> str:
         return self.engine.launches[f"{run['id']}.1"].replicas[0].token
 
-    async def sync(self, run: Any, segments: list[tuple[str, int, bytes]], *, token: str = TOKEN, rank: int = 0, attempt: int = 1, **said: Any) -> Any:
+    async def sync(
+        self,
+        run: Any,
+        segments: list[tuple[str, int, bytes]],
+        *,
+        token: str = TOKEN,
+        rank: int = 0,
+        attempt: int = 1,
+        **said: Any,
+    ) -> Any:
         """Ship segments as a running replica does; `phase`, `exit` and `final` say more."""
         head = {
             "status": {"rank": rank, "phase": said.get("phase", "running"), "exit": said.get("exit")},
-            "segments": [{"stream": stream, "offset": offset, "size": len(data)} for stream, offset, data in segments],
+            "segments": [
+                {"stream": stream, "offset": offset, "size": len(data)} for stream, offset, data in segments
+            ],
             "final": said.get("final", False),
         }
         body = json.dumps(head).encode() + b"\n" + b"".join(data for _, _, data in segments)
-        return await self.ask("POST", f"/attempts/{run['id']}.{attempt}/replicas/{rank}/sync", body, token=token, status=said.get("status"))
+        return await self.ask(
+            "POST",
+            f"/attempts/{run['id']}.{attempt}/replicas/{rank}/sync",
+            body,
+            token=token,
+            status=said.get("status"),
+        )
 
-    async def finish(self, run: Any, *, code: int = 0, segments: list[tuple[str, int, bytes]] | None = None) -> Any:
+    async def finish(
+        self, run: Any, *, code: int = 0, segments: list[tuple[str, int, bytes]] | None = None
+    ) -> Any:
         told = {"kind": "exit-code", "code": code, "reason": "finished" if not code else f"exit code {code}"}
         await self.sync(run, segments or [], phase="exited", exit=told, final=True)
         return await self.ask("GET", f"/runs/{run['id']}")
@@ -125,7 +163,16 @@ def role(**resources: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None, quota_bytes: int = 0, stream_limits: StreamLimits = UNLIMITED, fate: Fate = FOREVER) -> AsyncIterator[Stage]:
+async def stage(
+    folder: Path,
+    *,
+    loops: bool = True,
+    keep_checkpoints: int = 3,
+    limits: LimitSettings | None = None,
+    quota_bytes: int = 0,
+    stream_limits: StreamLimits = UNLIMITED,
+    fate: Fate = FOREVER,
+) -> AsyncIterator[Stage]:
     """loops=False: no controller runs; what is submitted waits for ever. fate: of all replicas."""
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")

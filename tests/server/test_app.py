@@ -36,7 +36,11 @@ def start(home: Home, *arguments: str) -> subprocess.Popen[bytes]:
     log = home.create().root / "out.log"
     with log.open("ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "hopyard.app", "--home", str(home.root), *arguments], stdout=out, stderr=out, env=environment, start_new_session=True
+            [sys.executable, "-m", "hopyard.app", "--home", str(home.root), *arguments],
+            stdout=out,
+            stderr=out,
+            env=environment,
+            start_new_session=True,
         )
 
 
@@ -134,7 +138,11 @@ def test_a_deleted_token_file_revokes_the_owners_token_at_the_next_start(home: H
 def test_a_second_one_leaves_at_once(home: Home) -> None:
     with server(home):
         second = subprocess.run(
-            [sys.executable, "-m", "hopyard.app", "--home", str(home.root)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            [sys.executable, "-m", "hopyard.app", "--home", str(home.root)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
         )
         assert second.returncode == 0
         assert "runs already" in second.stderr
@@ -167,7 +175,10 @@ def test_a_run_goes_through_and_is_followed(home: Home) -> None:
 
 def test_the_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
-    script = f"import os, time\nprint('first')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint('second')"
+    script = (
+        f"import os, time\nprint('first')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "print('second')"
+    )
     with server(home) as (_, client):
         run = submit(client, script)
         with client.open("GET", f"/runs/{run['id']}/follow") as response:
@@ -184,7 +195,10 @@ def test_the_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp
 
 def test_shutdown_refuses_while_runs_live_and_keeps_or_stops_them(home: Home, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
-    script = f"import os, time\nprint('begun')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint('done')"
+    script = (
+        f"import os, time\nprint('begun')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "print('done')"
+    )
     with server(home) as (process, client):
         run = submit(client, script)
         until(lambda: log_of(client, run))

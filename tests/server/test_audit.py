@@ -25,21 +25,41 @@ from tests.server.test_http import listening
 from tests.server.test_limits import ask
 
 ENDPOINTS = endpoints(cast(Parts, _Unused()))
-READS = {"/blobs/missing", "/blobs/fetch", "/blobs/locate", "/blobs/{digest}/verify", "/blobs/scrub", "/runs/{id}/trials"}
+READS = {
+    "/blobs/missing",
+    "/blobs/fetch",
+    "/blobs/locate",
+    "/blobs/{digest}/verify",
+    "/blobs/scrub",
+    "/runs/{id}/trials",
+}
 DATA = {"/blobs/pack", "/blobs/{digest}"}
 
 
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.method not in ("GET", "HEAD")], ids=lambda one: f"{one.method} {one.path}")
+@pytest.mark.parametrize(
+    "endpoint",
+    [one for one in ENDPOINTS if one.method not in ("GET", "HEAD")],
+    ids=lambda one: f"{one.method} {one.path}",
+)
 def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any, Any]) -> None:
-    """Others are named here, so that a new one is a decision; what runs report of themselves lies below /attempts."""
-    assert endpoint.changes is (endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/"))
+    """Others are named here, so that a new one is a decision; what runs report of themselves lies below
+    /attempts."""
+    assert endpoint.changes is (
+        endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/")
+    )
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
 
 
 def test_the_documentation_names_each_action() -> None:
     text = (Path(__file__).parents[2] / "docs" / "operating" / "audit.md").read_text()
-    rows = [line for line in text.partition("| action | what |")[2].partition("\n\n")[0].splitlines() if line.startswith("| `")]
-    assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {one.action for one in ENDPOINTS if one.changes}
+    rows = [
+        line
+        for line in text.partition("| action | what |")[2].partition("\n\n")[0].splitlines()
+        if line.startswith("| `")
+    ]
+    assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {
+        one.action for one in ENDPOINTS if one.changes
+    }
 
 
 async def records(stage: Stage, **query: Any) -> list[dict[str, Any]]:
@@ -52,10 +72,25 @@ async def user(stage: Stage, name: str) -> str:
     return made["token"]
 
 
-def test_a_change_is_told_with_user_target_origin_and_token_also_after_the_run_is_deleted(tmp_path: Path) -> None:
+def test_a_change_is_told_with_user_target_origin_and_token_also_after_the_run_is_deleted(
+    tmp_path: Path,
+) -> None:
     async def scene(stage: Stage) -> None:
         bob = await user(stage, "bob")
-        made = await stage.ask("POST", "/runs", {"spec": {"project": "p", "label": "x", "roles": [{"command": ["true"]}], "env": {"KEY": "SECRET1"}, "params": {"lr": "SECRET2"}}}, token=bob)
+        made = await stage.ask(
+            "POST",
+            "/runs",
+            {
+                "spec": {
+                    "project": "p",
+                    "label": "x",
+                    "roles": [{"command": ["true"]}],
+                    "env": {"KEY": "SECRET1"},
+                    "params": {"lr": "SECRET2"},
+                }
+            },
+            token=bob,
+        )
         await stage.ask("POST", f"/runs/{made['id']}/stop", {"grace_s": 3}, token=bob)
         assert (await stage.ask("GET", f"/runs/{made['id']}"))["stopped_by"] == "bob"
         await stage.ask("DELETE", f"/runs/{made['id']}")
@@ -106,7 +141,9 @@ def test_users_see_what_they_did_and_the_owner_sees_everything(tmp_path: Path) -
         bob = await user(stage, "bob")
         for _ in range(3):
             await stage.submit(plan=0)
-        await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob)
+        await stage.ask(
+            "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob
+        )
         await stage.ask("GET", "/audit", token=bob, user="alice", status=403)
 
         async def all_recorded() -> bool:
@@ -125,7 +162,12 @@ def test_users_see_what_they_did_and_the_owner_sees_everything(tmp_path: Path) -
 
 def test_an_action_that_there_is_not_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        for action, near, known in (("run.stpo", "run.stop", "run.submit"), ("foo", None, "dataset"), ("tokens", "token", "run"), ("run.", None, "run.stop")):
+        for action, near, known in (
+            ("run.stpo", "run.stop", "run.submit"),
+            ("foo", None, "dataset"),
+            ("tokens", "token", "run"),
+            ("run.", None, "run.stop"),
+        ):
             error = (await stage.ask("GET", "/audit", action=action, status=400))["error"]
             assert action in error["message"] and known in error["hints"][-1], error
             assert near is None or f"`{near}`" in error["hints"][0]
@@ -138,7 +180,10 @@ def test_an_action_that_there_is_not_is_an_error_with_the_known_ones(tmp_path: P
 def test_a_record_tells_the_unix_user_of_a_connection(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         async with listening(stage) as port:
-            request = f"POST {API}/sweep HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n\r\n"
+            request = (
+                f"POST {API}/sweep HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+                "Content-Length: 0\r\n\r\n"
+            )
             assert (await ask(port, request.encode()))[0] == 200
         (found,) = await records(stage, action="server.sweep")
         assert found["origin"] in (f"uid {os.getuid()}", "127.0.0.1")  # the kernel may not tell
@@ -164,7 +209,9 @@ def test_a_fault_of_the_server_at_a_change_is_told(tmp_path: Path, monkeypatch: 
 def test_a_change_whose_record_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         with closing(sqlite3.connect(tmp_path / "hopyard.db")) as database:
-            database.execute("CREATE TRIGGER broken BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'broken'); END")
+            database.execute(
+                "CREATE TRIGGER broken BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'broken'); END"
+            )
             await stage.ask("POST", "/tokens", {"name": "laptop"}, status=500)
             database.execute("DROP TRIGGER broken")
         made = await stage.ask("POST", "/tokens", {"name": "laptop"})  # the same request again
@@ -175,7 +222,9 @@ def test_a_change_whose_record_cannot_be_stored_is_not_made(tmp_path: Path) -> N
     play(tmp_path, scene, loops=False)
 
 
-def test_an_outage_in_the_middle_of_a_change_is_recorded_and_promises_no_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_in_the_middle_of_a_change_is_recorded_and_promises_no_repetition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene(stage: Stage) -> None:
         run, controller = await stage.submit(plan=0), stage.parts.controller
         stop, outage = controller.stop, ServerUnavailable("the database cannot be opened", retry_after_s=1)

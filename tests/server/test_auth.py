@@ -51,8 +51,23 @@ OF_A_RUN = {
 
 
 def address(path: str, run: str, attempt: str) -> str:
-    filled = {"id": run, "attempt": attempt, "rank": "0", "stream": "stdout", "step": "1", "digest": "0" * 64, "name": "mnist"}
-    filled |= {"token": "0" * 12, "secret": "KEY", "version": "1", "user": "alice", "project": "p", "number": "1"}
+    filled = {
+        "id": run,
+        "attempt": attempt,
+        "rank": "0",
+        "stream": "stdout",
+        "step": "1",
+        "digest": "0" * 64,
+        "name": "mnist",
+    }
+    filled |= {
+        "token": "0" * 12,
+        "secret": "KEY",
+        "version": "1",
+        "user": "alice",
+        "project": "p",
+        "number": "1",
+    }
     for part, value in filled.items():
         path = path.replace("{" + part + "}", value)
     return path
@@ -65,7 +80,16 @@ def test_every_address_but_health_ready_and_proof_asks_for_a_valid_token(tmp_pat
                 assert endpoint.path in ("/health", "/ready", "/proof")
                 continue
             at = API + address(endpoint.path, "someruns", "someruns.1")
-            wrong = ["", "Bearer", "Bearer ", "Basic abc", "Bearer hop_wrong", "Bearer hopr_x", "Bearer hopr_a.1_99999999999_x", "Bearer hopr_a_b_c_d"]
+            wrong = [
+                "",
+                "Bearer",
+                "Bearer ",
+                "Basic abc",
+                "Bearer hop_wrong",
+                "Bearer hopr_x",
+                "Bearer hopr_a.1_99999999999_x",
+                "Bearer hopr_a_b_c_d",
+            ]
             for header in wrong:
                 response = await stage.http.request(endpoint.method, at, headers={"Authorization": header})
                 assert response.status_code == 401, (endpoint.name, header)
@@ -82,15 +106,22 @@ def test_a_runs_token_touches_its_own_run_only(tmp_path: Path) -> None:
         for endpoint in endpoints(stage.parts):
             if endpoint.who == "anyone":
                 continue
-            query = {"cursors": "-"} if endpoint.path.endswith("/follow") else {}  # one that is taken would never end
-            own = await stage.send(endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.1"), token=token, **query)
+            # one that is taken would never end
+            query = {"cursors": "-"} if endpoint.path.endswith("/follow") else {}
+            own = await stage.send(
+                endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.1"), token=token, **query
+            )
             assert (own.status_code != 403) == (endpoint.name in OF_A_RUN), (endpoint.name, own.text)
             if "{id}" in endpoint.path or "{attempt}" in endpoint.path:
-                foreign = await stage.send(endpoint.method, address(endpoint.path, other["id"], f"{other['id']}.1"), token=token)
+                foreign = await stage.send(
+                    endpoint.method, address(endpoint.path, other["id"], f"{other['id']}.1"), token=token
+                )
                 assert foreign.status_code == 403, endpoint.name
                 assert foreign.json()["error"]["code"] == "forbidden"
             if "{attempt}" in endpoint.path:
-                older = await stage.send(endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.2"), token=token)
+                older = await stage.send(
+                    endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.2"), token=token
+                )
                 assert older.status_code == 403, endpoint.name
 
     play(tmp_path, scene)
@@ -104,7 +135,9 @@ def test_a_runs_token_reads_another_runs_stream_by_no_address(tmp_path: Path) ->
         assert (await stage.send("GET", mixed, token=token)).status_code == 403
         await stage.ask("GET", mixed, status=404)  # a user is told that it is not there
         cursors = f'{{"{other["id"]}.1:0:stdout": 0}}'
-        assert (await stage.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)).status_code == 400
+        assert (
+            await stage.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)
+        ).status_code == 400
 
     play(tmp_path, scene)
 
@@ -126,7 +159,9 @@ def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
         await stage.sync(run, [], token=fresh)
         # Expired, but the attempt lives: a replica that was cut off for days comes back.
         long_ago = datetime.now(UTC) - timedelta(days=9)
-        expired = Tokens(stage.parts.access, keys, now=lambda: long_ago, live=live).sign(AttemptId(f"{run['id']}.1"))
+        expired = Tokens(stage.parts.access, keys, now=lambda: long_ago, live=live).sign(
+            AttemptId(f"{run['id']}.1")
+        )
         assert (await stage.sync(run, [], token=expired))["token"]
         await stage.finish(run)
         await stage.sync(run, [], token=expired, status=401)
@@ -142,10 +177,16 @@ class NoStore:
 
     async def find_token(self, token_hash: str, /) -> Token | None:
         self.asked += 1
-        return Token("0" * 12, "alice", "ci", frozenset({Scope.SUBMIT}), NOW, NOW + HOUR, NOW) if token_hash == hash_token(TOKEN) and not self.revoked else None
+        return (
+            Token("0" * 12, "alice", "ci", frozenset({Scope.SUBMIT}), NOW, NOW + HOUR, NOW)
+            if token_hash == hash_token(TOKEN) and not self.revoked
+            else None
+        )
 
 
-def tokens(*, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32) -> tuple[Tokens, NoStore]:
+def tokens(
+    *, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32
+) -> tuple[Tokens, NoStore]:
     async def is_live(attempt: AttemptId) -> bool:
         return live and attempt == ATTEMPT
 
@@ -236,7 +277,11 @@ def test_callers_and_headers() -> None:
             bearer(bad)
     run = Caller("run x", "abcdefgh", AttemptId("abcdefgh.1"))  # type: ignore[arg-type]
     run.require_run("abcdefgh")
-    for refused in (run.require_user, lambda: run.require_run("other"), lambda: run.require_attempt("abcdefgh.2")):
+    for refused in (
+        run.require_user,
+        lambda: run.require_run("other"),
+        lambda: run.require_attempt("abcdefgh.2"),
+    ):
         with pytest.raises(Forbidden):
             refused()
     assert Caller("alice").require_user() == "alice"

@@ -61,7 +61,10 @@ def test_a_connection_that_was_accepted_is_served() -> None:
     assert asyncio.run(scene()) == b"hello"
 
 
-SERVER = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); from hopyard.app import main; sys.exit(main())"
+SERVER = (
+    "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); from hopyard.app "
+    "import main; sys.exit(main())"
+)
 
 
 def test_a_flood_of_connections_leaves_descriptors_for_the_rest(tmp_path: Path) -> None:
@@ -112,7 +115,10 @@ def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
             database.warm()
             with no_descriptor_left():
                 for _ in range(READERS):
-                    assert await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
+                    assert (
+                        await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
+                        == 1
+                    )
         finally:
             await database.close()
 
@@ -121,7 +127,9 @@ def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
 
 def test_limits_of_connections_leave_descriptors() -> None:
     for descriptors in (512, 1024, 4096, 20_000):
-        kinds = [Connections(LimitSettings(), descriptors=descriptors, local=local).most for local in (False, True)]
+        kinds = [
+            Connections(LimitSettings(), descriptors=descriptors, local=local).most for local in (False, True)
+        ]
         assert sum(kinds) + 64 + 2 * (64 + backlog_for(descriptors)) < descriptors - 50, descriptors
 
 

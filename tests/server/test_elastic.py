@@ -10,7 +10,9 @@ from tests.server.stage import Stage, play, role
 def test_an_elastic_gang_is_launched_as_large_as_it_fits(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         chief = {**role(), "name": "chief"}
-        run = await stage.started(roles=[chief, {**role(gpus=1), "name": "worker", "replicas": 4, "min_replicas": 1}])
+        run = await stage.started(
+            roles=[chief, {**role(gpus=1), "name": "worker", "replicas": 4, "min_replicas": 1}]
+        )
         launch = stage.engine.launches[f"{run['id']}.1"]
         assert [(r.rank, r.role, r.role_rank, r.world_size) for r in launch.replicas] == [
             (0, "chief", 0, 3),
@@ -29,7 +31,12 @@ def test_resumed_with_another_size_it_starts_from_the_same_checkpoint(tmp_path: 
         run = await stage.started(roles=[{**role(gpus=1), "replicas": 2, "min_replicas": 1}])
         assert stage.engine.launches[f"{run['id']}.1"].replicas[0].world_size == 2
         saved = await stage.put_tree({"state": b"weights"}, token=stage.token_of(run))
-        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 4, "manifest": saved}, token=stage.token_of(run))
+        await stage.ask(
+            "POST",
+            f"/attempts/{run['id']}.1/checkpoints",
+            {"rank": 0, "step": 4, "manifest": saved},
+            token=stage.token_of(run),
+        )
         other = await stage.submit(roles=[role(gpus=1)], priority=100)
         await stage.parts.controller.preempt(run["id"], "for the test")
         await stage.until(lambda: f"{run['id']}.2" in stage.engine.launches)

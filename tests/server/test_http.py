@@ -22,7 +22,9 @@ async def listening(stage: Stage, settings: ServerSettings | None = None) -> Asy
         found.bind(("127.0.0.1", 0))
         found.listen()
         found.setblocking(False)
-        server = HttpServer(stage.app, stage.parts, end, settings=settings or ServerSettings(), leave=lambda: None)
+        server = HttpServer(
+            stage.app, stage.parts, end, settings=settings or ServerSettings(), leave=lambda: None
+        )
         serving = asyncio.create_task(server.serve(sockets=[found]))
         await server.answering.wait()
         yield found.getsockname()[1]
@@ -32,7 +34,12 @@ async def listening(stage: Stage, settings: ServerSettings | None = None) -> Asy
 
 async def follow(port: int, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
-    writer.write(f"GET /api/v1/runs/{run}/follow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+    writer.write(
+        (
+            f"GET /api/v1/runs/{run}/follow HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n"
+        ).encode()
+    )
     await reader.readuntil(b'"kind"')
     return reader, writer
 

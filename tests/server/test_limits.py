@@ -1,4 +1,5 @@
-"""Limits of the server over real sockets: what strangers and users may take of it, and that others are served meanwhile."""
+"""Limits of the server over real sockets: what strangers and users may take of it, and that others are served
+meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 QUICK = LimitSettings(header_timeout_s=0.4, body_timeout_s=0.8)
 
 
-def serve(folder: Path, scene: Callable[[Stage, int], Awaitable[None]], limits: LimitSettings | None = None, hosts: tuple[str, ...] = ()) -> None:
+def serve(
+    folder: Path,
+    scene: Callable[[Stage, int], Awaitable[None]],
+    limits: LimitSettings | None = None,
+    hosts: tuple[str, ...] = (),
+) -> None:
     async def whole(stage: Stage) -> None:
         async with listening(stage, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
             await scene(stage, port)
@@ -81,12 +87,18 @@ async def closed(reader: asyncio.StreamReader) -> bool:
         (b"\x16\x03\x01 no http\r\n\r\n", 400),
     ],
 )
-def test_a_request_over_a_limit_is_refused_in_json_and_its_connection_closed(tmp_path: Path, request_head: bytes, status: int) -> None:
+def test_a_request_over_a_limit_is_refused_in_json_and_its_connection_closed(
+    tmp_path: Path, request_head: bytes, status: int
+) -> None:
     async def scene(_stage: Stage, port: int) -> None:
         reader, writer = await link(port)
         writer.write(request_head)
         got, headers, body = await answer(reader)
-        assert (got, headers["content-type"], headers["x-content-type-options"]) == (status, "application/json", "nosniff")
+        assert (got, headers["content-type"], headers["x-content-type-options"]) == (
+            status,
+            "application/json",
+            "nosniff",
+        )
         assert body["error"]["message"]
         assert await closed(reader)
         writer.close()
@@ -122,7 +134,12 @@ def test_a_client_that_stalls_is_closed(tmp_path: Path) -> None:
         body[1].write(PUT % (b"0" * 64) + b"Content-Length: 200000\r\n\r\n" + b"x" * 150_000)
         follower = await link(port)
         run = await stage.submit(plan=0)
-        follower[1].write(f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        follower[1].write(
+            (
+                f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
+                f"Authorization: Bearer {TOKEN}\r\n\r\n"
+            ).encode()
+        )
         await follower[0].readuntil(b'"kind":"state"')
         assert await closed(silent[0])
         assert (await answer(half[0]))[0] == 408
@@ -155,7 +172,10 @@ def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
 def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
     async def scene(stage: Stage, port: int) -> None:
         run = await stage.submit(plan=0)
-        head = f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        head = (
+            f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n"
+        ).encode()
         busy = [await link(port) for _ in range(16)]
         for reader, writer in busy:
             writer.write(head)
@@ -176,9 +196,26 @@ def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> Non
 
 def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
     hosts = Hosts(["Hop.Example.org"])
-    for good in (b"localhost", b"LOCALHOST:8765", b"127.0.0.1:1", b"[::1]:80", b"10.1.2.3", b"hop.example.org:443", b"hop.example.org.", b""):
+    for good in (
+        b"localhost",
+        b"LOCALHOST:8765",
+        b"127.0.0.1:1",
+        b"[::1]:80",
+        b"10.1.2.3",
+        b"hop.example.org:443",
+        b"hop.example.org.",
+        b"",
+    ):
         assert hosts.allow(good), good
-    for bad in (b"evil.org", b"xhop.example.org", b"localhost.evil.org", b"127.0.0.1.nip.io", b"a b", b"localhost:80@evil.org", b"localhost\x00"):
+    for bad in (
+        b"evil.org",
+        b"xhop.example.org",
+        b"localhost.evil.org",
+        b"127.0.0.1.nip.io",
+        b"a b",
+        b"localhost:80@evil.org",
+        b"localhost\x00",
+    ):
         assert not hosts.allow(bad), bad
 
 
@@ -232,7 +269,10 @@ def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
                 log.append(name)
                 await go_on.wait()
 
-        tasks = [asyncio.create_task(request(*one)) for one in (("bob", "b1"), ("bob", "b2"), ("alice", "a1"), ("bob", "b3"))]
+        tasks = [
+            asyncio.create_task(request(*one))
+            for one in (("bob", "b1"), ("bob", "b2"), ("alice", "a1"), ("bob", "b3"))
+        ]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert log == ["b1", "a1"]
@@ -248,7 +288,8 @@ def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
 @pytest.mark.parametrize(
     "request_text",
     [
-        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 20_000,
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\na\r\n" * 20_000,
         (HEALTH + b"\r\n") * 1000,
     ],
 )
@@ -271,13 +312,23 @@ def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, requ
 
 @pytest.mark.parametrize(
     ("begin", "more"),
-    [(b"0\r\nX: ", b"a" * 50_000), (b"0\r\n", b"X: " + b"a" * 1000 + b"\r\n"), (b"4;x=", b"a" * 50_000), (b"", b"0" * 50_000)],
+    [
+        (b"0\r\nX: ", b"a" * 50_000),
+        (b"0\r\n", b"X: " + b"a" * 1000 + b"\r\n"),
+        (b"4;x=", b"a" * 50_000),
+        (b"", b"0" * 50_000),
+    ],
     ids=["a trailer", "trailers", "an extension", "a size"],
 )
-def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_refused(tmp_path: Path, begin: bytes, more: bytes) -> None:
+def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_refused(
+    tmp_path: Path, begin: bytes, more: bytes
+) -> None:
     async def scene(_stage: Stage, port: int) -> None:
         reader, writer = await link(port)
-        head = b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = (
+            b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
         writer.write(head % TOKEN.encode() + begin)
         sent, refused = 0, asyncio.create_task(reader.readuntil(b"\r\n"))
         async with asyncio.timeout(30):
@@ -294,7 +345,10 @@ def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_r
 
 def test_a_chunked_body_with_an_extension_and_a_trailer_is_taken(tmp_path: Path) -> None:
     async def scene(_stage: Stage, port: int) -> None:
-        head = b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nTransfer-Encoding: chunked\r\n\r\n" % TOKEN.encode()
+        head = (
+            b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        ) % TOKEN.encode()
         status, _, told = await ask(port, head + b'e;a=b\r\n{"digests":[]}\r\n0\r\nX-Sum: 1\r\n\r\n')
         assert (status, told) == (200, {"missing": []})
 
@@ -308,7 +362,9 @@ def test_a_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
     serve(tmp_path, scene)
 
 
-def test_requests_behind_a_refused_one_leave_nothing_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_behind_a_refused_one_leave_nothing_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(_stage: Stage, port: int) -> None:
         for _ in range(5):
             reader, writer = await link(port)
@@ -330,7 +386,8 @@ def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> 
             writer.write(PUT % (b"0" * 64) + b"Content-Length: %d\r\n\r\n" % size)
             writer.write(b"x" * 100_000)
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
-        await stage.ask("PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b"")  # small ones pass
+        # small ones pass
+        await stage.ask("PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b"")
         for _, writer in links:
             writer.close()
 
@@ -343,7 +400,10 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
         digest = blake3(data).hexdigest()
         await stage.ask("PUT", f"/blobs/{digest}", data)
         body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
-        fetch = b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+        fetch = (
+            b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Content-Length: %d\r\n\r\n%b"
+        )
         links = [await link(port) for _ in range(6)]
         for _, writer in links:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -366,13 +426,24 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
 @pytest.mark.parametrize("path", ["/health", "/runs/0"])
 def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path, path: str) -> None:
     async def scene(stage: Stage) -> None:
-        scope = {"type": "http", "method": "GET", "path": "/api/v1" + path, "query_string": b"", "headers": [], "root_path": ""}
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/v1" + path,
+            "query_string": b"",
+            "headers": [],
+            "root_path": "",
+        }
 
         async def receive() -> Any:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(_message: Any) -> None:
-            raise RuntimeError("unable to perform operation on <TCPTransport closed=True reading=False>; the handler is closed")  # as uvloop says
+            # as uvloop says
+            raise RuntimeError(
+                "unable to perform operation on <TCPTransport closed=True reading=False>; the handler "
+                "is closed"
+            )
 
         await stage.app({**scope, "state": {CLOSED: lambda: True}}, receive, send)
         with pytest.raises(RuntimeError):
@@ -381,15 +452,21 @@ def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path,
     play(tmp_path, scene, loops=False)
 
 
-def test_answers_that_are_read_too_slowly_are_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One client reads nothing, one reads all the time, but would take a minute for what it may take 0.8 s for."""
+def test_answers_that_are_read_too_slowly_are_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One client reads nothing, one reads all the time, but would take a minute for what it may take 0.8 s
+    for."""
 
     async def scene(stage: Stage, port: int) -> None:
         data = b"z" * (11 * 2**20)
         digest = blake3(data).hexdigest()
         await stage.ask("PUT", f"/blobs/{digest}", data)
         body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
-        fetch = b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+        fetch = (
+            b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Content-Length: %d\r\n\r\n%b"
+        )
         silent, slow = [await link(port) for _ in range(2)]
         silent[1].transport.pause_reading()  # type: ignore[attr-defined]
         for _, writer in (silent, slow):
@@ -409,7 +486,9 @@ def test_answers_that_are_read_too_slowly_are_given_up(tmp_path: Path, caplog: p
 
     with caplog.at_level("WARNING", "hopyard.server"):
         serve(tmp_path, scene, QUICK)
-    assert next(record.message for record in caplog.records if "too slow" in record.message).endswith("read an answer too slowly")
+    assert next(record.message for record in caplog.records if "too slow" in record.message).endswith(
+        "read an answer too slowly"
+    )
     assert "ASGI" not in caplog.text
 
 
@@ -463,7 +542,9 @@ def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> N
         (b'{"spec":{"priority":50.0,"project":' + b"[" * 100_000, ""),
     ],
 )
-def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(tmp_path: Path, body: bytes, told: str) -> None:
+def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(
+    tmp_path: Path, body: bytes, told: str
+) -> None:
     async def scene(stage: Stage) -> None:
         refused = await stage.send("POST", "/runs", body)
         assert refused.status_code == 422
@@ -474,7 +555,8 @@ def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(tmp_path: Path,
 
 def test_a_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        frame = bytes.fromhex("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262") + bytes(8)  # an empty blob
+        # an empty blob
+        frame = bytes.fromhex("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262") + bytes(8)
         for count, status in ((0, 422), (MOST_FRAMES, 200), (MOST_FRAMES + 1, 422)):
             assert (await stage.send("POST", "/blobs/pack", frame * count)).status_code == status
 
@@ -483,13 +565,19 @@ def test_a_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> Non
 
 def test_a_page_of_large_runs_is_small_and_one_run_is_whole(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        large = {"roles": [{"command": ["python", "x" * 60_000]}], "env": {f"K{i}": "v" * 60_000 for i in range(3)}, "environment": {"packages": {"torch": "2"}}}
+        large = {
+            "roles": [{"command": ["python", "x" * 60_000]}],
+            "env": {f"K{i}": "v" * 60_000 for i in range(3)},
+            "environment": {"packages": {"torch": "2"}},
+        }
         made = [await stage.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
         page = await stage.send("GET", "/runs")
         assert len(page.content) < 64 * 1024
         rows = page.json()["runs"]
         assert [row["id"] for row in rows] == [run["id"] for run in reversed(made)]
-        assert {"tags", "roles", "label", "queue", "datasets", "env", "environment", "study"} <= set(rows[0]["spec"])
+        assert {"tags", "roles", "label", "queue", "datasets", "env", "environment", "study"} <= set(
+            rows[0]["spec"]
+        )
         assert (rows[0]["spec"]["tags"], rows[0]["spec"]["environment"]["packages"]) == ({"team": "a"}, {})
         whole = await stage.ask("GET", f"/runs/{made[0]['id']}")
         assert whole["spec"]["environment"]["packages"] == {"torch": "2"}

@@ -51,10 +51,16 @@ def test_nothing_starts_on_a_cordoned_node_until_it_is_open_again(tmp_path: Path
 
 def test_draining_asks_runs_to_make_room_except_those_that_never_do(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        stage.engine.fate = lambda _attempt, _rank: Fate(timedelta(0), timedelta(days=1), saves=timedelta(days=1))
+        stage.engine.fate = lambda _attempt, _rank: Fate(
+            timedelta(0), timedelta(days=1), saves=timedelta(days=1)
+        )
         polite, stubborn = await stage.started(), await stage.started(preemptible=False)
         told = await stage.ask("POST", "/nodes/box/drain", {"reason": "new fans"})
-        assert (told["node"]["cordoned"], told["asked"], told["left"]) == (True, [polite["name"]], [stubborn["name"]])
+        assert (told["node"]["cordoned"], told["asked"], told["left"]) == (
+            True,
+            [polite["name"]],
+            [stubborn["name"]],
+        )
         assert (await stage.ask("GET", f"/runs/{polite['id']}"))["phase"] == "stopping"
         assert (await stage.ask("GET", f"/runs/{stubborn['id']}"))["phase"] != "stopping"
         there = {run["id"]: run["stopping"] for run in (await stage.ask("GET", "/nodes/box"))["runs"]}
@@ -68,7 +74,12 @@ def test_draining_asks_runs_to_make_room_except_those_that_never_do(tmp_path: Pa
 def test_only_the_owner_takes_nodes_out_of_service(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="first")
-        for method, path, body in (("POST", "/cordon", {}), ("POST", "/uncordon", None), ("POST", "/drain", {}), ("DELETE", "", None)):
+        for method, path, body in (
+            ("POST", "/cordon", {}),
+            ("POST", "/uncordon", None),
+            ("POST", "/drain", {}),
+            ("DELETE", "", None),
+        ):
             refused = await stage.ask(method, f"/nodes/box{path}", body, token=BOB, status=403)
             assert refused["error"]["code"] == "forbidden" and "only alice" in refused["error"]["message"]
         assert not (await stage.ask("GET", "/nodes/box", token=BOB))["node"]["cordoned"]

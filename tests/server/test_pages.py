@@ -21,7 +21,16 @@ from tests.server.stage import Stage, play
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 # What cannot grow without bound: by the machines, by limits of their own, or by what is asked for.
-BOUNDED = {"/nodes", "/pools", "/queues", "/secrets", "/usage", "/datasets/{name}/board", "/nodes/{node}", "/runs/{id}/system"}
+BOUNDED = {
+    "/nodes",
+    "/pools",
+    "/queues",
+    "/secrets",
+    "/usage",
+    "/datasets/{name}/board",
+    "/nodes/{node}",
+    "/runs/{id}/system",
+}
 
 
 async def pages(stage: Stage, path: str, rows: str, *, cursor: str = "after", **query: Any) -> list[Any]:
@@ -41,17 +50,42 @@ def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_pa
     async def scene(stage: Stage) -> None:
         parts, digest = stage.parts, Digest("0" * 64)
         for number in range(5):
-            await parts.datasets.push(f"d{number}", digest, size_bytes=1, files=1, user="alice", message="m" * 5000, now=NOW)
-            await parts.datasets.push("many", Digest(f"{number:064}"), size_bytes=1, files=1, user="alice", message="m" * 5000, now=NOW)
+            await parts.datasets.push(
+                f"d{number}", digest, size_bytes=1, files=1, user="alice", message="m" * 5000, now=NOW
+            )
+            await parts.datasets.push(
+                "many",
+                Digest(f"{number:064}"),
+                size_bytes=1,
+                files=1,
+                user="alice",
+                message="m" * 5000,
+                now=NOW,
+            )
             await parts.access.add_token(f"user{number}", f"{number:064}", now=NOW, name="t")
-            await parts.access.add_token("alice", f"{number + 50:064}", now=NOW + timedelta(seconds=number), name=f"t{number}")
+            await parts.access.add_token(
+                "alice", f"{number + 50:064}", now=NOW + timedelta(seconds=number), name=f"t{number}"
+            )
         datasets = await pages(stage, "/datasets", "datasets")
         assert [one["name"] for one in datasets] == ["d0", "d1", "d2", "d3", "d4", "many"]
         assert all(len(one["newest"]["message"]) == 256 for one in datasets)
-        assert [one["number"] for one in await pages(stage, "/datasets/many/versions", "versions", cursor="before")] == [5, 4, 3, 2, 1]
+        assert [
+            one["number"]
+            for one in await pages(stage, "/datasets/many/versions", "versions", cursor="before")
+        ] == [5, 4, 3, 2, 1]
         assert len((await stage.ask("GET", "/datasets/many/versions/3"))["message"]) == 5000
-        assert [one["name"] for one in await pages(stage, "/users", "users")] == ["alice", *(f"user{number}" for number in range(5))]
-        assert [one["name"] for one in await pages(stage, "/tokens", "tokens")] == ["t0", "t1", "t2", "t3", "t4", "home"]
+        assert [one["name"] for one in await pages(stage, "/users", "users")] == [
+            "alice",
+            *(f"user{number}" for number in range(5)),
+        ]
+        assert [one["name"] for one in await pages(stage, "/tokens", "tokens")] == [
+            "t0",
+            "t1",
+            "t2",
+            "t3",
+            "t4",
+            "home",
+        ]
         assert len(await pages(stage, "/tokens", "tokens", everybody=1)) == 11
 
         run = RunId((await stage.submit(plan=0))["id"])
@@ -60,18 +94,30 @@ def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_pa
             await parts.runs.record_checkpoint(checkpoint)
         for number in range(105):
             await parts.runs.record_event(run, RunEvent(NOW, RunEventKind.PREEMPTED, f"{number}"))
-        assert [one["step"] for one in await pages(stage, f"/runs/{run}/checkpoints", "checkpoints")] == [5, 1, 9, 7, 3]
+        assert [one["step"] for one in await pages(stage, f"/runs/{run}/checkpoints", "checkpoints")] == [
+            5,
+            1,
+            9,
+            7,
+            3,
+        ]
         events = await pages(stage, f"/runs/{run}/events", "events")
         assert [one["detail"] for one in events] == [str(number) for number in range(105)]
-        assert [one["detail"] for one in (await stage.ask("GET", f"/runs/{run}"))["events"]] == [str(number) for number in range(5, 105)]
+        assert [one["detail"] for one in (await stage.ask("GET", f"/runs/{run}"))["events"]] == [
+            str(number) for number in range(5, 105)
+        ]
         gone = await stage.ask("GET", f"/runs/{run}/checkpoints", after=f"{run}.1:0:77", status=409)
         assert "again" in gone["error"]["hints"][0]
 
         attempt = AttemptId(f"{run}.1")
         for rank in range(3):
-            await parts.streams.append(attempt, rank, [Segment("stdout", 0, b"x"), Segment("stderr", 0, b"x")])
+            await parts.streams.append(
+                attempt, rank, [Segment("stdout", 0, b"x"), Segment("stderr", 0, b"x")]
+            )
         listed = await pages(stage, f"/runs/{run}/streams", "streams")
-        assert [(one["rank"], one["stream"]) for one in listed] == [(rank, stream) for rank in range(3) for stream in ("stderr", "stdout")]
+        assert [(one["rank"], one["stream"]) for one in listed] == [
+            (rank, stream) for rank in range(3) for stream in ("stderr", "stdout")
+        ]
 
     play(tmp_path, scene, loops=False)
 
@@ -79,11 +125,20 @@ def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_pa
 def test_metrics_come_in_pages(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = (await stage.started())["id"]
-        points = b"".join(pack_definition(f"m{number}") + pack_point(POINT, series_of(f"m{number}"), 1, 0.0, 0.0) for number in range(5))
+        points = b"".join(
+            pack_definition(f"m{number}") + pack_point(POINT, series_of(f"m{number}"), 1, 0.0, 0.0)
+            for number in range(5)
+        )
         await stage.sync({"id": run}, [("metrics", 0, points)])
         for number in range(4):
-            part = await stage.ask("GET", f"/runs/{run}/metrics", limit=1, **({"after": f"m{number - 1}"} if number else {}))
-            assert (list(part["series"]), part["next"], part["series"][f"m{number}"]["values"]) == ([f"m{number}"], f"m{number}", [0.0])
+            part = await stage.ask(
+                "GET", f"/runs/{run}/metrics", limit=1, **({"after": f"m{number - 1}"} if number else {})
+            )
+            assert (list(part["series"]), part["next"], part["series"][f"m{number}"]["values"]) == (
+                [f"m{number}"],
+                f"m{number}",
+                [0.0],
+            )
         last = await stage.ask("GET", f"/runs/{run}/metrics", limit=1, after="m3")
         assert (list(last["series"]), last["next"]) == (["m4"], None)
 
@@ -100,7 +155,10 @@ def test_runs_are_found_by_several_tags(tmp_path: Path) -> None:
         two = await stage.ask("GET", "/runs", tag=["team=a", "team=b"], status=400)
         assert "two values" in two["error"]["message"]
         twice = await stage.send("GET", "/runs", limit=[1, 2])
-        assert (twice.status_code, twice.json()["error"]["message"]) == (422, "the parameter `limit` is given twice")
+        assert (twice.status_code, twice.json()["error"]["message"]) == (
+            422,
+            "the parameter `limit` is given twice",
+        )
 
     play(tmp_path, scene, loops=False)
 
@@ -109,7 +167,12 @@ def test_every_listing_is_cut_into_pages_or_bounded(tmp_path: Path) -> None:
     """A new listing needs `next`, or a place among those that cannot grow without bound."""
 
     def lists(kind: Any) -> bool:
-        return isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__name__.endswith("sOut") and "next" not in kind.__struct_fields__
+        return (
+            isinstance(kind, type)
+            and issubclass(kind, msgspec.Struct)
+            and kind.__name__.endswith("sOut")
+            and "next" not in kind.__struct_fields__
+        )
 
     async def scene(stage: Stage) -> None:
         found = {one.path for one in endpoints(stage.parts) if one.method == "GET" and lists(one.returns)}

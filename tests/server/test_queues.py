@@ -18,7 +18,12 @@ TREE: dict[str, Any] = {
             "guarantee": {"gpus": 2},
             "admins": ["bob"],
             "queues": {
-                "vision": {"guarantee": {"gpus": 1}, "maximum": {"gpus": 1}, "priorities": [10, 60], "default_priority": 20},
+                "vision": {
+                    "guarantee": {"gpus": 1},
+                    "maximum": {"gpus": 1},
+                    "priorities": [10, 60],
+                    "default_priority": 20,
+                },
                 "nlp": {"submitters": ["carol"], "lend_limit": {"gpus": 0}, "guarantee": {"gpus": 1}},
             },
         },
@@ -40,7 +45,11 @@ def test_before_anything_is_declared_there_is_one_queue(tmp_path: Path) -> None:
         run = await stage.submit()
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("default", 50)
         told = await stage.ask("GET", "/queues")
-        assert (told["default"], told["owner"], told["tree"]["queues"]) == ("default", "alice", {"default": {}})
+        assert (told["default"], told["owner"], told["tree"]["queues"]) == (
+            "default",
+            "alice",
+            {"default": {}},
+        )
         (only,) = told["queues"]
         assert (only["name"], only["leaf"], only["waiting"], only["running"]) == ("default", True, 1, 0)
 
@@ -51,7 +60,14 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
     async def scene(stage: Stage) -> None:
         tried = await put(stage, TREE, dry_run=1)
         assert not tried["applied"]
-        assert [c["queue"] for c in tried["changes"]] == [None, "default", "nlp", "prod", "research", "vision"]
+        assert [c["queue"] for c in tried["changes"]] == [
+            None,
+            "default",
+            "nlp",
+            "prod",
+            "research",
+            "vision",
+        ]
         assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
         assert tried["warnings"] == [
             f"there is no user `{name}` yet; `hop user add {name}` makes one" for name in ("bob", "carol")
@@ -59,7 +75,12 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
         done = await put(stage, TREE)
         assert done == {**tried, "applied": True}
         told = await stage.ask("GET", "/queues")
-        assert [(q["name"], q["depth"]) for q in told["queues"]] == [("prod", 0), ("research", 0), ("nlp", 1), ("vision", 1)]
+        assert [(q["name"], q["depth"]) for q in told["queues"]] == [
+            ("prod", 0),
+            ("research", 0),
+            ("nlp", 1),
+            ("vision", 1),
+        ]
         assert told["tree"] == {**TREE, "half_life": "7d"}
         assert await put(stage, told["tree"]) == {"changes": [], "warnings": [], "applied": False}
 
@@ -68,7 +89,10 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
 
 def test_a_limit_that_never_binds_is_a_warning(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        done = await put(stage, {"queues": {"default": {"maximum": {"gpus": 1, "gpus.A100": 2}, "user_limit": {"gpus": 2}}}})
+        done = await put(
+            stage,
+            {"queues": {"default": {"maximum": {"gpus": 1, "gpus.A100": 2}, "user_limit": {"gpus": 2}}}},
+        )
         assert done["warnings"] == [
             "default.maximum: 2 gpus.a100 can never be reached, maximum.gpus is 1",
             "default.user_limit: 2 gpus can never be reached, maximum.gpus is 1",
@@ -126,7 +150,8 @@ def test_a_run_gets_the_queue_and_the_priority_that_the_tree_says(tmp_path: Path
         first = await stage.ask("POST", "/runs", body)
         changed = {**TREE, "default": "prod"}
         await put(stage, changed)
-        assert (await stage.ask("POST", "/runs", body))["spec"] == first["spec"]  # a retry, although the default is another now
+        # a retry, although the default is another now
+        assert (await stage.ask("POST", "/runs", body))["spec"] == first["spec"]
         body["spec"]["queue"] = "prod"
         await stage.ask("POST", "/runs", body, status=409)
 
@@ -157,10 +182,18 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
         study = await stage.submit(study=never_preempted, priority=90, preemptible=False)
         await stage.ask("POST", f"/runs/{study['id']}/stop", {})
         for path in ("fork", "continue"):
-            taken = (await stage.ask("POST", f"/runs/{study['id']}/{path}", {}, token=dora, status=201))["spec"]
-            assert (taken["priority"], taken["preemptible"], taken["study"]["trial"]["preemptible"]) == (50, True, True)
+            taken = (await stage.ask("POST", f"/runs/{study['id']}/{path}", {}, token=dora, status=201))[
+                "spec"
+            ]
+            assert (taken["priority"], taken["preemptible"], taken["study"]["trial"]["preemptible"]) == (
+                50,
+                True,
+                True,
+            )
         await put(stage, {**TREE, "queues": {**TREE["queues"], "default": {}}})
-        assert (await submit(dora, 400, priority=61))["error"]["message"] == "priority: 61 is not from 10 to 60, which queue vision allows dora"
+        assert (await submit(dora, 400, priority=61))["error"][
+            "message"
+        ] == "priority: 61 is not from 10 to 60, which queue vision allows dora"
         assert (await submit(dora, priority=60))["spec"]["priority"] == 60
         assert (await submit(BOB, priority=100))["spec"]["priority"] == 100  # he administers it
         await put(stage, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
@@ -168,11 +201,14 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
         refused = (await submit(dora, 400, queue="vision", priority=81))["error"]
         assert refused["message"] == "priority: 81 is not from 0 to 80, which queue vision allows dora"
         assert "`user_priorities: {dora: 81}`" in refused["hints"][1]
-        assert (await submit(BOB, 400, queue="vision", priority=51))["error"]["message"].startswith("priority: 51 is not from 0 to 50")
+        assert (await submit(BOB, 400, queue="vision", priority=51))["error"]["message"].startswith(
+            "priority: 51 is not from 0 to 50"
+        )
         await put(stage, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
         refused = (await submit(dora, 403, preemptible=False))["error"]
         assert refused["message"] == "`dora` may not submit runs that are never preempted to queue default"
-        assert (await submit(dora, 403, study=never_preempted))["error"]["message"] == refused["message"]  # nor studies with such trials
+        # nor studies with such trials
+        assert (await submit(dora, 403, study=never_preempted))["error"]["message"] == refused["message"]
 
     play(tmp_path, scene, loops=False)
 
@@ -183,7 +219,10 @@ def test_a_limit_below_what_is_used_is_a_warning(tmp_path: Path) -> None:
         tree = {"queues": {"default": {"maximum": {"gpus": 1}, "user_limit": {"gpus": 1}}}}
         tried = await put(stage, tree, dry_run=1)
         assert tried["warnings"] == [
-            "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other starts until less is used",
+            (
+                "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other starts "
+                "until less is used"
+            ),
             "default: at most 1 gpus for one user, and alice uses 2 gpus now",
         ]
         assert (await put(stage, tree))["warnings"] == tried["warnings"]
@@ -212,13 +251,22 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         assert (code, hints) == ("does_not_fit", ["`hop queue info vision` tells its limits"])
         assert message.endswith("asks for 2 GPUs; queue vision uses 0 of at most 1 GPU")
         code, message, _ = await refused(alice, queue="prod", roles=[role(cpu_milli=3000)])
-        assert (code, "alice uses 0 of at most 2 CPUs for one user in queue prod" in message) == ("does_not_fit", True)
+        assert (code, "alice uses 0 of at most 2 CPUs for one user in queue prod" in message) == (
+            "does_not_fit",
+            True,
+        )
         carol = "hop_" + "c" * 43
         await stage.parts.access.add_token("dora", hash_token(carol), now=datetime.now(UTC), name="laptop")
         code, message, hints = await refused(carol, queue="nlp")
-        assert (code, message) == ("forbidden", "`dora` may not submit to queue nlp; those who may: carol, bob, alice")
+        assert (code, message) == (
+            "forbidden",
+            "`dora` may not submit to queue nlp; those who may: carol, bob, alice",
+        )
         assert hints == ["queues that you may submit to: prod, vision"]
-        closed = {"nlp": {"submitters": ["carol"], "admins": ["bob"]}, "prod": {"submitters": ["carol"], "admins": ["dora"]}}
+        closed = {
+            "nlp": {"submitters": ["carol"], "admins": ["bob"]},
+            "prod": {"submitters": ["carol"], "admins": ["dora"]},
+        }
         await put(stage, {"default": "nlp", "queues": closed})
         *_, hints = await refused(carol, queue="nlp")
         assert hints == ["queues that you may submit to: prod"]  # which dora administers
@@ -241,13 +289,19 @@ def test_administrators_change_what_is_below_their_queue_only(tmp_path: Path) ->
             return {**TREE, "queues": {**TREE["queues"], **queues}}
 
         research = TREE["queues"]["research"]
-        inside = {**research, "queues": {**research["queues"], "speech": {"queues": {"asr": {}}}, "vision": {"weight": 3}}}
+        inside = {
+            **research,
+            "queues": {**research["queues"], "speech": {"queues": {"asr": {}}}, "vision": {"weight": 3}},
+        }
         assert (await put(stage, changed(research=inside), token=BOB))["applied"]
         await put(stage, changed(research={**inside, "weight": 2}), token=BOB, status=403)
         await put(stage, changed(research=inside, mine={}), token=BOB, status=403)
         refused = await put(stage, {**changed(research=inside), "default": "nlp"}, token=BOB, status=403)
         assert "only the server's owner" in refused["error"]["message"]
-        moved_out = {"vision": inside["queues"]["vision"], "research": {**inside, "queues": {"nlp": inside["queues"]["nlp"]}}}
+        moved_out = {
+            "vision": inside["queues"]["vision"],
+            "research": {**inside, "queues": {"nlp": inside["queues"]["nlp"]}},
+        }
         await put(stage, changed(**moved_out), token=BOB, status=403)
         refused = await put(stage, changed(research=inside, prod={}), token=BOB, status=403)
         assert refused["error"]["message"] == "`bob` may not change queue prod; those who may: alice"
@@ -266,7 +320,10 @@ def test_a_queue_in_which_runs_wait_stays_and_names_them(tmp_path: Path) -> None
         await stage.ask("POST", f"/runs/{waiting['id']}/stop", {})
         assert (await put(stage, {"queues": {"default": {}}}))["applied"]
         told = await stage.ask("GET", "/queues")
-        assert [(q["name"], q["declared"], q["running"]) for q in told["queues"]] == [("default", True, 0), ("vision", False, 1)]
+        assert [(q["name"], q["declared"], q["running"]) for q in told["queues"]] == [
+            ("default", True, 0),
+            ("vision", False, 1),
+        ]
 
     play(tmp_path, scene)
 
@@ -292,8 +349,13 @@ def test_a_queue_tells_what_it_uses_and_who(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_of_service(tmp_path: Path) -> None:
-    tree = {"default": "research", "queues": {"prod": {"guarantee": {"gpus": 1.5}, "lend_limit": {"gpus": 0}}, "research": {}}}
+def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_of_service(
+    tmp_path: Path,
+) -> None:
+    tree = {
+        "default": "research",
+        "queues": {"prod": {"guarantee": {"gpus": 1.5}, "lend_limit": {"gpus": 0}}, "research": {}},
+    }
 
     async def scene(stage: Stage) -> None:
         await put(stage, tree)
@@ -301,10 +363,17 @@ def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_
             if cordoned:
                 await stage.ask("POST", "/nodes/box/cordon", {"reason": "broken"})
                 await stage.until(lambda: _cordoned(stage))
-            error = (await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [role(gpus=1)]}}, status=400))["error"]
-            assert error["code"] == "does_not_fit" and error["hints"] == ["`hop queue info prod` tells its limits"]
+            error = (
+                await stage.ask(
+                    "POST", "/runs", {"spec": {"project": "p", "roles": [role(gpus=1)]}}, status=400
+                )
+            )["error"]
+            assert error["code"] == "does_not_fit" and error["hints"] == [
+                "`hop queue info prod` tells its limits"
+            ]
             assert error["message"] == (
-                "a run as large may never start in queue research: asks for 1 GPU; queue research may use 0.5 GPUs more, the rest is kept for prod"
+                "a run as large may never start in queue research: asks for 1 GPU; queue research may "
+                "use 0.5 GPUs more, the rest is kept for prod"
             )
             await stage.submit(roles=[role(gpu_milli=500)])
             await stage.submit(queue="prod", roles=[role(gpus=1)])
@@ -327,9 +396,16 @@ def test_fork_of_a_run_whose_queue_was_removed_goes_to_the_default_one(tmp_path:
         await put(stage, {"default": "main", "queues": {"main": {}, "new": {}}})
         fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=201)
         assert (fork["spec"]["queue"], fork["spec"]["priority"], fork["queue_gone"]) == ("main", 50, "old")
-        asked = await stage.ask("POST", f"/runs/{run['id']}/fork", {"queue": "new", "priority": 40}, status=201)
-        assert (asked["spec"]["queue"], asked["spec"]["priority"], "queue_gone" in asked) == ("new", 40, False)
-        await stage.ask("POST", f"/runs/{run['id']}/fork", {"queue": "old"}, status=400)  # what is asked for is not replaced
+        asked = await stage.ask(
+            "POST", f"/runs/{run['id']}/fork", {"queue": "new", "priority": 40}, status=201
+        )
+        assert (asked["spec"]["queue"], asked["spec"]["priority"], "queue_gone" in asked) == (
+            "new",
+            40,
+            False,
+        )
+        # what is asked for is not replaced
+        await stage.ask("POST", f"/runs/{run['id']}/fork", {"queue": "old"}, status=400)
         assert (await stage.ask("GET", f"/runs/{fork['id']}"))["forked_from_name"] == run["name"]
         await stage.ask("DELETE", f"/runs/{run['id']}")
         assert (await stage.ask("GET", f"/runs/{fork['id']}"))["forked_from_name"] is None

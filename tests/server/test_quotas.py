@@ -32,14 +32,17 @@ def test_a_user_over_the_quota_pushes_and_submits_nothing_until_space_is_freed(t
         run = await stage.started()
         await stage.dataset("small", {"a": b"x" * 600_000})
         token = stage.token_of(run)
-        large = await stage.put_tree({"b": b"y" * 700_000}, token=token)  # a run's own token proves that it has the bytes
+        # a run's own token proves that it has the bytes
+        large = await stage.put_tree({"b": b"y" * 700_000}, token=token)
         assert "at most" in await refused(stage, "POST", "/datasets/large/versions", {"manifest": large})
         saved = {"rank": 0, "step": 1, "manifest": large}
         await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", saved, status=201)
         await refused(stage, "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
         await refused(stage, "PUT", f"/blobs/{blake3(b'new').hexdigest()}", b"new")
         await stage.sync(run, [("stdout", 0, b"goes on\n")])
-        await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob)
+        await stage.ask(
+            "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob
+        )
         await stage.ask("DELETE", "/datasets/small")
         await stage.submit(plan=0)
 
@@ -54,11 +57,17 @@ def test_runs_save_up_to_twice_the_quota_of_their_user(tmp_path: Path) -> None:
         token, path = stage.token_of(run), f"/attempts/{run['id']}.1"
         for step in (1, 2):
             tree = await stage.put_tree({"w": bytes([step]) * 600_000}, token=token)
-            await stage.ask("POST", f"{path}/checkpoints", {"rank": 0, "step": step, "manifest": tree}, token=token)
-        assert await stage.parts.storage._store.uploads(stage.parts.engine) == [], "what is saved is counted once"
+            await stage.ask(
+                "POST", f"{path}/checkpoints", {"rank": 0, "step": step, "manifest": tree}, token=token
+            )
+        assert await stage.parts.storage._store.uploads(stage.parts.engine) == [], (
+            "what is saved is counted once"
+        )
         await stage.ask("PUT", f"/blobs/{blake3(b'c' * 900_000).hexdigest()}", b"c" * 900_000, token=token)
         for one in (token, stage.token_of(other)):
-            message = (await stage.ask("PUT", f"/blobs/{blake3(b'd').hexdigest()}", b"d", token=one, status=507))["error"]["message"]
+            message = (
+                await stage.ask("PUT", f"/blobs/{blake3(b'd').hexdigest()}", b"d", token=one, status=507)
+            )["error"]["message"]
             assert message.startswith("alice stores")
         await stage.parts.storage.swept(stage.parts.now())
         await stage.put_tree({"w": b"d"}, token=token)
@@ -90,7 +99,12 @@ def test_uploads_count_until_something_refers_to_them_or_they_are_swept(tmp_path
         await put(b"a" * 600_000)  # the same once more counts once
         await stage.dataset("d", {"x": b"a" * 600_000})  # counted once, as a version
         await put(b"b" * 500_000)
-        assert "two hours" in (await stage.ask("PUT", f"/blobs/{blake3(b'c').hexdigest()}", b"c", status=507))["error"]["hints"][1]
+        assert (
+            "two hours"
+            in (await stage.ask("PUT", f"/blobs/{blake3(b'c').hexdigest()}", b"c", status=507))["error"][
+                "hints"
+            ][1]
+        )
         quota = stage.parts.storage
         await quota.swept(stage.parts.now())
         await put(b"c")
@@ -109,7 +123,9 @@ def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> 
         await stage.ask("PUT", f"/blobs/{blake3(b'b').hexdigest()}", b"b" * 1)
         database = Database.open(tmp_path / "hopyard.db")
         try:
-            there = StorageQuota(SqlStorageStore(database), 1_000_000, server="elsewhere", now=stage.parts.now)
+            there = StorageQuota(
+                SqlStorageStore(database), 1_000_000, server="elsewhere", now=stage.parts.now
+            )
             await there.load()
             with pytest.raises(QuotaExceeded):
                 await there.check("alice", adding=500_000)
@@ -118,7 +134,9 @@ def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> 
                 await stage.parts.storage.check("alice", adding=500_000)
             await stage.dataset("d", {"x": data})  # it is counted once from now on, as a version
             await stage.parts.storage.check("alice", adding=390_000)
-            assert [one.digest for one in await SqlStorageStore(database).uploads(stage.parts.engine)] == [blake3(b"b").hexdigest()]
+            assert [one.digest for one in await SqlStorageStore(database).uploads(stage.parts.engine)] == [
+                blake3(b"b").hexdigest()
+            ]
             await stage.parts.storage.swept(stage.parts.now() + timedelta(seconds=1))
             assert await SqlStorageStore(database).uploads(stage.parts.engine) == []
         finally:
@@ -138,7 +156,9 @@ def test_sizes_of_trees_that_nothing_refers_to_are_forgotten(tmp_path: Path) -> 
         database = Database.open(tmp_path / "hopyard.db")
 
         async def sizes() -> set[str]:
-            return set(await database.read(lambda conn: conn.execute(select(tree_sizes.c.manifest)).scalars().all()))
+            return set(
+                await database.read(lambda conn: conn.execute(select(tree_sizes.c.manifest)).scalars().all())
+            )
 
         try:
             await stage.parts.storage.swept(stage.parts.now())

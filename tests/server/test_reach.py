@@ -33,7 +33,9 @@ class CountingBlobs(FolderBlobs):
         return await super().get(digest)
 
 
-@pytest.mark.parametrize(("kept_bytes", "most_reads"), [(reach._KEPT_BYTES, CHECKPOINTS), (10_000, 3 * CHECKPOINTS)])
+@pytest.mark.parametrize(
+    ("kept_bytes", "most_reads"), [(reach._KEPT_BYTES, CHECKPOINTS), (10_000, 3 * CHECKPOINTS)]
+)
 def test_manifests_of_earlier_checkpoints_are_read_once_while_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int, most_reads: int
 ) -> None:
@@ -48,7 +50,9 @@ def test_manifests_of_earlier_checkpoints_are_read_once_while_there_is_room(
             chunks.append(digest_of(chunk))
             manifest = Manifest((FileEntry("weights", len(chunk), (chunks[-1],)),)).encode()
             await blobs.put_many([(chunks[-1], chunk), (digest_of(manifest), manifest)])
-            await runs.record_checkpoint(Checkpoint(run.id, attempt_id(run.id, 1), 0, step, digest_of(manifest), len(chunk), START))
+            await runs.record_checkpoint(
+                Checkpoint(run.id, attempt_id(run.id, 1), 0, step, digest_of(manifest), len(chunk), START)
+            )
         asked, strange = Reach(runs, blobs), digest_of(b"another run's")
         for _ in range(3):
             assert await asked.lacking(run.id, [*chunks, strange]) == [strange]

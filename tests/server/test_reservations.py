@@ -1,4 +1,5 @@
-"""Reservations through the API: granted at once or refused with what is in the way, and what they keep others from."""
+"""Reservations through the API: granted at once or refused with what is in the way, and what they keep others
+from."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from hopyard.server.auth import hash_token
 from tests.server.stage import Stage, play, role
 
 BOB, CAROL = "hop_" + "b" * 43, "hop_" + "c" * 43
-TREE = {"queues": {"research": {"admins": ["bob"], "queues": {"vision": {}, "nlp": {}}}, "prod": {}}, "default": "prod"}
+TREE = {
+    "queues": {"research": {"admins": ["bob"], "queues": {"vision": {}, "nlp": {}}}, "prod": {}},
+    "default": "prod",
+}
 
 
 def at(hours: float) -> str:
@@ -27,7 +31,9 @@ def wish(name: str = "exam", *, begin: float = 1, hours: float = 2, **more: Any)
 
 async def reserve(stage: Stage, *given: Any, status: int = 201, token: str | None = None, **more: Any) -> Any:
     body = given[0] if given else wish(**more)
-    return await stage.ask("POST", "/reservations", body, status=status, **({"token": token} if token else {}))
+    return await stage.ask(
+        "POST", "/reservations", body, status=status, **({"token": token} if token else {})
+    )
 
 
 async def let_in(stage: Stage, **tokens: str) -> None:
@@ -40,7 +46,12 @@ def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:
         answer = await reserve(stage)
         assert answer["warnings"] == []
         made = answer["reservation"]
-        assert (made["name"], made["nodes"], made["created_by"], made["active"]) == ("exam", ["box"], "alice", False)
+        assert (made["name"], made["nodes"], made["created_by"], made["active"]) == (
+            "exam",
+            ["box"],
+            "alice",
+            False,
+        )
         assert (await stage.ask("GET", "/reservations"))["reservations"] == [made]
         assert await stage.ask("GET", "/reservations/exam") == made
         assert await stage.ask("DELETE", "/reservations/exam") == made
@@ -53,7 +64,11 @@ def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:
 def test_a_dry_run_is_answered_alike_and_reserves_nothing(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         dry = await stage.ask("POST", "/reservations", wish(begin=-0.001), dry_run=1, status=200)
-        assert (dry["applied"], dry["reservation"]["nodes"], dry["reservation"]["active"]) == (False, ["box"], True)
+        assert (dry["applied"], dry["reservation"]["nodes"], dry["reservation"]["active"]) == (
+            False,
+            ["box"],
+            True,
+        )
         assert (await stage.ask("GET", "/reservations"))["reservations"] == []
         assert (await stage.ask("GET", "/nodes/box"))["node"]["reserved"] == []
         await stage.ask("POST", "/reservations", wish(nodes=["bax"]), dry_run=1, status=404)
@@ -115,13 +130,20 @@ def test_who_may_reserve(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await let_in(stage, bob=BOB, carol=CAROL)
         await stage.ask("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
-        for token, body in ((BOB, {"users": ["bob"]}), (BOB, {"queue": "prod"}), (CAROL, {"queue": "vision"})):
+        for token, body in (
+            (BOB, {"users": ["bob"]}),
+            (BOB, {"queue": "prod"}),
+            (CAROL, {"queue": "vision"}),
+        ):
             refused = await reserve(stage, token=token, status=403, **body)
             whose = f"queue {body['queue']}" if "queue" in body else "users"
             assert f"may not reserve for {whose}; those who may: " in refused["error"]["message"]
         await reserve(stage, token=BOB, queue="vision")
         refused = await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
-        assert "may not give up what is reserved for queue vision; those who may: " in refused["error"]["message"]
+        assert (
+            "may not give up what is reserved for queue vision; those who may: "
+            in refused["error"]["message"]
+        )
         await stage.ask("DELETE", "/reservations/exam", token=BOB)
 
     play(tmp_path, scene)
@@ -134,7 +156,10 @@ def test_a_queue_that_goes_leaves_what_is_reserved_for_it_to_nobody_and_that_is_
         less = {"tree": {"queues": {"rest": {}}, "default": "rest"}, "file": "team.yaml"}
         tried = await stage.ask("PUT", "/queues", less, dry_run=1)
         assert "reservation exam is for queue prod, which would be gone" in tried["warnings"]
-        assert "reservation exam is for queue prod, which is gone" in (await stage.ask("PUT", "/queues", less))["warnings"]
+        assert (
+            "reservation exam is for queue prod, which is gone"
+            in (await stage.ask("PUT", "/queues", less))["warnings"]
+        )
 
     play(tmp_path, scene)
 
@@ -163,8 +188,17 @@ def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
             told = (await reserve(stage, body, status=status))["error"]
             assert told["message"].startswith(begins), told
             assert told["hints"] or begins.startswith("nodes.1"), told
-        assert "did you mean `default`?" in (await reserve(stage, wish(queue="defaul"), status=404))["error"]["hints"]
-        for malformed in ({**wish(), "name": "../x"}, {**wish(), "start_at": "tomorrow"}, {**wish(), "start_at": "2030-01-01T00:00:00"}, {**wish(), "pieces": [1]}, {**wish(resources={"gpus": 1}), "count": 0}):  # fmt: skip
+        assert (
+            "did you mean `default`?"
+            in (await reserve(stage, wish(queue="defaul"), status=404))["error"]["hints"]
+        )
+        for malformed in (
+            {**wish(), "name": "../x"},
+            {**wish(), "start_at": "tomorrow"},
+            {**wish(), "start_at": "2030-01-01T00:00:00"},
+            {**wish(), "pieces": [1]},
+            {**wish(resources={"gpus": 1}), "count": 0},
+        ):
             await reserve(stage, malformed, status=422)
         assert (await stage.ask("GET", "/reservations"))["reservations"] == []
 
@@ -173,7 +207,9 @@ def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
 
 def test_a_mistyped_user_is_pointed_out(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        assert (await reserve(stage, users=["alcie"]))["warnings"] == ["there is no user `alcie` yet; did you mean `alice`?"]
+        assert (await reserve(stage, users=["alcie"]))["warnings"] == [
+            "there is no user `alcie` yet; did you mean `alice`?"
+        ]
 
     play(tmp_path, scene)
 
@@ -181,7 +217,9 @@ def test_a_mistyped_user_is_pointed_out(tmp_path: Path) -> None:
 def test_runs_that_would_still_be_there_are_not_started(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.ask(
-            "PUT", "/queues", {"tree": {"queues": {"default": {}, "exam": {}}, "default": "default"}, "file": "t.yaml"}
+            "PUT",
+            "/queues",
+            {"tree": {"queues": {"default": {}, "exam": {}}, "default": "default"}, "file": "t.yaml"},
         )
         await reserve(stage, begin=1, queue="exam")
         waits = await stage.submit(time_limit_s=7200.0)
@@ -197,8 +235,16 @@ def test_runs_that_would_still_be_there_are_not_started(tmp_path: Path) -> None:
 
 def test_a_role_with_the_resources_of_the_api(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        body = wish(resources=role(gpus=1, gpu_models=["A100"], extras=[])["resources"], where={"pools": ["default"]}, count=2)
+        body = wish(
+            resources=role(gpus=1, gpu_models=["A100"], extras=[])["resources"],
+            where={"pools": ["default"]},
+            count=2,
+        )
         made = (await reserve(stage, body))["reservation"]
-        assert (made["pieces"], made["where"]["pools"], made["resources"]["gpu_models"]) == ([2], ["default"], ["A100"])
+        assert (made["pieces"], made["where"]["pools"], made["resources"]["gpu_models"]) == (
+            [2],
+            ["default"],
+            ["A100"],
+        )
 
     play(tmp_path, scene)

@@ -63,7 +63,9 @@ def test_a_label_that_no_node_has_comes_with_the_nearest(tmp_path: Path) -> None
             wish = {**role(), "where": {"labels": [label]}}
             refused = (await stage.submit(roles=[wish], status=400))["error"]
             assert (refused["code"], refused["hints"][0]) == ("does_not_fit", hint)
-        refused = (await stage.submit(roles=[{**role(), "where": {"pools": ["defalt"]}}], status=400))["error"]
+        refused = (await stage.submit(roles=[{**role(), "where": {"pools": ["defalt"]}}], status=400))[
+            "error"
+        ]
         assert refused["hints"][0] == "did you mean pool `default`?"
         large = {**role(gpus=3), "where": {"labels": [("rack", "north")]}}
         assert len((await stage.submit(roles=[large], status=400))["error"]["hints"]) == 1
@@ -78,11 +80,18 @@ async def _labelled(stage: Stage) -> bool:
 def test_the_same_id_with_the_same_spec_is_the_same_run(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.dataset("mnist")
-        body = {"id": "client-made-1", "spec": {"project": "p", "roles": [role()], "datasets": [{"name": "mnist"}]}}
+        body = {
+            "id": "client-made-1",
+            "spec": {"project": "p", "roles": [role()], "datasets": [{"name": "mnist"}]},
+        }
         first = await stage.ask("POST", "/runs", body)
         await stage.dataset("mnist", {"b.txt": b"newer"})  # the newest version is another one now
         second = await stage.ask("POST", "/runs", body)
-        assert (second["id"], second["name"], second["spec"]["datasets"][0]["version"]) == ("client-made-1", first["name"], 1)
+        assert (second["id"], second["name"], second["spec"]["datasets"][0]["version"]) == (
+            "client-made-1",
+            first["name"],
+            1,
+        )
         body["spec"]["params"] = {"lr": 1}
         clash = await stage.ask("POST", "/runs", body, status=409)
         assert clash["error"]["code"] == "conflict"
@@ -144,7 +153,10 @@ def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
         ({"roles": [{**role(), "replicas": 2, "min_replicas": 3}]}, "roles.0.min_replicas"),
         ({"roles": [{**role(), "where": {"pools": ["a/b"]}}]}, "spec.roles.0.where.pools"),
         ({"roles": [{**role(), "where": {"labels": [["b", "1"], ["a", "1"]]}}]}, "roles.0.where.labels"),
-        ({"roles": [{**role(), "topology": {"level": "rack", "rule": "close"}}]}, "spec.roles.0.topology.rule"),
+        (
+            {"roles": [{**role(), "topology": {"level": "rack", "rule": "close"}}]},
+            "spec.roles.0.topology.rule",
+        ),
         ({"topology": {"level": " ", "rule": "same"}}, "topology.level"),
         ({"topology": {"level": "rack", "rule": "same", "slice": 0}}, "spec.topology.slice"),
         ({"preemptible": 1}, "spec.preemptible"),
@@ -176,7 +188,18 @@ def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, spec: dict[str, obje
     play(tmp_path, scene, loops=False)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"spec": NaN}', b'{"spec": {"params": {"a": Infinity}}}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"spec": NaN}',
+        b'{"spec": {"params": {"a": Infinity}}}',
+        b"[" * 100_000,
+    ],
+)
 def test_bodies_that_are_not_json_of_the_right_shape(tmp_path: Path, body: bytes) -> None:
     async def scene(stage: Stage) -> None:
         response = await stage.send("POST", "/runs", body)
@@ -262,7 +285,11 @@ def test_labels_of_others_never_stand_in_for_a_name_or_an_id(tmp_path: Path) -> 
         spec = {"project": "p", "roles": [role()]}
 
         async def labelled(label: str) -> str:
-            return str((await stage.ask("POST", "/runs", {"spec": {**spec, "label": label}}, token=eve, plan=0))["id"])
+            return str(
+                (await stage.ask("POST", "/runs", {"spec": {**spec, "label": label}}, token=eve, plan=0))[
+                    "id"
+                ]
+            )
 
         async def find(ref: str, status: int | None = None) -> Any:
             return (await stage.ask("GET", "/runs/resolve", ref=ref, status=status)).get("id")
@@ -324,7 +351,11 @@ def test_runs_are_found_by_what_people_call_them(tmp_path: Path) -> None:
 def test_bare_number_is_first_one_of_the_project_and_never_guessed(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         bob = (await stage.ask("POST", "/users", {"name": "bob"}, status=201))["token"]
-        mine = {(project, number): (await stage.submit(plan=0, project=project))["id"] for number in (1, 2) for project in ("proj", "study")}
+        mine = {
+            (project, number): (await stage.submit(plan=0, project=project))["id"]
+            for number in (1, 2)
+            for project in ("proj", "study")
+        }
         only = (await stage.submit(plan=0, project="study"))["id"]
         await stage.ask("POST", "/runs", {"spec": {"project": "bobs", "roles": [role()]}}, token=bob, plan=0)
 
@@ -333,10 +364,16 @@ def test_bare_number_is_first_one_of_the_project_and_never_guessed(tmp_path: Pat
 
         for (project, number), run in mine.items():
             assert (await find(str(number), project=project))["id"] == run
-        assert (await find("3", project="proj"))["id"] == only, "no run of the project has that number, and one other does"
+        assert (await find("3", project="proj"))["id"] == only, (
+            "no run of the project has that number, and one other does"
+        )
         for elsewhere in ({}, {"project": "empty"}):
             error = (await find("1", status=400, **elsewhere))["error"]
-            assert "proj/1" in error["message"] and "study/1" in error["message"] and "bobs" not in error["message"]
+            assert (
+                "proj/1" in error["message"]
+                and "study/1" in error["message"]
+                and "bobs" not in error["message"]
+            )
             assert "PROJECT/NUMBER" in error["hints"][0]
         await find("9", status=404, project="proj")
         await find("1", status=422, project="no project")
@@ -375,7 +412,9 @@ def test_delete_by_force_ends_the_run_first(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_removal_that_cannot_be_written_down_takes_nothing_and_one_cut_short_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_cannot_be_written_down_takes_nothing_and_one_cut_short_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene(stage: Stage) -> None:
         kept, run = [await stage.started() for _ in range(2)]
         for each in (kept, run):
@@ -414,11 +453,20 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.dataset("mnist")
         code = await stage.put_tree({"main.py": b"x"})
-        run = await stage.started(code=code, datasets=[{"name": "mnist"}], params={"lr": 0.1, "n": 3}, tags={"a": "1"})
+        run = await stage.started(
+            code=code, datasets=[{"name": "mnist"}], params={"lr": 0.1, "n": 3}, tags={"a": "1"}
+        )
         await stage.dataset("mnist", {"z": b"other"})
         saved = await stage.put_tree({"state": b"weights"}, token=stage.token_of(run))
-        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 4, "manifest": saved}, token=stage.token_of(run))
-        fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {"params": {"lr": 0.2}, "checkpoint": "newest"})
+        await stage.ask(
+            "POST",
+            f"/attempts/{run['id']}.1/checkpoints",
+            {"rank": 0, "step": 4, "manifest": saved},
+            token=stage.token_of(run),
+        )
+        fork = await stage.ask(
+            "POST", f"/runs/{run['id']}/fork", {"params": {"lr": 0.2}, "checkpoint": "newest"}
+        )
         assert fork["spec"]["params"] == {"lr": 0.2, "n": 3}
         assert fork["spec"]["datasets"] == run["spec"]["datasets"]
         assert fork["spec"]["resume"] == {"run": run["id"], "step": 4, "manifest": saved, "foreign": False}
@@ -427,7 +475,12 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         restore = stage.engine.launches[f"{fork['id']}.1"].replicas[0].restore
         assert restore is not None
         assert (restore.step, restore.manifest) == (4, saved)
-        standing = {"priority": 7, "preemptible": False, "topology": {"level": "node", "rule": "spread", "slice": 1}, "queue": "default"}
+        standing = {
+            "priority": 7,
+            "preemptible": False,
+            "topology": {"level": "node", "rule": "spread", "slice": 1},
+            "queue": "default",
+        }
         moved = await stage.ask("POST", f"/runs/{run['id']}/fork", standing)
         assert {key: moved["spec"][key] for key in standing} == standing
         missing = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 5}, status=404)
@@ -440,7 +493,8 @@ def test_the_answer_to_a_submission_names_runs_as_people_do(tmp_path: Path) -> N
     async def scene(stage: Stage) -> None:
         await stage.ask("PUT", "/queues", {"tree": {"queues": {"default": {"maximum": {"gpus": 2}}}}})
         await stage.started(roles=[role(gpus=1)], time_limit_s=3600.0)
-        ahead = await stage.submit(roles=[role(gpus=2)], time_limit_s=0.001)  # so short that it has waited long enough by the next turn
+        # so short that it has waited long enough by the next turn
+        ahead = await stage.submit(roles=[role(gpus=2)], time_limit_s=0.001)
         behind = await stage.submit(roles=[role(gpus=1)])
         told = f"run {ahead['name']} waits longer for what queue default may use"
         assert (behind["hold_reason"], behind["hold_detail"]) == ("behind", told)
@@ -466,12 +520,17 @@ def test_where_there_is_no_run_at_all_that_is_said(tmp_path: Path) -> None:
         assert (nothing["message"], nothing["hints"]) == ("there are no runs yet", ["`hop run` starts one"])
         for empty in ("", "  "):
             unnamed = (await stage.ask("GET", "/runs/resolve", ref=empty, status=400))["error"]
-            assert unnamed["message"] == "a run has to be named" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
+            assert (
+                unnamed["message"] == "a run has to be named" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
+            )
         await stage.submit()
         bob = "hop_" + "b" * 43
         await stage.parts.access.add_token("bob", hash_token(bob), now=datetime.now(UTC), name="first")
         others = (await stage.ask("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
-        assert (others["message"], others["hints"][1]) == ("you have no runs yet", "`hop ps --all` lists those of others")
+        assert (others["message"], others["hints"][1]) == (
+            "you have no runs yet",
+            "`hop ps --all` lists those of others",
+        )
 
     play(tmp_path, scene, loops=False)
 
@@ -479,11 +538,16 @@ def test_where_there_is_no_run_at_all_that_is_said(tmp_path: Path) -> None:
 def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run, other = await stage.started(), await stage.started()
-        await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90; run 0123456789abcdefghjk is gone")
+        await stage.parts.controller.preempt(
+            run["id"], f"run {other['id']} has priority 90; run 0123456789abcdefghjk is gone"
+        )
         told = await stage.ask("GET", f"/runs/{run['id']}")
         reason = f"run {other['name']} has priority 90; run 0123456789abcdefghjk is gone"
         assert [(event["kind"], event["detail"]) for event in told["events"]] == [("preempted", reason)]
-        assert [attempt["preempt_reason"] for attempt in (told["attempt"], *told["attempts"])] == [reason, reason]
+        assert [attempt["preempt_reason"] for attempt in (told["attempt"], *told["attempts"])] == [
+            reason,
+            reason,
+        ]
         assert (await stage.ask("GET", f"/runs/{other['id']}"))["events"] == []
         listed = {one["id"]: one for one in (await stage.ask("GET", "/runs"))["runs"]}
         assert listed[run["id"]]["attempt"]["preempt_reason"] == reason

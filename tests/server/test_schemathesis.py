@@ -24,8 +24,8 @@ from tests.exploring import ROUND, at_most, seeded
 from tests.server.stage import TOKEN, stage
 
 EXAMPLES = at_most(2)
-# A value of the right shape may still be impossible (two roles of one name, a gang larger than every node): 400 says so.
-# Of bytes the description cannot say what must be in them: 422 says that.
+# A value of the right shape may still be impossible (two roles of one name, a gang larger than every node):
+# 400 says so. Of bytes the description cannot say what must be in them: 422 says that.
 JSON_STATUSES = ["2xx", "400", "401", "403", "404", "409"]
 BYTES_STATUSES = [*JSON_STATUSES, "422"]
 DESCRIPTION = description()
@@ -50,12 +50,15 @@ class Elsewhere:
         async def send_there(message: Any) -> None:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(send(message), here))
 
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._app(scope, receive_there, send_there), self._loop))
+        await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._app(scope, receive_there, send_there), self._loop)
+        )
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool, Any], dict[str, str]]]:
-    """Schemas (for bytes, for JSON) over a stage that holds one ended run and one dataset, and the parts of an address that name them."""
+    """Schemas (for bytes, for JSON) over a stage that holds one ended run and one dataset, and the parts of
+    an address that name them."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -67,16 +70,42 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool
         await made.dataset("mnist")
         run = await made.started(datasets=[{"name": "mnist"}])
         saved = await made.put_tree({"w": b"1"})
-        await made.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved})
-        await made.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, b'{"kind":"summary","values":{"acc":0.5}}\n')])
-        known = {"id": run["id"], "attempt": f"{run['id']}.1", "rank": "0", "stream": "stdout", "step": "7", "digest": saved}
-        return known | {"name": "mnist", "version": "newest", "user": "alice", "project": "p", "number": "1", "queue": "default", "node": "box"}
+        await made.ask(
+            "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved}
+        )
+        await made.finish(
+            run,
+            segments=[("stdout", 0, b"hi\n"), ("events", 0, b'{"kind":"summary","values":{"acc":0.5}}\n')],
+        )
+        known = {
+            "id": run["id"],
+            "attempt": f"{run['id']}.1",
+            "rank": "0",
+            "stream": "stdout",
+            "step": "7",
+            "digest": saved,
+        }
+        return known | {
+            "name": "mnist",
+            "version": "newest",
+            "user": "alice",
+            "project": "p",
+            "number": "1",
+            "queue": "default",
+            "node": "box",
+        }
 
     closing = AsyncExitStack()
     try:
         made = call(closing.enter_async_context(stage(tmp_path_factory.mktemp("api"))))
         known = call(prepare())
-        yield {raw: schema_of(Elsewhere(made.app, loop), BYTES_STATUSES if raw else JSON_STATUSES) for raw in (True, False)}, known
+        yield (
+            {
+                raw: schema_of(Elsewhere(made.app, loop), BYTES_STATUSES if raw else JSON_STATUSES)
+                for raw in (True, False)
+            },
+            known,
+        )
     finally:
         call(closing.aclose())
         loop.call_soon_threadsafe(loop.stop)
@@ -85,7 +114,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool
 
 
 def schema_of(app: Any, accepted: list[str]) -> Any:
-    config = SchemathesisConfig.from_dict({"checks": {"positive_data_acceptance": {"expected-statuses": accepted}}})
+    config = SchemathesisConfig.from_dict(
+        {"checks": {"positive_data_acceptance": {"expected-statuses": accepted}}}
+    )
     schema = schemathesis.openapi.from_dict(DESCRIPTION, config=config)
     schema.app = app
     return schema
@@ -93,27 +124,46 @@ def schema_of(app: Any, accepted: list[str]) -> Any:
 
 @pytest.fixture(autouse=True)
 def _validators_are_dropped() -> Iterator[None]:
-    """Schemathesis keeps a compiled validator for each schema that it met: hundreds of megabytes for one operation with a large body.
-    Without this, the process of these tests grows to 2 GB."""
+    """Schemathesis keeps a compiled validator for each schema that it met: hundreds of megabytes for one
+    operation with a large body. Without this, the process of these tests grows to 2 GB."""
     yield
     for name in ("validator_cache", "_seeded_validator_cache"):
         getattr(schemathesis.core.jsonschema, name).clear()
 
 
 @seeded
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "unfitting"])
+@pytest.mark.parametrize(
+    "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "unfitting"]
+)
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
-def test_the_api_is_as_described(served: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode) -> None:
+def test_the_api_is_as_described(
+    served: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode
+) -> None:
     schemas, known = served
-    raw = "application/octet-stream" in DESCRIPTION["paths"][path][method.lower()].get("requestBody", {}).get("content", {})
+    raw = "application/octet-stream" in DESCRIPTION["paths"][path][method.lower()].get("requestBody", {}).get(
+        "content", {}
+    )
     operation = schemas[raw][path][method]
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck), derandomize=not ROUND)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=not ROUND,
+    )
     def attempt(case: schemathesis.Case) -> None:
         # Half of the time what a good address names is there (but is not deleted: the others need it).
-        if mode is GenerationMode.POSITIVE and method != "DELETE" and case.path_parameters and len(repr(case.path_parameters)) % 2:
-            case.path_parameters = {part: known.get(part, given) for part, given in case.path_parameters.items()}
+        if (
+            mode is GenerationMode.POSITIVE
+            and method != "DELETE"
+            and case.path_parameters
+            and len(repr(case.path_parameters)) % 2
+        ):
+            case.path_parameters = {
+                part: known.get(part, given) for part, given in case.path_parameters.items()
+            }
         case.call_and_validate(headers=HEADERS)
 
     try:

@@ -17,12 +17,23 @@ def test_a_token_names_its_sender_until_it_expires() -> None:
     token = server_token(KEY, sender="local-a_b", now=NOW)
     for later in (timedelta(0), TOKEN_LIFE, -CLOCKS_APART):
         assert sender_of(token, KEY, now=NOW + later) == "local-a_b"
-    for when in (NOW + TOKEN_LIFE + CLOCKS_APART + timedelta(seconds=2), NOW - CLOCKS_APART - timedelta(seconds=2)):
+    for when in (
+        NOW + TOKEN_LIFE + CLOCKS_APART + timedelta(seconds=2),
+        NOW - CLOCKS_APART - timedelta(seconds=2),
+    ):
         with pytest.raises(AuthError, match="expired"):
             sender_of(token, KEY, now=when)
 
 
-@pytest.mark.parametrize("change", [lambda t: t.replace("local", "locol"), lambda t: t[:-1] + ("0" if t[-1] != "0" else "1"), lambda t: "hops_", lambda t: "hops_a_b_c"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.replace("local", "locol"),
+        lambda t: t[:-1] + ("0" if t[-1] != "0" else "1"),
+        lambda t: "hops_",
+        lambda t: "hops_a_b_c",
+    ],
+)
 def test_a_token_that_was_altered_is_refused(change) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(AuthError):
         sender_of(change(server_token(KEY, sender="local-a", now=NOW)), KEY, now=NOW)

@@ -1,4 +1,5 @@
-"""The keys that tokens of runs are signed with: in a file of the home, rotated without cutting live runs off."""
+"""The keys that tokens of runs are signed with: in a file of the home, rotated without cutting live runs
+off."""
 
 from __future__ import annotations
 
@@ -87,12 +88,16 @@ def test_a_key_that_cannot_be_kept_is_not_used() -> None:
     assert keys.current == b"\xab" * 32 and [key.retired_at for key in keys] == [None]
 
 
-def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_still_count(tmp_path: Path) -> None:
+def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_still_count(
+    tmp_path: Path,
+) -> None:
     async def scene() -> None:
         clock, file = Clock(), tmp_path / "home" / "signing-keys.json"
         database = Database.open(tmp_path / "hopyard.db")
         access = SqlAccessStore(database)
-        await database.write(lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount)
+        await database.write(
+            lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount
+        )
         old = tokens(clock, Keys([Key((b"s" * 32).hex(), 0.0)], now=clock)).sign(ATTEMPT)
         keys = await open_keys(file, access, now=clock)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600 and keys.current != b"s" * 32
@@ -100,7 +105,9 @@ def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_sti
         made = tokens(clock, keys)
         await made.caller(f"Bearer {old}")
         assert made.renewed(old)
-        assert list(await open_keys(file, access, now=clock)) == list(keys), "the next start finds them in the file"
+        assert list(await open_keys(file, access, now=clock)) == list(keys), (
+            "the next start finds them in the file"
+        )
         file.write_text("{")
         with pytest.raises(IntegrityError, match=r"signing-keys\.json cannot be read"):
             await open_keys(file, access, now=clock)

@@ -1,4 +1,5 @@
-"""A script holds its run's token, and may send bytes of its streams itself: the server keeps no more than a replica sends."""
+"""A script holds its run's token, and may send bytes of its streams itself: the server keeps no more than a
+replica sends."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ FLOOD = b"x" * 400_000 + b"\n"
 
 
 async def flood(stage: Stage, run: Any, stream: str, *, times: int, at: int = 0, **more: Any) -> int:
-    """Send one piece after another from byte `at` on, as a replica does; up to where the server acknowledges it."""
+    """Send one piece after another from byte `at` on, as a replica does; up to where the server acknowledges
+    it."""
     for _ in range(times):
         at = (await stage.sync(run, [(stream, at, FLOOD)], **more))["offsets"][stream]
     return at
@@ -38,7 +40,9 @@ async def unstored(stage: Stage, run: Any) -> list[str]:
     return list((await stage.ask("GET", f"/runs/{run['id']}"))["unstored"])
 
 
-def test_a_stream_is_kept_up_to_its_limit_and_acknowledged_beyond(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_is_kept_up_to_its_limit_and_acknowledged_beyond(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         token = stage.token_of(run)
@@ -47,7 +51,9 @@ def test_a_stream_is_kept_up_to_its_limit_and_acknowledged_beyond(tmp_path: Path
         assert await kept(stage, run) == MOST
         told = await unstored(stage, run)
         assert sorted(text.split()[0] for text in told) == sorted(MOST)
-        assert (await stage.sync(run, []))["offsets"] == dict.fromkeys(MOST, 5 * len(FLOOD)), "what is refused is not asked for again"
+        assert (await stage.sync(run, []))["offsets"] == dict.fromkeys(MOST, 5 * len(FLOOD)), (
+            "what is refused is not asked for again"
+        )
         assert (await stage.sync(run, [("stdout", 10**12, b"gap")]))["offsets"]["stdout"] == 5 * len(FLOOD)
         ended = await stage.finish(run)
         assert (ended["phase"], ended["unstored"]) == ("succeeded", told)
@@ -60,7 +66,9 @@ def test_each_replica_has_its_limit_after_a_restart_too(tmp_path: Path) -> None:
     made: dict[str, Any] = {}
 
     async def before(stage: Stage) -> None:
-        made["run"] = run = await stage.started(roles=[{"name": "a", "command": ["x"]}, {"name": "b", "command": ["x"], "replicas": 2}])
+        made["run"] = run = await stage.started(
+            roles=[{"name": "a", "command": ["x"]}, {"name": "b", "command": ["x"], "replicas": 2}]
+        )
         for rank in range(3):
             await flood(stage, run, "stdout", times=2, rank=rank)
 

@@ -23,7 +23,9 @@ from tests.server.stage import API, TOKEN, Stage, play, role
 
 
 def points(name: str, *pairs: tuple[int, float]) -> bytes:
-    return pack_definition(name) + b"".join(pack_point(POINT, series_of(name), step, 1000.0 + step, value) for step, value in pairs)
+    return pack_definition(name) + b"".join(
+        pack_point(POINT, series_of(name), step, 1000.0 + step, value) for step, value in pairs
+    )
 
 
 def event(kind: str, **more: Any) -> bytes:
@@ -35,13 +37,17 @@ def test_bytes_are_taken_at_the_exact_end_only(tmp_path: Path) -> None:
         run = await stage.started()
         assert (await stage.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}
         assert (await stage.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}  # sent again
-        assert (await stage.sync(run, [("stdout", 3, b"lo world\n")]))["offsets"] == {"stdout": 12}  # overlaps
+        # overlaps
+        assert (await stage.sync(run, [("stdout", 3, b"lo world\n")]))["offsets"] == {"stdout": 12}
         assert (await stage.sync(run, [("stdout", 99, b"gap")]))["offsets"] == {"stdout": 12}
         assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hello world\n"
         raw = await stage.send("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout", offset=6, limit=5)
         assert (raw.content, raw.headers["x-length"]) == (b"world", "12")
         listed = await stage.ask("GET", f"/runs/{run['id']}/streams")
-        assert listed == {"streams": [{"attempt": f"{run['id']}.1", "rank": 0, "stream": "stdout"}], "next": None}
+        assert listed == {
+            "streams": [{"attempt": f"{run['id']}.1", "rank": 0, "stream": "stdout"}],
+            "next": None,
+        }
 
     play(tmp_path, scene)
 
@@ -66,7 +72,9 @@ def test_a_sync_that_is_not_as_it_announces_is_refused(tmp_path: Path) -> None:
         assert await stage.ask("GET", f"/runs/{run['id']}/streams") == {"streams": [], "next": None}
         for attempt, rank in ((f"{run['id']}.2", 0), (f"{run['id']}.1", 1), ("unknownrun.1", 0)):
             body = json.dumps({"status": {"rank": rank, "phase": "running"}}).encode()
-            assert (await stage.send("POST", f"/attempts/{attempt}/replicas/{rank}/sync", body)).status_code == 404
+            assert (
+                await stage.send("POST", f"/attempts/{attempt}/replicas/{rank}/sync", body)
+            ).status_code == 404
 
     play(tmp_path, scene)
 
@@ -90,7 +98,9 @@ def test_what_a_script_says_is_read_as_it_comes_and_survives_a_new_server(tmp_pa
     async def first(stage: Stage) -> None:
         nonlocal run
         run = await stage.started(params={"lr": 1})
-        lines = event("params", values={"lr": 0.5, "n": 3}) + event("progress", done=3, total=10, unit="epochs")
+        lines = event("params", values={"lr": 0.5, "n": 3}) + event(
+            "progress", done=3, total=10, unit="epochs"
+        )
         await stage.sync(run, [("events", 0, lines), ("metrics", 0, points("loss", (0, 2.0), (1, 1.5)))])
         found = await stage.ask("GET", f"/runs/{run['id']}")
         assert found["latest"] == {"loss": [1, 1.5]}
@@ -118,10 +128,20 @@ def test_what_a_script_says_is_read_as_it_comes_and_survives_a_new_server(tmp_pa
 def test_garbage_in_streams_breaks_nothing(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
-        garbage = b'\xff\xfe\n{"kind": "summary"}\n{"kind": "summary", "values": {"a": "x", "ok": 1}}\n[]\n"x"\n{\n' + b"[" * 100_000 + b"\n"
-        garbage += b'{"t": "late", "kind": "progress", "done": {}, "total": []}\n{"t": 1e999, "kind": "params", "values": {"": 1, "k": [1]}}\n'
+        garbage = (
+            b'\xff\xfe\n{"kind": "summary"}\n{"kind": "summary", "values": {"a": "x", "ok": 1}}\n[]\n"x"\n{\n'
+            + b"[" * 100_000
+            + b"\n"
+        )
+        garbage += (
+            b'{"t": "late", "kind": "progress", "done": {}, "total": []}\n'
+            b'{"t": 1e999, "kind": "params", "values": {"": 1, "k": [1]}}\n'
+        )
         garbage += b'{"kind": ["x"]}\n{"kind": "summary", "values": {"huge": 1' + b"0" * 400 + b"}}\n"
-        system = b'{"t": 5, "cpu_percent": "x", "memory_bytes": null, "gpus": [1, {"index": "a"}]}\n{"t": null}\nnot json\n'
+        system = (
+            b'{"t": 5, "cpu_percent": "x", "memory_bytes": null, "gpus": [1, {"index": "a"}]}\n'
+            b'{"t": null}\nnot json\n'
+        )
         metrics = points("loss", (1, 0.5)) + b"\x07garbage" + points("acc", (1, 0.5))
         await stage.sync(run, [("events", 0, garbage), ("system", 0, system), ("metrics", 0, metrics)])
         found = await stage.finish(run)
@@ -129,7 +149,9 @@ def test_garbage_in_streams_breaks_nothing(tmp_path: Path) -> None:
         assert found["latest"] == {"loss": [1, 0.5]}
         assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [0.5]
         samples = (await stage.ask("GET", f"/runs/{run['id']}/system"))["samples"]
-        assert [(s["t"], s["cpu_percent"], s["memory_bytes"], len(s["gpus"])) for s in samples] == [(5, 0, 0, 1)]
+        assert [(s["t"], s["cpu_percent"], s["memory_bytes"], len(s["gpus"])) for s in samples] == [
+            (5, 0, 0, 1)
+        ]
 
     play(tmp_path, scene)
 
@@ -138,11 +160,18 @@ def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         data = points("loss", (0, 1.0), (1, float("nan")), (2, float("inf")))
-        await stage.sync(run, [("metrics", 0, data), ("events", 0, b'{"kind":"summary","values":{"loss":NaN,"acc":0.5}}\n')])
+        await stage.sync(
+            run,
+            [("metrics", 0, data), ("events", 0, b'{"kind":"summary","values":{"loss":NaN,"acc":0.5}}\n')],
+        )
         found = await stage.finish(run)
         assert found["latest"] == {"loss": [2, None]}
         assert found["summary"] == {"loss": None, "acc": 0.5}
-        assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [1.0, None, None]
+        assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [
+            1.0,
+            None,
+            None,
+        ]
 
     play(tmp_path, scene)
 
@@ -151,11 +180,21 @@ def test_metrics_come_in_columns_thinned_and_counted(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         spiky = [(step, 100.0 if step == 777 else step / 1000) for step in range(2000)]
-        counted = pack_definition("free") + b"".join(pack_point(POINT, series_of("free"), NO_STEP, 5.0, v) for v in (1.0, 2.0, 3.0))
-        await stage.sync(run, [("metrics", 0, points("loss", *spiky) + counted), ("tensorboard", 0, points("tb/x", (5, 1.0)))])
+        counted = pack_definition("free") + b"".join(
+            pack_point(POINT, series_of("free"), NO_STEP, 5.0, v) for v in (1.0, 2.0, 3.0)
+        )
+        await stage.sync(
+            run,
+            [("metrics", 0, points("loss", *spiky) + counted), ("tensorboard", 0, points("tb/x", (5, 1.0)))],
+        )
         everything = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]
         assert sorted(everything) == ["free", "loss", "tb/x"]
-        assert everything["free"] == {"steps": [0, 1, 2], "values": [1.0, 2.0, 3.0], "times": [5.0] * 3, "count": 3}
+        assert everything["free"] == {
+            "steps": [0, 1, 2],
+            "values": [1.0, 2.0, 3.0],
+            "times": [5.0] * 3,
+            "count": 3,
+        }
         thin = (await stage.ask("GET", f"/runs/{run['id']}/metrics", names="loss", max_points=50))["series"]
         assert list(thin) == ["loss"]
         assert thin["loss"]["count"] == 2000
@@ -175,7 +214,9 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
         saved = await stage.put_tree({"w": b"1"}, token=stage.token_of(run))
         offsets = {"stdout": len(b"one\ntwo\n"), "metrics": len(before)}
         body = {"rank": 0, "step": 1, "manifest": saved, "offsets": offsets, "metrics": {"loss": 2.0}}
-        made = await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", body, token=stage.token_of(run))
+        made = await stage.ask(
+            "POST", f"/attempts/{run['id']}.1/checkpoints", body, token=stage.token_of(run)
+        )
         assert (made["step"], made["size_bytes"]) == (1, 1)
         await stage.sync(run, [("stdout", 8, b"lost\n"), ("metrics", len(before), points("loss", (2, 9.0)))])
         stage.engine.vanish(f"{run['id']}.1")  # type: ignore[arg-type]
@@ -183,7 +224,9 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
         restore = stage.engine.launches[f"{run['id']}.2"].replicas[0].restore  # type: ignore[index]
         assert restore is not None
         assert (restore.step, restore.manifest) == (1, saved)
-        await stage.sync(run, [("stdout", 0, b"three\n"), ("metrics", 0, points("loss", (2, 1.0)))], attempt=2)
+        await stage.sync(
+            run, [("stdout", 0, b"three\n"), ("metrics", 0, points("loss", (2, 1.0)))], attempt=2
+        )
         assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"one\ntwo\nthree\n"
         assert await stage.ask("GET", f"/runs/{run['id']}/log", tail_lines=2) == b"two\nthree\n"
         series = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]
@@ -196,7 +239,9 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
 
 def free(name: str, *values: float) -> bytes:
     """Points that were logged without a step."""
-    return pack_definition(name) + b"".join(pack_point(POINT, series_of(name), NO_STEP, 5.0, value) for value in values)
+    return pack_definition(name) + b"".join(
+        pack_point(POINT, series_of(name), NO_STEP, 5.0, value) for value in values
+    )
 
 
 async def resume(stage: Stage, run: Any, number: int) -> None:
@@ -222,13 +267,19 @@ def test_steps_that_are_counted_go_on_after_a_resume(tmp_path: Path) -> None:
         metrics = free("loss", 9.0, 8.0, 7.0)
         await stage.sync(run, [("metrics", 0, metrics), ("events", 0, event("progress", done=3, total=9))])
         await stage.sync(run, [("metrics", 0, free("other", 1.0, 2.0))], rank=1)
-        body = {"rank": 0, "step": 3, "manifest": await stage.put_tree({"w": b"1"}), "offsets": {"metrics": len(metrics)}}
+        body = {
+            "rank": 0,
+            "step": 3,
+            "manifest": await stage.put_tree({"w": b"1"}),
+            "offsets": {"metrics": len(metrics)},
+        }
         await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", body)
         await stage.sync(run, [("metrics", len(metrics), free("loss", 6.0, 5.0) + free("lost", 1.0))])
         assert (await latest_is_the_end_of_the_curve(stage, run))["loss"] == 4
         await resume(stage, run, 1)
         await asyncio.gather(*(stage.sync(run, [], attempt=2, rank=rank) for rank in (0, 1)))
-        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 2, "other": 1}  # what is rolled back is said no longer
+        # what is rolled back is said no longer
+        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 2, "other": 1}
         await stage.sync(run, [("metrics", 0, free("loss", 4.0, 3.0))], attempt=2)
         assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 4, "other": 1}
         await stage.sync(run, [("metrics", 0, free("other", 3.0))], attempt=2, rank=1)
@@ -248,8 +299,15 @@ def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Pa
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         first, tree = f"/attempts/{run['id']}.1", await stage.put_tree({"w": b"1"})
-        await stage.sync(run, [("stdout", 0, b"seen\n"), ("metrics", 0, free("loss", 9.0)), ("journal", 0, b"one")])
-        body = {"rank": 0, "step": 1, "manifest": tree, "offsets": {"stdout": 5, "metrics": len(free("loss", 9.0))}}
+        await stage.sync(
+            run, [("stdout", 0, b"seen\n"), ("metrics", 0, free("loss", 9.0)), ("journal", 0, b"one")]
+        )
+        body = {
+            "rank": 0,
+            "step": 1,
+            "manifest": tree,
+            "offsets": {"stdout": 5, "metrics": len(free("loss", 9.0))},
+        }
         await stage.ask("POST", first + "/checkpoints", body)
         await resume(stage, run, 1)
         await stage.sync(run, [("events", 0, event("summary", values={"acc": 0.5}))], attempt=2)
@@ -257,11 +315,21 @@ def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Pa
         known = await stage.ask("GET", f"/runs/{run['id']}")
 
         token = stage.token_of(run)
-        told = event("summary", values={"acc": 0.9}) + event("params", values={"lr": 7}) + event("progress", done=9, total=9)
-        late = [("stdout", 5, b"late\n"), ("metrics", len(free("loss", 9.0)), free("loss", 1.0)), ("events", 0, told), ("journal", 3, b"two")]
+        told = (
+            event("summary", values={"acc": 0.9})
+            + event("params", values={"lr": 7})
+            + event("progress", done=9, total=9)
+        )
+        late = [
+            ("stdout", 5, b"late\n"),
+            ("metrics", len(free("loss", 9.0)), free("loss", 1.0)),
+            ("events", 0, told),
+            ("journal", 3, b"two"),
+        ]
         answer = await stage.sync(run, late, token=token)
         assert answer["stop"]
-        assert (answer["offsets"]["stdout"], answer["offsets"]["journal"]) == (10, 6)  # nothing more of it is waited for
+        # nothing more of it is waited for
+        assert (answer["offsets"]["stdout"], answer["offsets"]["journal"]) == (10, 6)
         exit = {"kind": "exit-code", "code": 0, "reason": "finished"}
         await stage.sync(run, [], token=token, phase="exited", exit=exit, final=True)
         other = await stage.put_tree({"w": b"2"})
@@ -275,7 +343,8 @@ def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Pa
         assert await stage.ask("GET", f"/runs/{run['id']}") == known
         assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"seen\n"
         assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout") == b"seen\nlate\n"
-        assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"  # what the second attempt read
+        # what the second attempt read
+        assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"
         assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 0}
 
     play(tmp_path, scene)
@@ -306,12 +375,16 @@ def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
         token = stage.token_of(run)
         tree = await stage.put_tree({"out.txt": b"made"}, token=token)
         await stage.ask("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": tree}, token=token)
-        await stage.ask("POST", f"/attempts/{run['id']}.1/lock", {"lock": tree, "packages": {"numpy": "2.0"}}, token=token)
+        await stage.ask(
+            "POST", f"/attempts/{run['id']}.1/lock", {"lock": tree, "packages": {"numpy": "2.0"}}, token=token
+        )
         found = await stage.ask("GET", f"/runs/{run['id']}")
         assert found["artifact"] == tree
         assert found["spec"]["environment"]["lock"] == tree
         assert found["spec"]["environment"]["packages"] == {"numpy": "2.0"}
-        await stage.ask("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": "1" * 64}, token=token, status=409)
+        await stage.ask(
+            "POST", f"/attempts/{run['id']}.1/artifact", {"manifest": "1" * 64}, token=token, status=409
+        )
 
     play(tmp_path, scene)
 
@@ -319,7 +392,11 @@ def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
 def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.dataset("mnist")
-        spec = {"project": "p", "roles": [{"command": ["python", "main.py"]}], "datasets": [{"name": "mnist"}]}
+        spec = {
+            "project": "p",
+            "roles": [{"command": ["python", "main.py"]}],
+            "datasets": [{"name": "mnist"}],
+        }
         body = {"id": "offline-1", "started_at": "2026-01-02T03:04:05Z", "spec": spec}
         run = await stage.ask("POST", "/runs/offline", body)
         assert run["offline"]
@@ -327,7 +404,11 @@ def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
         assert not (await stage.sync(run, []))["stop"]  # nobody is running it, and nobody is told to end
         said = b'{"t": 1767323105, "kind": "summary", "values": {"acc": 0.9}}\n'  # a minute later
         found = await stage.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, said)])
-        assert (found["phase"], found["summary"], found["started_at"]) == ("succeeded", {"acc": 0.9}, "2026-01-02T03:04:05Z")
+        assert (found["phase"], found["summary"], found["started_at"]) == (
+            "succeeded",
+            {"acc": 0.9},
+            "2026-01-02T03:04:05Z",
+        )
         assert found["ended_at"] == "2026-01-02T03:05:05Z"
         assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hi\n"
         again = await stage.finish(run, segments=[("stdout", 0, b"hi\n")])  # sent again
@@ -337,7 +418,12 @@ def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
         assert duration_s(await stage.ask("GET", f"/runs/{run['id']}")) == 60
         refused = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=409)
         assert "was recorded offline, without its code" in refused["error"]["message"], refused
-        await stage.ask("POST", "/runs/offline", {**body, "id": "offline-2", "started_at": "2026-01-02T03:04:05"}, status=422)
+        await stage.ask(
+            "POST",
+            "/runs/offline",
+            {**body, "id": "offline-2", "started_at": "2026-01-02T03:04:05"},
+            status=422,
+        )
         assert stage.engine.starts == []
 
     play(tmp_path, scene)
@@ -346,14 +432,21 @@ def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
 def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
-        await stage.sync(run, [("stdout", 0, b"one\n"), ("stderr", 0, b"err\n"), ("metrics", 0, points("loss", (0, 1.0)))])
+        await stage.sync(
+            run, [("stdout", 0, b"one\n"), ("stderr", 0, b"err\n"), ("metrics", 0, points("loss", (0, 1.0)))]
+        )
         following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow"))
         await stage.until(lambda: stage.parts.hub.followers(run["id"]))
         await stage.sync(run, [("stdout", 4, b"two\n")])
         await stage.finish(run, segments=[("stdout", 8, b"three\n")])
         frames = parse((await following).content)
-        assert "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stdout") == "one\ntwo\nthree\n"
-        assert "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stderr") == "err\n"
+        assert (
+            "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stdout")
+            == "one\ntwo\nthree\n"
+        )
+        assert (
+            "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stderr") == "err\n"
+        )
         assert frames[0]["kind"] == "state"
         assert (frames[-1]["kind"], frames[-1]["run"]["phase"]) == ("end", "succeeded")
         assert any(f["kind"] == "progress" and f["latest"] == {"loss": [0, 1.0]} for f in frames)
@@ -361,7 +454,13 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
         query = {"cursors": json.dumps({f"{run['id']}.1:0:stdout": 8}), "streams": "stdout"}
         rest = parse((await stage.send("GET", f"/runs/{run['id']}/follow", **query)).content)
         assert [f["text"] for f in rest if f["kind"] == "output"] == ["three\n"]
-        for bad in ({"cursors": "x"}, {"cursors": '{"a": 1}'}, {"cursors": "[1]"}, {"streams": "nope"}, {"ranks": "x"}):
+        for bad in (
+            {"cursors": "x"},
+            {"cursors": '{"a": 1}'},
+            {"cursors": "[1]"},
+            {"streams": "nope"},
+            {"ranks": "x"},
+        ):
             assert (await stage.send("GET", f"/runs/{run['id']}/follow", **bad)).status_code in (400, 422)
         assert (await stage.send("GET", "/runs/unknown-run/follow")).status_code == 404
 
@@ -373,14 +472,26 @@ def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> Non
 
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{**role(), "replicas": 2}])
-        pieces = [b"a\n", b"b" * 5000 + b"\n", b"c\n", b"d" * 4095 + b"\n", b"e" * 300_000 + b"\n", b"f\n", b"g\n"]
-        following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1"))
+        pieces = [
+            b"a\n",
+            b"b" * 5000 + b"\n",
+            b"c\n",
+            b"d" * 4095 + b"\n",
+            b"e" * 300_000 + b"\n",
+            b"f\n",
+            b"g\n",
+        ]
+        following = asyncio.create_task(
+            stage.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1")
+        )
         await stage.until(lambda: stage.parts.hub.followers(run["id"]))
         whole, at = b"".join(pieces), 0
         for number, piece in enumerate(pieces):
             begin = max(0, at - number % 3)  # some of it was sent before
             at += len(piece)
-            await stage.sync(run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1)
+            await stage.sync(
+                run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1
+            )
             await stage.sync(run, [("journal", number * 2, b"y\n"), ("stderr", number * 2, b"z\n")], rank=0)
         assert (await stage.sync(run, [("stderr", 0, b"err\n")], rank=1))["offsets"]["journal"] == at
         ended = {"kind": "exit-code", "code": 0, "reason": "finished"}
@@ -394,7 +505,9 @@ def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> Non
     play(tmp_path, scene)
 
 
-def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         heard: set[bytes] = set()
@@ -428,7 +541,9 @@ def test_a_follower_reads_the_names_of_others(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run, other = await stage.started(), await stage.started()
         await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90")
-        told = json.loads(await anext(follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish())))["run"]
+        told = json.loads(await anext(follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish())))[
+            "run"
+        ]
         assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
     play(tmp_path, scene)
@@ -455,7 +570,10 @@ def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
             await stage.sync(run, [("stdout", at, piece)])
             at += len(piece)
         await take_until(b"four\n")
-        assert "".join(one["text"] for one in parse(given) if one["kind"] == "output") == "begin\none\ntwo\nthree\nfour\n"
+        assert (
+            "".join(one["text"] for one in parse(given) if one["kind"] == "output")
+            == "begin\none\ntwo\nthree\nfour\n"
+        )
         await frames.aclose()
 
     play(tmp_path, scene)
@@ -468,7 +586,11 @@ def test_on_a_full_disk_what_still_has_room_is_told_and_shown(tmp_path: Path) ->
 
         async def scene(stage: Stage) -> None:
             run = await stage.started()
-            first = [("metrics", 0, points("loss", (3, 0.5))), ("stderr", 0, b"few\n"), ("stdout", 0, b"x" * (4 << 20))]
+            first = [
+                ("metrics", 0, points("loss", (3, 0.5))),
+                ("stderr", 0, b"few\n"),
+                ("stdout", 0, b"x" * (4 << 20)),
+            ]
             with stage.parts.hub.watch(run["id"]) as watch:
                 assert (await stage.sync(run, first, status=507))["error"]["code"] == "storage_full"
                 key = StreamKey(AttemptId(f"{run['id']}.1"), 0, "stderr")
@@ -497,8 +619,13 @@ def test_boards_rank_best_first_and_keep_the_best_checkpoint(tmp_path: Path) -> 
         saved = await stage.put_tree({"w": b"1"})
         for accuracy, loss in ((0.8, 0.3), (0.9, 0.5), (0.9, 0.1)):
             run = await stage.started(datasets=[{"name": "mnist"}], params={"a": accuracy})
-            await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved})
-            await stage.finish(run, segments=[("events", 0, event("summary", values={"val_acc": accuracy, "val_loss": loss}))])
+            await stage.ask(
+                "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved}
+            )
+            await stage.finish(
+                run,
+                segments=[("events", 0, event("summary", values={"val_acc": accuracy, "val_loss": loss}))],
+            )
         board = await stage.ask("GET", "/datasets/mnist/board")
         assert (board["metric"], board["higher_is_better"]) == ("val_acc", True)
         assert [(row["rank"], row["name"], row["value"]) for row in board["rows"]] == [
@@ -516,7 +643,11 @@ def test_boards_rank_best_first_and_keep_the_best_checkpoint(tmp_path: Path) -> 
 
         await stage.until(kept)
         await stage.ask("PATCH", "/datasets/mnist", {"metric": "val_loss", "higher_is_better": True})
-        assert [row["value"] for row in (await stage.ask("GET", "/datasets/mnist/board"))["rows"]] == [0.5, 0.3, 0.1]
+        assert [row["value"] for row in (await stage.ask("GET", "/datasets/mnist/board"))["rows"]] == [
+            0.5,
+            0.3,
+            0.1,
+        ]
         await stage.ask("GET", "/datasets/nothing/board", status=404)
 
     play(tmp_path, scene)
@@ -526,7 +657,13 @@ def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{"command": ["x"], "resources": {"gpus": 1, "memory_bytes": 1024}}])
         status = await stage.ask("GET", "/status")
-        assert status["nodes"][0]["used"] == {"cpu_milli": 1000, "memory_bytes": 1024, "gpus": [0], "gpu_milli": [1000], "extras": {}}
+        assert status["nodes"][0]["used"] == {
+            "cpu_milli": 1000,
+            "memory_bytes": 1024,
+            "gpus": [0],
+            "gpu_milli": [1000],
+            "extras": {},
+        }
         assert sum(status["runs"].values()) == 1
         assert (await stage.ask("GET", "/nodes"))["nodes"] == status["nodes"]
         assert (await stage.ask("GET", "/health", token=None))["status"] == "ok"
@@ -552,7 +689,13 @@ def test_unknown_addresses_and_methods_have_the_errors_shape(tmp_path: Path) -> 
         response = await stage.http.put(API + "/runs", headers={"Authorization": f"Bearer {TOKEN}"})
         assert (response.status_code, response.headers["allow"]) == (405, "GET, POST")
         assert response.json()["error"]["code"] == "usage"
-        for path in ("/runs/..%2f..%2fetc", "/runs/ab", "/datasets/..%2fx", "/blobs/xyz", "/runs/%00%00%00%00%00%00"):
+        for path in (
+            "/runs/..%2f..%2fetc",
+            "/runs/ab",
+            "/datasets/..%2fx",
+            "/blobs/xyz",
+            "/runs/%00%00%00%00%00%00",
+        ):
             response = await stage.send("GET" if "blobs" not in path else "PUT", path)
             assert response.status_code == 404, path
 

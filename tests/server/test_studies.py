@@ -23,14 +23,21 @@ STUDY = {
 
 
 def trial(study: Any, number: int = 0, **spec: Any) -> dict[str, Any]:
-    return {"spec": {**TRIAL, "parent": study["id"], "tags": {"trial": str(number)}, **spec}, "id": f"{study['id']}-{number}"}
+    return {
+        "spec": {**TRIAL, "parent": study["id"], "tags": {"trial": str(number)}, **spec},
+        "id": f"{study['id']}-{number}",
+    }
 
 
 def points(name: str, *pairs: tuple[int, float]) -> bytes:
-    return pack_definition(name) + b"".join(pack_point(POINT, series_of(name), step, 1.0, value) for step, value in pairs)
+    return pack_definition(name) + b"".join(
+        pack_point(POINT, series_of(name), step, 1.0, value) for step, value in pairs
+    )
 
 
-async def look(stage: Stage, study: Any, token: str, trials: dict[str, str | None], **body: Any) -> tuple[dict[str, Any], bytes]:
+async def look(
+    stage: Stage, study: Any, token: str, trials: dict[str, str | None], **body: Any
+) -> tuple[dict[str, Any], bytes]:
     answer = await stage.ask("POST", f"/runs/{study['id']}/trials", {"trials": trials, **body}, token=token)
     head, _, rest = answer.partition(b"\n")
     return json.loads(head), rest
@@ -42,17 +49,25 @@ def test_a_study_starts_its_trials_in_its_queue_as_its_user(tmp_path: Path) -> N
         token = stage.token_of(study)
         body = trial(study, params={"lr": 0.5})
         made = await stage.ask("POST", "/runs", body, token=token)
-        assert (made["name"], made["spec"]["parent"], made["spec"]["priority"], made["spec"]["params"]) == ("alice/p/2", study["id"], 70, {"lr": 0.5})
+        assert (made["name"], made["spec"]["parent"], made["spec"]["priority"], made["spec"]["params"]) == (
+            "alice/p/2",
+            study["id"],
+            70,
+            {"lr": 0.5},
+        )
         assert (await stage.ask("POST", "/runs", body, token=token))["id"] == made["id"]  # a retry
         replica = stage.engine.launches[f"{study['id']}.1"].replicas[0]
         assert replica.study is not None
         assert replica.study["metric"] == "acc"
         assert len(replica.secret) == 64
         assert (await stage.ask("GET", f"/runs/{made['id']}", token=token))["id"] == made["id"]
-        assert [one["id"] for one in (await stage.ask("GET", "/runs", token=token, parent=study["id"]))["runs"]] == [made["id"]]
+        assert [
+            one["id"] for one in (await stage.ask("GET", "/runs", token=token, parent=study["id"]))["runs"]
+        ] == [made["id"]]
         listed = (await stage.ask("GET", "/runs", trials=0))["runs"]
         assert [one["id"] for one in listed] == [study["id"]]
-        assert listed[0]["trials"] in [{phase: 1} for phase in ("queued", "starting", "running")]  # however far it is by now
+        # however far it is by now
+        assert listed[0]["trials"] in [{phase: 1} for phase in ("queued", "starting", "running")]
         assert [one["id"] for one in (await stage.ask("GET", "/runs", studies=1))["runs"]] == [study["id"]]
         assert (await stage.ask("GET", "/runs/resolve", ref="last"))["id"] == study["id"]
 
@@ -77,11 +92,19 @@ def test_nobody_else_starts_trials_and_no_others(tmp_path: Path) -> None:
             assert (said.status_code, said.json()["error"]["code"]) == (403, "forbidden"), said.text
         foreign = await stage.ask("POST", "/runs", trial(other), token=stage.token_of(other))
         for method, path in (("GET", ""), ("POST", "/stop"), ("GET", "/checkpoints"), ("GET", "/log")):
-            assert (await stage.send(method, f"/runs/{foreign['id']}{path}", {} if method == "POST" else None, token=token)).status_code == 403
+            assert (
+                await stage.send(
+                    method, f"/runs/{foreign['id']}{path}", {} if method == "POST" else None, token=token
+                )
+            ).status_code == 403
         assert (await stage.send("GET", "/runs", token=token)).status_code == 403
         assert (await stage.send("GET", "/runs", token=token, parent=other["id"])).status_code == 403
         assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
-        assert (await stage.send("POST", f"/runs/{study['id']}/trials", {"trials": {foreign["id"]: None}}, token=token)).status_code == 403
+        assert (
+            await stage.send(
+                "POST", f"/runs/{study['id']}/trials", {"trials": {foreign["id"]: None}}, token=token
+            )
+        ).status_code == 403
 
     play(tmp_path, scene)
 
@@ -98,12 +121,15 @@ def test_bad_studies_are_named(tmp_path: Path) -> None:
             refused = await stage.submit(study={**STUDY, **change}, status=400)
             assert said in refused["error"]["message"]
         live = await stage.started(study=STUDY)
-        refused = await stage.submit(study={**STUDY, "continues": live["id"]}, status=400)  # whether it has ended, nobody would look
+        # whether it has ended, nobody would look
+        refused = await stage.submit(study={**STUDY, "continues": live["id"]}, status=400)
         assert "study.continues" in refused["error"]["message"]
         refused = await stage.submit(study={**STUDY, "space": [{"name": "lr", "kind": "normal"}]}, status=422)
         assert "study.space.0" in refused["error"]["message"]
         mop = {"trainable": "m.py", "workers": 2, "dataset": "mnist", "partitions": {"parts": 2}}
-        refused = await stage.submit(study={**STUDY, "parallel": "mop", "trial": None, "mop": mop}, status=400)
+        refused = await stage.submit(
+            study={**STUDY, "parallel": "mop", "trial": None, "mop": mop}, status=400
+        )
         assert "study.mop.dataset" in refused["error"]["message"]
 
     play(tmp_path, scene)
@@ -118,8 +144,12 @@ def test_all_trials_see_the_data_that_the_study_saw(tmp_path: Path) -> None:
         await stage.dataset("mnist", {"b.txt": b"newer"})
         assert (await stage.ask("POST", "/runs", sent))["id"] == study["id"]  # a retry
         await stage.until(lambda: "study-one.1" in stage.engine.launches)
-        made = await stage.ask("POST", "/runs", trial(study, datasets=[{"name": "mnist"}]), token=stage.token_of(study))
-        assert [(one["version"], one["manifest"]) for one in made["spec"]["datasets"]] == [(1, first["manifest"])]
+        made = await stage.ask(
+            "POST", "/runs", trial(study, datasets=[{"name": "mnist"}]), token=stage.token_of(study)
+        )
+        assert [(one["version"], one["manifest"]) for one in made["spec"]["datasets"]] == [
+            (1, first["manifest"])
+        ]
 
     play(tmp_path, scene)
 
@@ -160,13 +190,22 @@ def test_looking_at_trials_waits_for_news_and_misses_none(tmp_path: Path) -> Non
         where = {"attempt": f"{made['id']}.1", "rank": 0, "stream": "metrics"}
         assert (head["segments"], rest) == ([{**where, "offset": 0, "size": len(said)}], said)
         cursors = {f"{made['id']}.1:0:metrics": len(said)}
-        head, rest = await look(stage, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors)
+        head, rest = await look(
+            stage, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors
+        )
         assert (head["segments"], rest) == ([], b"")
         more = pack_point(POINT, series_of("acc"), 3, 2.0, 0.9)
         await stage.finish(made, segments=[("metrics", len(said), more)])
         phases: list[str] = []
         while not phases or phases[-1] != "succeeded":
-            head, rest = await look(stage, study, token, {made["id"]: phases[-1] if phases else "running"}, cursors=cursors, wait_s=20)
+            head, rest = await look(
+                stage,
+                study,
+                token,
+                {made["id"]: phases[-1] if phases else "running"},
+                cursors=cursors,
+                wait_s=20,
+            )
             for one in head["segments"]:
                 cursors[f"{one['attempt']}:{one['rank']}:{one['stream']}"] += one["size"]
                 assert rest == more
@@ -209,7 +248,9 @@ def test_a_journal_is_read_over_all_attempts(tmp_path: Path) -> None:
 
 def test_replicas_that_are_not_essential_are_told_to_end_after_the_others(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        run = await stage.started(roles=[role(), {**role(), "name": "helper", "replicas": 2, "essential": False}])
+        run = await stage.started(
+            roles=[role(), {**role(), "name": "helper", "replicas": 2, "essential": False}]
+        )
         for rank in range(3):
             assert not (await stage.sync(run, [], rank=rank))["stop"]
         lost = {"kind": "signal", "code": 137, "reason": "killed"}
@@ -229,7 +270,9 @@ def test_replicas_that_are_not_essential_are_told_to_end_after_the_others(tmp_pa
 
 def test_a_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        run = await stage.started(roles=[{**role(), "replicas": 2}, {**role(), "name": "helper", "essential": False}])
+        run = await stage.started(
+            roles=[{**role(), "replicas": 2}, {**role(), "name": "helper", "essential": False}]
+        )
         done = {"kind": "exit-code", "code": 0, "reason": "finished"}
         await stage.sync(run, [], rank=2)
         await stage.sync(run, [], phase="exited", exit=done, final=True)  # before its peer has said a word
@@ -256,33 +299,68 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
         assert "has not ended" in (await stage.ask("POST", path, {}, status=409))["error"]["message"]
         await stage.sync(study, [("journal", 0, b'\n{"a":1}\n')])
         saved = await stage.ask(
-            "POST", f"/attempts/{study['id']}.1/checkpoints", {"step": 4, "manifest": await stage.put_tree({"state": b"w"}), "metrics": {}, "offsets": {}, "rank": 0}
+            "POST",
+            f"/attempts/{study['id']}.1/checkpoints",
+            {
+                "step": 4,
+                "manifest": await stage.put_tree({"state": b"w"}),
+                "metrics": {},
+                "offsets": {},
+                "rank": 0,
+            },
         )
         await stage.finish(study, code=1)
         await stage.until(lambda: stage_phase(stage, study, "failed"))
         on = await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}, plan=1)
         assert (await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}))["id"] == on["id"]  # a retry
         spec = on["spec"]
-        assert (spec["forked_from"], spec["priority"], spec["study"]["continues"], spec["study"]["trials"]) == (study["id"], 70, study["id"], 5)
-        assert spec["resume"] == {"run": study["id"], "step": 4, "manifest": saved["manifest"], "foreign": False}
+        assert (
+            spec["forked_from"],
+            spec["priority"],
+            spec["study"]["continues"],
+            spec["study"]["trials"],
+        ) == (study["id"], 70, study["id"], 5)
+        assert spec["resume"] == {
+            "run": study["id"],
+            "step": 4,
+            "manifest": saved["manifest"],
+            "foreign": False,
+        }
         await stage.until(lambda: "goes-on.1" in stage.engine.launches)
         token, other = stage.token_of(on), stage.token_of(await stage.started(study=STUDY))
-        for of in (f"/runs/{study['id']}/journal", f"/runs/{study['id']}/checkpoints", f"/runs/{made['id']}/checkpoints", f"/runs/{made['id']}"):
+        for of in (
+            f"/runs/{study['id']}/journal",
+            f"/runs/{study['id']}/checkpoints",
+            f"/runs/{made['id']}/checkpoints",
+            f"/runs/{made['id']}",
+        ):
             assert (await stage.send("GET", of, token=token)).status_code == 200, of
             assert (await stage.send("GET", of, token=other)).status_code == 403, of
         assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
-        assert (await stage.send("GET", f"/runs/{on['id']}/journal", token=stage.token_of(study))).status_code in (401, 403)
+        assert (
+            await stage.send("GET", f"/runs/{on['id']}/journal", token=stage.token_of(study))
+        ).status_code in (401, 403)
         forked = await stage.ask("POST", f"/runs/{on['id']}/fork", {})
-        assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)  # a fork searches anew
+        # a fork searches anew
+        assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)
         plain = await stage.started()
-        assert "no study" in (await stage.ask("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"]["message"]
+        assert (
+            "no study"
+            in (await stage.ask("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"]["message"]
+        )
 
     play(tmp_path, scene)
 
 
 def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> None:
     plan = {"parts": 1, "validation": 0.2}
-    hops = {**STUDY, "parallel": "mop", "trial": None, "max_epochs": 5, "mop": {"trainable": "t.py:T", "workers": 1, "dataset": "d", "partitions": plan}}
+    hops = {
+        **STUDY,
+        "parallel": "mop",
+        "trial": None,
+        "max_epochs": 5,
+        "mop": {"trainable": "t.py:T", "workers": 1, "dataset": "d", "partitions": plan},
+    }
     best = {"trial": "3", "epoch": 4, "best": True, "value": 0.5, "params": {"lr": 0.25}}
 
     async def scene(stage: Stage) -> None:
@@ -303,25 +381,63 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
 
         await refused({"checkpoint": "best"}, "has saved no best model yet", 404)
         manifest = await save(1, {"1.7": best, "1.8": {"trial": "1", "epoch": 5}})
-        for bad in (None, [], {"1.7": 3}, {"1.7": {**best, "params": None}}, {"1.7": {**best, "trial": "x"}}, {"1.9": best}):
+        for bad in (
+            None,
+            [],
+            {"1.7": 3},
+            {"1.7": {**best, "params": None}},
+            {"1.7": {**best, "trial": "x"}},
+            {"1.9": best},
+        ):
             await save(2, bad)  # what a run says of itself is not believed
-        fork = await stage.ask("POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}, plan=1)
-        assert (await stage.ask("POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}))["id"] == "fork-1"
+        fork = await stage.ask(
+            "POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}, plan=1
+        )
+        assert (
+            await stage.ask(
+                "POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}
+            )
+        )["id"] == "fork-1"
         spec = fork["spec"]
-        begin = {"run": study["id"], "state": "1.7", "study": study["name"], "trial": "3", "epoch": 4, "value": 0.5, "params": {"lr": 0.25}}
-        assert (spec["forked_from"], spec["resume"], spec["params"]) == (study["id"], {"run": study["id"], "step": 1, "manifest": manifest, "foreign": False}, {"kept": 1})
-        assert (spec["study"]["beginning"], spec["study"]["max_epochs"], spec["study"]["trials"]) == (begin, 6, 1)
+        begin = {
+            "run": study["id"],
+            "state": "1.7",
+            "study": study["name"],
+            "trial": "3",
+            "epoch": 4,
+            "value": 0.5,
+            "params": {"lr": 0.25},
+        }
+        assert (spec["forked_from"], spec["resume"], spec["params"]) == (
+            study["id"],
+            {"run": study["id"], "step": 1, "manifest": manifest, "foreign": False},
+            {"kept": 1},
+        )
+        assert (spec["study"]["beginning"], spec["study"]["max_epochs"], spec["study"]["trials"]) == (
+            begin,
+            6,
+            1,
+        )
         assert spec["study"]["space"] == [{"name": "lr", "kind": "constant", "value": 2, "conditions": []}]
         again = (await stage.ask("POST", "/runs/fork-1/fork", {}))["spec"]
-        assert (again["study"]["beginning"], again["resume"]) == (begin, spec["resume"]), "from the same, which is not its own yet"
+        assert (again["study"]["beginning"], again["resume"]) == (begin, spec["resume"]), (
+            "from the same, which is not its own yet"
+        )
         await refused({"checkpoint": "best"}, "has saved no best model", 404, "/runs/fork-1/fork")
-        await refused({"checkpoint": "best", "params": {"momentum": 1}}, "params.momentum: the study has no such parameter")
+        await refused(
+            {"checkpoint": "best", "params": {"momentum": 1}},
+            "params.momentum: the study has no such parameter",
+        )
         await refused({"checkpoint": "best", "params": {"lr": "x"}}, "params.lr: x is not a number")
         await refused({"checkpoint": "newest"}, "checkpoints are of its trials")
         await refused({"checkpoint": 1}, "checkpoints are of its trials")
         await refused({"params": {"lr": 1}}, "its parameters are those of its space")
         await refused({"epochs": 3}, "epochs: only a study's best model")
-        await refused({"checkpoint": "best"}, "checkpoints are of its trials", of=f"/runs/{(await stage.started(study=STUDY))['id']}/fork")
+        await refused(
+            {"checkpoint": "best"},
+            "checkpoints are of its trials",
+            of=f"/runs/{(await stage.started(study=STUDY))['id']}/fork",
+        )
         await refused({"checkpoint": "best"}, "is no study", of=f"/runs/{(await stage.started())['id']}/fork")
         said = await stage.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
         assert "another request" in said["error"]["message"]
@@ -355,7 +471,13 @@ def test_a_trial_is_submitted_again_though_what_it_goes_on_from_was_deleted(tmp_
         study = await stage.started(study=STUDY)
         made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
         await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
-        saved = {"step": 4, "manifest": await stage.put_tree({"state": b"w"}), "metrics": {}, "offsets": {}, "rank": 0}
+        saved = {
+            "step": 4,
+            "manifest": await stage.put_tree({"state": b"w"}),
+            "metrics": {},
+            "offsets": {},
+            "rank": 0,
+        }
         await stage.ask("POST", f"/attempts/{made['id']}.1/checkpoints", saved)
         for run in (made, study):
             await stage.finish(run, code=1)
@@ -367,7 +489,10 @@ def test_a_trial_is_submitted_again_though_what_it_goes_on_from_was_deleted(tmp_
         goes_on = await stage.ask("POST", "/runs", body, token=token)
         await stage.ask("DELETE", f"/runs/{study['id']}")
         assert (await stage.ask("POST", "/runs", body, token=token))["id"] == goes_on["id"]
-        for other in (trial(on, 1, resume=resume), {**body, "spec": {**body["spec"], "resume": {**resume, "step": 5}}}):
+        for other in (
+            trial(on, 1, resume=resume),
+            {**body, "spec": {**body["spec"], "resume": {**resume, "step": 5}}},
+        ):
             assert (await stage.send("POST", "/runs", other, token=token)).status_code == 403
 
     play(tmp_path, scene)

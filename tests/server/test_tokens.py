@@ -1,4 +1,5 @@
-"""Tokens through the API: scopes, expiry, last use, replacing and revoking; and the tokens of runs, which end with them."""
+"""Tokens through the API: scopes, expiry, last use, replacing and revoking; and the tokens of runs, which end
+with them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ RUN = {"spec": {"project": "p", "roles": [role()]}}
 
 async def made(stage: Stage, name: str, *scopes: str, token: str = TOKEN, **body: Any) -> tuple[str, str]:
     """Id and text of a new token."""
-    told = await stage.ask("POST", "/tokens", {"name": name, "scopes": scopes, **body}, token=token, status=201)
+    told = await stage.ask(
+        "POST", "/tokens", {"name": name, "scopes": scopes, **body}, token=token, status=201
+    )
     return told["token"]["id"], told["secret"]
 
 
@@ -34,7 +37,9 @@ def test_each_address_takes_tokens_of_its_scope_and_of_those_that_include_it(tmp
                 continue
             (needed,) = operations[API + endpoint.path][endpoint.method.lower()]["security"][0]["token"]
             for scope, token in held.items():
-                answer = await stage.send(endpoint.method, address(endpoint.path, "someruns", "someruns.1"), token=token)
+                answer = await stage.send(
+                    endpoint.method, address(endpoint.path, "someruns", "someruns.1"), token=token
+                )
                 refused = answer.status_code == 403 and "needs the scope" in answer.text
                 assert refused == (order.index(scope) < order.index(needed)), (endpoint.name, scope, needed)
 
@@ -43,8 +48,18 @@ def test_each_address_takes_tokens_of_its_scope_and_of_those_that_include_it(tmp
 
 def test_what_changes_something_never_takes_a_token_for_reading(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        reading = {e.name for e in endpoints(stage.parts) if e.needs is Scope.READ and e.method != "GET" and e.who != "anyone"}
-        assert reading == {"post_blobs_missing", "post_blobs_fetch", "post_blobs_locate", "post_blobs_digest_verify", "post_runs_id_trials"}
+        reading = {
+            e.name
+            for e in endpoints(stage.parts)
+            if e.needs is Scope.READ and e.method != "GET" and e.who != "anyone"
+        }
+        assert reading == {
+            "post_blobs_missing",
+            "post_blobs_fetch",
+            "post_blobs_locate",
+            "post_blobs_digest_verify",
+            "post_runs_id_trials",
+        }
         changing = {e.name for e in endpoints(stage.parts) if e.needs is Scope.ADMIN}
         assert {"post_tokens", "post_users", "put_queues", "post_shutdown", "delete_nodes_node"} <= changing
 
@@ -54,20 +69,31 @@ def test_what_changes_something_never_takes_a_token_for_reading(tmp_path: Path) 
 def test_tokens_are_listed_with_their_last_use_replaced_and_revoked(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         (first,) = (await stage.ask("GET", "/tokens"))["tokens"]
-        assert (first["name"], first["scopes"], first["current"], first["expires_at"]) == ("home", ["read", "submit", "admin"], True, None)
+        assert (first["name"], first["scopes"], first["current"], first["expires_at"]) == (
+            "home",
+            ["read", "submit", "admin"],
+            True,
+            None,
+        )
         id_, secret = await made(stage, "ci", "submit")
         await stage.ask("POST", "/tokens", {"name": "ci"}, status=409)
         await stage.ask("POST", "/runs", RUN, token=secret)
 
         async def used() -> bool:
-            return next(one for one in (await stage.ask("GET", "/tokens"))["tokens"] if one["id"] == id_)["used_at"] is not None
+            return (
+                next(one for one in (await stage.ask("GET", "/tokens"))["tokens"] if one["id"] == id_)[
+                    "used_at"
+                ]
+                is not None
+            )
 
         await stage.until(used)
         turned = await stage.ask("POST", f"/tokens/{id_}/rotate", {})
         assert (turned["token"]["name"], turned["token"]["scopes"]) == ("ci", ["submit"])
         await stage.ask("GET", "/runs", token=secret, status=401)
         await stage.ask("GET", "/runs", token=turned["secret"])
-        await stage.ask("DELETE", f"/tokens/{turned['token']['id']}", token=turned["secret"], status=403)  # it may submit, no more
+        # it may submit, no more
+        await stage.ask("DELETE", f"/tokens/{turned['token']['id']}", token=turned["secret"], status=403)
         await stage.ask("DELETE", f"/tokens/{turned['token']['id']}")
         gone = await stage.ask("GET", "/runs", token=turned["secret"], status=401)
         assert gone["error"]["code"] == "not_authorised"
@@ -84,9 +110,13 @@ def test_tokens_are_listed_with_their_last_use_replaced_and_revoked(tmp_path: Pa
 def test_a_token_expires_and_its_successor_lives_as_long(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         now = datetime.now(UTC)
-        await stage.ask("POST", "/tokens", {"name": "old", "expires_at": (now - timedelta(1)).isoformat()}, status=400)
+        await stage.ask(
+            "POST", "/tokens", {"name": "old", "expires_at": (now - timedelta(1)).isoformat()}, status=400
+        )
         id_, secret = await made(stage, "week", "read", expires_at=(now + timedelta(7)).isoformat())
-        assert datetime.fromisoformat((await stage.ask("GET", "/tokens", token=secret))["tokens"][1]["expires_at"]) == now + timedelta(7)
+        assert datetime.fromisoformat(
+            (await stage.ask("GET", "/tokens", token=secret))["tokens"][1]["expires_at"]
+        ) == now + timedelta(7)
         turned = (await stage.ask("POST", f"/tokens/{id_}/rotate", {}))["token"]
         life = datetime.fromisoformat(turned["expires_at"]) - datetime.fromisoformat(turned["created_at"])
         assert timedelta(days=6.9) < life <= timedelta(7)
@@ -108,7 +138,11 @@ def test_only_the_owner_manages_the_tokens_of_others(tmp_path: Path) -> None:
         await stage.ask("DELETE", f"/tokens/{alices['id']}", token=bob, status=404)
         await stage.ask("POST", f"/tokens/{alices['id']}/rotate", {}, token=bob, status=404)
         told = (await stage.ask("GET", "/tokens", everybody=1))["tokens"]
-        assert [(one["user"], one["name"]) for one in told] == [("alice", "home"), ("bob", "first"), ("bob", "ci")]
+        assert [(one["user"], one["name"]) for one in told] == [
+            ("alice", "home"),
+            ("bob", "first"),
+            ("bob", "ci"),
+        ]
         await stage.ask("GET", "/tokens", user="bbo", status=404)
         await stage.ask("DELETE", f"/tokens/{own}")
         _, other = await made(stage, "spare", "read", user="bob")
@@ -123,7 +157,14 @@ def test_a_runs_token_ends_with_its_run(tmp_path: Path, deleted: bool) -> None:
         run = await stage.started()
         token = stage.token_of(run)
         await stage.sync(run, [("stdout", 0, b"one\n")], token=token)
-        await stage.sync(run, [("stdout", 4, b"two\n")], token=token, phase="exited", final=True, exit={"kind": "exit-code", "code": 0, "reason": "finished"})
+        await stage.sync(
+            run,
+            [("stdout", 4, b"two\n")],
+            token=token,
+            phase="exited",
+            final=True,
+            exit={"kind": "exit-code", "code": 0, "reason": "finished"},
+        )
         if deleted:
             await stage.ask("DELETE", f"/runs/{run['id']}")
         blob = b"late"
@@ -168,7 +209,9 @@ def test_the_runs_of_a_removed_user_go_on_or_are_ended(tmp_path: Path) -> None:
             assert (phase == "stopping") == bool(stop)
             assert (await stage.ask("GET", f"/runs/{run['id']}"))["stopped_by"] == ("alice" if stop else None)
             if not stop:
-                assert run["name"] in (await stage.ask("DELETE", f"/users/{user}", stop_runs=1))["live_runs"], "also once the user is removed"
+                assert (
+                    run["name"] in (await stage.ask("DELETE", f"/users/{user}", stop_runs=1))["live_runs"]
+                ), "also once the user is removed"
         await stage.sync(run, [("stdout", 0, b"the rest")], token=stage.token_of(run))  # until it has ended
 
     play(tmp_path, scene, fate=UNTIL_KILLED)

@@ -15,9 +15,17 @@ TREE: dict[str, Any] = {
     "queues": {
         "research": {
             "admins": ["bob"],
-            "queues": {"vision": {"priorities": [10, 60], "default_priority": 20}, "nlp": {"submitters": ["carol"]}},
+            "queues": {
+                "vision": {"priorities": [10, 60], "default_priority": 20},
+                "nlp": {"submitters": ["carol"]},
+            },
         },
-        "prod": {"maximum": {"cpus": 1}, "submitters": ["carol"], "priorities": [30, 40], "default_priority": 35},
+        "prod": {
+            "maximum": {"cpus": 1},
+            "submitters": ["carol"],
+            "priorities": [30, 40],
+            "default_priority": 35,
+        },
     },
 }
 TOKENS = {name: "hop_" + name[0] * 43 for name in ("bob", "carol", "dave")}
@@ -44,13 +52,35 @@ def test_a_waiting_run_is_changed_by_those_who_may(tmp_path: Path) -> None:
         await begin(stage)
         run = await submit(stage, "carol", tags={"a": "1"})
         await change(stage, run, user="dave", priority=30, status=403)
-        done = await change(stage, run, user="carol", priority=30, time_limit_s=60, tags={"b": "2"}, untag=["a"], note="look", label="mine")
-        said = ["priority 20 -> 30", "time limit none -> 1 min", "name none -> `mine`", "note none -> `look`", "tag a `1` -> none", "tag b none -> `2`"]
+        done = await change(
+            stage,
+            run,
+            user="carol",
+            priority=30,
+            time_limit_s=60,
+            tags={"b": "2"},
+            untag=["a"],
+            note="look",
+            label="mine",
+        )
+        said = [
+            "priority 20 -> 30",
+            "time limit none -> 1 min",
+            "name none -> `mine`",
+            "note none -> `look`",
+            "tag a `1` -> none",
+            "tag b none -> `2`",
+        ]
         assert done["changes"] == said
         assert (await change(stage, run, user="bob", hold=True))["changes"] == ["held"]
         waits = await stage.ask("GET", f"/runs/{run['id']}/why")
-        assert waits["reason"] == "held" and "held by bob" in waits["detail"] and "--release" in waits["detail"]
-        assert (await change(stage, run, hold=False, time_limit_s=None))["changes"] == ["time limit 1 min -> none", "released"]
+        assert (
+            waits["reason"] == "held" and "held by bob" in waits["detail"] and "--release" in waits["detail"]
+        )
+        assert (await change(stage, run, hold=False, time_limit_s=None))["changes"] == [
+            "time limit 1 min -> none",
+            "released",
+        ]
         assert (await change(stage, run, hold=False))["changes"] == []
         found = await stage.ask("GET", f"/runs/{run['id']}")
         assert [(one["kind"], one["detail"]) for one in found["events"]] == [
@@ -59,8 +89,13 @@ def test_a_waiting_run_is_changed_by_those_who_may(tmp_path: Path) -> None:
             ("changed", "by alice: time limit 1 min -> none; released"),
         ]
         assert (found["spec"]["tags"], found["note"], found["held_by"]) == ({"b": "2"}, "look", None)
-        kept = [one["detail"] for one in (await stage.ask("GET", "/audit", action="run.update", outcome="done"))["records"]][-1]
-        assert (kept["note"], kept["tags"]) == ("written", ["b"]), "the audit log has no text of a note and no value of a tag"
+        kept = [
+            one["detail"]
+            for one in (await stage.ask("GET", "/audit", action="run.update", outcome="done"))["records"]
+        ][-1]
+        assert (kept["note"], kept["tags"]) == ("written", ["b"]), (
+            "the audit log has no text of a note and no value of a tag"
+        )
 
     play(tmp_path, scene, loops=False)
 
@@ -79,7 +114,7 @@ def test_a_change_is_checked_as_a_submission_is(tmp_path: Path) -> None:
         await change(stage, run, user="carol", roles=[{**role(), "command": ["sh"]}], status=400)
         await change(stage, run, user="carol", untag=["none"], status=400)
         await change(stage, run, user="carol", priority=101, status=422)
-        assert (await stage.ask("GET", f"/runs/{run['id']}"))["events"] [1:] == []
+        assert (await stage.ask("GET", f"/runs/{run['id']}"))["events"][1:] == []
         assert (await change(stage, run, user="carol", roles=[role(gpus=2)]))["changes"] == ["GPUs 0 -> 2"]
         moved = await change(stage, run, user="carol", queue="prod")
         assert moved["changes"] == ["queue vision -> prod", "priority 20 -> 35"]  # 20 is not allowed there
@@ -95,7 +130,8 @@ def test_both_queues_have_a_say(tmp_path: Path) -> None:
         run = await submit(stage, "dave")
         await change(stage, run, user="dave", queue="nlp", status=403)  # not a submitter there
         await change(stage, run, user="carol", queue="nlp", status=403)  # not dave's
-        await change(stage, run, user="bob", queue="prod", status=403)  # administers the one, and not the other
+        # administers the one, and not the other
+        await change(stage, run, user="bob", queue="prod", status=403)
         assert (await change(stage, run, user="bob", queue="nlp"))["changes"][0] == "queue vision -> nlp"
         assert (await change(stage, run, queue="prod"))["changes"][0] == "queue nlp -> prod"
         await change(stage, run, user="bob", note="mine no more", status=403)
@@ -107,19 +143,26 @@ def test_a_study_is_moved_only_where_its_trials_may_wait(tmp_path: Path) -> None
     async def scene(stage: Stage) -> None:
         await begin(stage)
         await stage.started(roles=[role(cpu_milli=8000)])  # nothing else starts
-        queues = {**TREE["queues"], "calm": {"no_preempt": False, "admins": ["bob"]}, "small": {"maximum": {"gpus": 1}}}
+        queues = {
+            **TREE["queues"],
+            "calm": {"no_preempt": False, "admins": ["bob"]},
+            "small": {"maximum": {"gpus": 1}},
+        }
         await stage.ask("PUT", "/queues", {"tree": {**TREE, "queues": queues}, "file": "team.yaml"})
         never = {**STUDY, "trial": {**TRIAL, "preemptible": False}}
         large = {**STUDY, "trial": {**TRIAL, "roles": [role(gpus=2)]}}
         stubborn, wide, usual = [await submit(stage, "dave", study=study) for study in (never, large, STUDY)]
         refused = await change(stage, stubborn, user="dave", queue="calm", status=403)
-        assert refused["error"]["message"] == "`dave` may not submit runs that are never preempted to queue calm"
+        assert (
+            refused["error"]["message"] == "`dave` may not submit runs that are never preempted to queue calm"
+        )
         refused = await change(stage, wide, user="dave", queue="small", status=400)
         assert "may never start in queue small" in refused["error"]["message"]
         for study in (stubborn, wide):
             assert (await stage.ask("GET", f"/runs/{study['id']}"))["spec"]["queue"] == "vision"
         assert (await change(stage, usual, user="dave", queue="calm"))["changes"][0] == "queue vision -> calm"
-        assert (await change(stage, stubborn, queue="calm"))["changes"][0] == "queue vision -> calm"  # by the owner
+        # by the owner
+        assert (await change(stage, stubborn, queue="calm"))["changes"][0] == "queue vision -> calm"
 
     play(tmp_path, scene)
 

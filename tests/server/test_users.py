@@ -1,4 +1,5 @@
-"""Users through the API: who gives tokens and takes them back, and what the second user of a server may do."""
+"""Users through the API: who gives tokens and takes them back, and what the second user of a server may
+do."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_a_user_comes_connects_and_goes(tmp_path: Path) -> None:
         assert names(await stage.ask("GET", "/users")) == [("alice", True, 1)]
         bob = await added(stage, "bob")
         assert names(await stage.ask("GET", "/users")) == [("alice", True, 1), ("bob", False, 1)]
-        run = await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob)
+        run = await stage.ask(
+            "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob
+        )
         assert run["name"] == "bob/p/1"
         twice = await stage.ask("POST", "/users", {"name": "bob"}, status=409)
         assert twice["error"]["message"] == "there is a user `bob`" and twice["error"]["hints"]
@@ -54,9 +57,16 @@ def test_a_user_comes_connects_and_goes(tmp_path: Path) -> None:
 def test_only_the_owner_deals_with_users_and_stays(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         bob = await added(stage, "bob")
-        for method, path, body in (("GET", "/users", None), ("POST", "/users", {"name": "eve"}), ("DELETE", "/users/bob", None)):
+        for method, path, body in (
+            ("GET", "/users", None),
+            ("POST", "/users", {"name": "eve"}),
+            ("DELETE", "/users/bob", None),
+        ):
             refused = await stage.ask(method, path, body, token=bob, status=403)
-            assert refused["error"]["message"] == "only alice, who owns this server, lists, adds and removes users"
+            assert (
+                refused["error"]["message"]
+                == "only alice, who owns this server, lists, adds and removes users"
+            )
         refused = await stage.ask("DELETE", "/users/alice", status=403)
         assert refused["error"]["message"] == "alice owns this server and stays"
         assert names(await stage.ask("GET", "/users", token=TOKEN)) == [("alice", True, 1), ("bob", False, 1)]
@@ -83,7 +93,8 @@ def test_another_users_run_is_not_for_everybody_to_end(tmp_path: Path) -> None:
             await refused(stage, token, "POST", at + "/stop", {})
             await refused(stage, token, "DELETE", at, force=1)
         assert (await stage.ask("GET", at, token=bob))["phase"] in ("starting", "running")
-        await stage.ask("POST", at + "/stop", {"grace_s": 0}, token=carol)  # she administers the queue above it
+        # she administers the queue above it
+        await stage.ask("POST", at + "/stop", {"grace_s": 0}, token=carol)
         assert (await stage.ask("GET", at))["phase"] in ("stopping", "cancelled")
 
     play(tmp_path, scene)
@@ -96,7 +107,9 @@ def test_who_submitted_may_end_and_so_may_the_owner_and_administrators(tmp_path:
         wanted = {"spec": {"project": "p", "roles": [{"command": ["x"]}], "queue": "nlp"}}
         for token in (bob, dora, TOKEN):
             run = await stage.ask("POST", "/runs", wanted, token=bob)
-            assert (await stage.ask("POST", f"/runs/{run['id']}/stop", {}, token=token))["phase"] == "cancelled"
+            assert (await stage.ask("POST", f"/runs/{run['id']}/stop", {}, token=token))[
+                "phase"
+            ] == "cancelled"
             await stage.ask("DELETE", f"/runs/{run['id']}", token=token)
         alices = await stage.submit(queue="default", plan=0)
         await refused(stage, dora, "POST", f"/runs/{alices['id']}/stop", {})
@@ -121,7 +134,9 @@ def test_what_a_run_wrote_is_its_users_alone_to_change(tmp_path: Path) -> None:
         await stage.ask("POST", attempt + "/checkpoints", wish)
         await refused(stage, bob, "POST", f"/runs/{run['id']}/checkpoints/1/keep")
         assert len((await stage.ask("GET", f"/runs/{run['id']}/checkpoints", token=bob))["checkpoints"]) == 1
-        fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"}, token=bob, status=201)
+        fork = await stage.ask(
+            "POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"}, token=bob, status=201
+        )
         assert fork["name"] == "bob/p/1"
 
     play(tmp_path, scene)
@@ -130,7 +145,10 @@ def test_what_a_run_wrote_is_its_users_alone_to_change(tmp_path: Path) -> None:
 def test_the_server_and_what_others_pushed_stay(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         bob = await added(stage, "bob")
-        assert await refused(stage, bob, "POST", "/shutdown", {"runs": "stop"}) == "only alice, who owns this server, ends it"
+        assert (
+            await refused(stage, bob, "POST", "/shutdown", {"runs": "stop"})
+            == "only alice, who owns this server, ends it"
+        )
         await refused(stage, bob, "POST", "/sweep")
         assert not stage.ended.is_set()
         first = await stage.dataset("mnist")
@@ -151,14 +169,25 @@ def test_a_checkpoint_of_another_user_is_foreign_unless_it_is_trusted(tmp_path: 
         bob = (await stage.ask("POST", "/users", {"name": "bob"}))["token"]
         run = await stage.started()
         saved = await stage.put_tree({"w": b"1"})
-        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 3, "manifest": saved})
+        await stage.ask(
+            "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 3, "manifest": saved}
+        )
 
         async def fork(token: str, **said: Any) -> tuple[bool, bool]:
-            made = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", **said}, token=token)
-            again = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", "id": made["id"], **said}, token=token)
+            made = await stage.ask(
+                "POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", **said}, token=token
+            )
+            again = await stage.ask(
+                "POST",
+                f"/runs/{run['id']}/fork",
+                {"checkpoint": "newest", "id": made["id"], **said},
+                token=token,
+            )
             assert again["name"] == made["name"], "a retry"
             await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
-            return made["spec"]["resume"]["foreign"], stage.engine.launches[f"{made['id']}.1"].replicas[0].foreign
+            return made["spec"]["resume"]["foreign"], stage.engine.launches[f"{made['id']}.1"].replicas[
+                0
+            ].foreign
 
         assert await fork(TOKEN) == (False, False)
         assert await fork(bob) == (True, True)
@@ -166,16 +195,29 @@ def test_a_checkpoint_of_another_user_is_foreign_unless_it_is_trusted(tmp_path: 
         assert (await stage.ask("GET", "/status", token=bob))["user"] == "bob"
 
         async def resumed(token: str, run_id: str, manifest: str) -> bool:
-            spec = {"project": "p", "roles": [{"command": ["x"]}], "resume": {"run": run_id, "step": 3, "manifest": manifest}}
+            spec = {
+                "project": "p",
+                "roles": [{"command": ["x"]}],
+                "resume": {"run": run_id, "step": 3, "manifest": manifest},
+            }
             made = await stage.ask("POST", "/runs", {"spec": spec}, token=token)
             return bool(made["spec"]["resume"]["foreign"])
 
-        own = await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob)
+        own = await stage.ask(
+            "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob
+        )
         await stage.until(lambda: f"{own['id']}.1" in stage.engine.launches)
         mine = await stage.put_tree({"w": b"2"})
-        await stage.ask("POST", f"/attempts/{own['id']}.1/checkpoints", {"rank": 0, "step": 3, "manifest": mine}, token=bob)
+        await stage.ask(
+            "POST",
+            f"/attempts/{own['id']}.1/checkpoints",
+            {"rank": 0, "step": 3, "manifest": mine},
+            token=bob,
+        )
         assert not await resumed(bob, own["id"], mine)
-        assert await resumed(bob, own["id"], saved), "another user's checkpoint under the name of a run of one's own"
+        assert await resumed(bob, own["id"], saved), (
+            "another user's checkpoint under the name of a run of one's own"
+        )
         assert await resumed(bob, run["id"], mine)
         began = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"}, token=bob)
         assert await resumed(bob, began["id"], saved), "what a run began with is not what it saved"

@@ -12,7 +12,12 @@ def test_a_waiting_run_says_what_it_waits_for_and_when_it_starts(tmp_path: Path)
         blocking = await stage.started(roles=[role(gpus=1)], time_limit_s=3600.0)
         wide = await stage.submit(roles=[role(gpus=2)], time_limit_s=600.0)
         told = await stage.ask("GET", f"/runs/{wide['id']}/why")
-        assert (told["phase"], told["reason"], told["position"], told["waiting"]) == ("queued", "no-capacity", 1, 1)
+        assert (told["phase"], told["reason"], told["position"], told["waiting"]) == (
+            "queued",
+            "no-capacity",
+            1,
+            1,
+        )
         assert told["detail"] and told["queue"] == "default"
         blocker = next(one for one in told["blocked_by"] if one["kind"] == "run")
         assert (blocker["name"], blocker["id"]) == (blocking["name"], blocking["id"]) and blocker["until"]
@@ -27,7 +32,10 @@ def test_a_run_that_does_not_wait_says_where_it_stands(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         told = await stage.ask("GET", f"/runs/{run['id']}/why")
-        assert told["detail"] in ("it does not wait: it is being prepared on box", "it does not wait: it runs on box")
+        assert told["detail"] in (
+            "it does not wait: it is being prepared on box",
+            "it does not wait: it runs on box",
+        )
         assert told["what_if"] == [] and told["expected"] is None
         other = await stage.started()
         await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(other), status=403)

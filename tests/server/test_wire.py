@@ -60,7 +60,9 @@ def test_fields_are_those_of_the_record(wire: type[msgspec.Struct], record: type
 def test_a_replica_says_how_long_ago_its_script_began_and_ended() -> None:
     """The record has times, by the clock of the server."""
     there = {field.name for field in msgspec.structs.fields(ReplicaStatusIn)}
-    assert there == {field.name.replace("_at", "_s") for field in msgspec.inspect.type_info(ReplicaStatus).fields}  # type: ignore[union-attr]
+    assert there == {
+        field.name.replace("_at", "_s") for field in msgspec.inspect.type_info(ReplicaStatus).fields
+    }  # type: ignore[union-attr]
     began_at, ended_at = (datetime.now(UTC) - timedelta(seconds=ago_s) for ago_s in (40, 10))
     over = Exit(ExitKind.EXIT_CODE, 0, "finished")
     body = status_body(ReplicaStatus(0, ReplicaPhase.EXITED, "", over, began_at, ended_at))
@@ -77,10 +79,22 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
         project="p",
         roles=(
             RoleSpec(
-                ("python", "a.py"), "chief", 2, Resources(500, 2**30, 1, ("A100", "H100"), extras=(("fpga", 1),)), min_replicas=1
+                ("python", "a.py"),
+                "chief",
+                2,
+                Resources(500, 2**30, 1, ("A100", "H100"), extras=(("fpga", 1),)),
+                min_replicas=1,
             ),
-            RoleSpec(("b",), resources=Resources(gpu_milli=500), where=Where((PoolName("a"),), (("rack", "1"),))),
-            RoleSpec(("c",), "c", 4, Resources(gpu_memory_bytes=2**30), topology=Topology("node", Closeness.SAME, 2)),
+            RoleSpec(
+                ("b",), resources=Resources(gpu_milli=500), where=Where((PoolName("a"),), (("rack", "1"),))
+            ),
+            RoleSpec(
+                ("c",),
+                "c",
+                4,
+                Resources(gpu_memory_bytes=2**30),
+                topology=Topology("node", Closeness.SAME, 2),
+            ),
         ),
         queue=QueueName("q"),
         priority=0,
@@ -103,7 +117,9 @@ def test_a_study_survives_the_way_there_and_back() -> None:
         Parameter("fixed", Constant(3)),
     ))  # fmt: skip
     mop = MopSpec("m.py:M", 4, "mnist", PartitionPlan(4, validation=0.2, columns=("x", "y")))
-    spec = StudySpec("s", space, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 4}), 9, 3, 27, mop=mop)
+    spec = StudySpec(
+        "s", space, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 4}), 9, 3, 27, mop=mop
+    )
     taken = to_study(msgspec.json.decode(msgspec.json.encode(study_json(spec)), type=StudyIn))
     assert study_of_json(taken) == spec
     assert study_json(study_of_json(taken)) == study_json(spec)

@@ -18,7 +18,9 @@ GIB = 2**30
 
 
 def node(name: str = "n0", *, gpus: int = 8, cpus: int = 64, model: str = "A100") -> Node:
-    return Node(NodeId(name), "simulated", cpus * 1000, 512 * GIB, tuple(Gpu(index, model) for index in range(gpus)))
+    return Node(
+        NodeId(name), "simulated", cpus * 1000, 512 * GIB, tuple(Gpu(index, model) for index in range(gpus))
+    )
 
 
 def cluster(count: int = 1, **each: Any) -> Cluster:
@@ -26,10 +28,20 @@ def cluster(count: int = 1, **each: Any) -> Cluster:
 
 
 def a_run(
-    at_s: float, duration_s: float, gpus: int = 1, *, replicas: int = 1, user: str = "user", queue: str | None = None, **spec: Any
+    at_s: float,
+    duration_s: float,
+    gpus: int = 1,
+    *,
+    replicas: int = 1,
+    user: str = "user",
+    queue: str | None = None,
+    **spec: Any,
 ) -> Submission:
     role = RoleSpec(
-        ("train.py",), replicas=replicas, resources=Resources(1000, GIB, gpus), min_replicas=spec.pop("min_replicas", 0)
+        ("train.py",),
+        replicas=replicas,
+        resources=Resources(1000, GIB, gpus),
+        min_replicas=spec.pop("min_replicas", 0),
     )
     made = RunSpec("p", (role,), queue=None if queue is None else QueueName(queue), **spec)
     return Submission(made, at_s, duration_s, user)
@@ -40,6 +52,11 @@ def workload(runs: Iterable[Submission]) -> Workload:
 
 
 def play(
-    runs: Iterable[Submission], on: Cluster | None = None, policy: Any = "fifo", *, costs: Costs | None = None, **settings: Any
+    runs: Iterable[Submission],
+    on: Cluster | None = None,
+    policy: Any = "fifo",
+    *,
+    costs: Costs | None = None,
+    **settings: Any,
 ) -> Report:
     return simulate(workload(runs), on or cluster(), policy, Settings(costs=costs or Costs(), **settings))

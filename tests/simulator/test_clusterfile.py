@@ -13,7 +13,8 @@ from hopyard.errors import SpecError
 GIB = 2**30
 TWO_POOLS = """
 pools:
-  - {name: a100, count: 4, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 2, labels: {zone: a}, extras: {fpga: 1}}
+  - {name: a100, count: 4, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 2,
+     labels: {zone: a}, extras: {fpga: 1}}
   - {name: cpu, count: 2, cpus: 96, memory: 256G}
 """
 
@@ -26,17 +27,33 @@ def written(folder: Path, text: str) -> Path:
 
 def test_pools_become_machines(tmp_path: Path) -> None:
     found = read_cluster(written(tmp_path, TWO_POOLS))
-    assert [node.id for node in found.nodes] == ["a100-0000", "a100-0001", "a100-0002", "a100-0003", "cpu-0000", "cpu-0001"]
+    assert [node.id for node in found.nodes] == [
+        "a100-0000",
+        "a100-0001",
+        "a100-0002",
+        "a100-0003",
+        "cpu-0000",
+        "cpu-0001",
+    ]
     first, last = found.nodes[0], found.nodes[-1]
-    assert (first.cpu_milli, first.memory_bytes, first.pool, dict(first.extras)) == (64_000, 512 * GIB, "a100", {"fpga": 1})
+    assert (first.cpu_milli, first.memory_bytes, first.pool, dict(first.extras)) == (
+        64_000,
+        512 * GIB,
+        "a100",
+        {"fpga": 1},
+    )
     assert first.gpus == tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
-    assert [node.labels for node in found.nodes[:4]] == [{"zone": "a", "rack": f"a100-{rack}"} for rack in (0, 0, 1, 1)]
+    assert [node.labels for node in found.nodes[:4]] == [
+        {"zone": "a", "rack": f"a100-{rack}"} for rack in (0, 0, 1, 1)
+    ]
     assert (last.gpus, dict(last.labels), found.queues) == ((), {}, None)
     assert largest_gpus(found.nodes) == 8
 
 
 def test_queues_stand_in_the_file_or_beside_it(tmp_path: Path) -> None:
-    inline = read_cluster(written(tmp_path, TWO_POOLS + "queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n"))
+    inline = read_cluster(
+        written(tmp_path, TWO_POOLS + "queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
+    )
     (tmp_path / "queues.yaml").write_text("queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
     beside = read_cluster(written(tmp_path, TWO_POOLS + "queues: queues.yaml\n"))
     assert inline.queues == beside.queues
@@ -74,7 +91,11 @@ class TestAdd:
     def test_more_of_a_pool(self, nodes: Sequence[Node]) -> None:
         more = more_nodes("2 x a100", nodes)
         assert [node.id for node in more] == ["a100-more-0000", "a100-more-0001"]
-        assert (more[0].gpus, more[0].memory_bytes, more[0].pool) == (nodes[0].gpus, nodes[0].memory_bytes, "a100")
+        assert (more[0].gpus, more[0].memory_bytes, more[0].pool) == (
+            nodes[0].gpus,
+            nodes[0].memory_bytes,
+            "a100",
+        )
         again = more_nodes("1 x a100", (*nodes, *more))
         assert [node.id for node in again] == ["a100-more-0002"]
 
@@ -88,7 +109,8 @@ class TestAdd:
         assert (made.cpu_milli, made.memory_bytes, made.gpus, made.pool) == (32_000, 128 * GIB, (), "new")
 
     @pytest.mark.parametrize(
-        "text", ["", "two x a100", "0 x a100", "2 x", "2 a100", "2 x a10", "2 x cpus=", "2 x cpu=4", "1 x 99999"]
+        "text",
+        ["", "two x a100", "0 x a100", "2 x", "2 a100", "2 x a10", "2 x cpus=", "2 x cpu=4", "1 x 99999"],
     )
     def test_what_names_no_machines(self, nodes: Sequence[Node], text: str) -> None:
         with pytest.raises(SpecError, match="--add"):

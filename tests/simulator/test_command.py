@@ -32,7 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs.csv").write_text(RUNS)
     (tmp_path / "head.csv").write_text("submit,duration\n")
     (tmp_path / "bad.csv").write_text("submit,duration\n0,bad\n0,bad\n")
-    (tmp_path / "listed.yaml").write_text("runs: [{submit: 0, duration: 1h}, {submit: 0, duration: 1h, queue: vision}]\n")
+    (tmp_path / "listed.yaml").write_text(
+        "runs: [{submit: 0, duration: 1h}, {submit: 0, duration: 1h, queue: vision}]\n"
+    )
     (tmp_path / "queues.yaml").write_text("queues: {all: {}}\ndefault: all\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -50,7 +52,10 @@ def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) 
     assert ["fifo", "best-fit"] in lines
     assert ["runs", "ended", "3", "of", "3", "3", "of", "3"] in lines
     assert ["makespan", "5", "h", "5", "h"] in lines  # both small ones wait for 2 h, and the longer takes 3
-    assert [line[:2] for line in lines if line[:1] in (["nlp"], ["vision"])] == [["nlp", "2"], ["vision", "1"]]
+    assert [line[:2] for line in lines if line[:1] in (["nlp"], ["vision"])] == [
+        ["nlp", "2"],
+        ["vision", "1"],
+    ]
 
 
 def test_bad_rows_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +68,9 @@ def test_bad_rows_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureF
 
 
 def test_what_if_there_were_more_machines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:8", "--json")
+    told = hop(
+        capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:8", "--json"
+    )
     assert told.code == 0, told.err
     found = json.loads(told.out)
     assert [cluster["gpus"] for cluster in found["clusters"]] == [16, 24]
@@ -97,7 +104,9 @@ def test_the_same_twice_says_the_same(folder: Path, capfd: pytest.CaptureFixture
     assert first["reports"][0]["losses"]["node_losses"] > 0
 
 
-def test_where_nothing_ended_nothing_is_said_of_waits(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_where_nothing_ended_nothing_is_said_of_waits(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--until", "1m")
     lines = [line.split() for line in told.out.splitlines()]
     assert ["wait,", "mean", "-"] in lines and ["completion,", "p99", "-"] in lines
@@ -110,30 +119,54 @@ def test_the_help_names_every_policy(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--policy", "fgd", "--png", "curves.png")
+    told = hop(
+        capfd,
+        "runs.csv",
+        "--cluster",
+        "cluster.yaml",
+        "--policy",
+        "fifo",
+        "--policy",
+        "fgd",
+        "--png",
+        "curves.png",
+    )
     assert told.code == 0, told.err
     assert "wrote curves.png" in told.err
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "curves.pdf")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "error: --png: curves.pdf does not end in .png\nhint: it is a PNG that is written: curves.png\n"
+    assert (
+        refused.err
+        == "error: --png: curves.pdf does not end in .png\nhint: it is a PNG that is written: curves.png\n"
+    )
     assert not (folder / "curves.pdf").exists()
-    refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "no/such/folder.png")
+    refused = hop(
+        capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "no/such/folder.png"
+    )
     assert (refused.code, refused.out) == (2, "")  # before anything is played
-    assert refused.err.startswith("error: --png: no/such/folder.png cannot be written: there is no folder no/such")
+    assert refused.err.startswith(
+        "error: --png: no/such/folder.png cannot be written: there is no folder no/such"
+    )
 
 
-def test_where_machines_live_too_short_it_ends(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_machines_live_too_short_it_ends(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(simulate, "MOST_LOSSES", 20)
     words = ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "1m", "--repair", "1m")
     told = hop(capfd, *words)
     assert (told.code, told.out) == (2, "")
     assert "--mtbf: machines were lost 41 times one after the other, and no run came any further" in told.err
     assert "hint: let runs save what they did: --checkpoint-every 10m" in told.err
-    assert ["runs", "ended", "3", "of", "3"] in [line.split() for line in hop(capfd, *words, "--checkpoint-every", "5s").out.splitlines()]
+    assert ["runs", "ended", "3", "of", "3"] in [
+        line.split() for line in hop(capfd, *words, "--checkpoint-every", "5s").out.splitlines()
+    ]
 
 
-def test_amounts_that_no_run_has_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_amounts_that_no_run_has_are_told_with_their_lines(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     rows = ("0,1h,1,1000000000,", "0,1h,999999937,1,", "0,1h,1,1,101", "0,1h,1,1,100")
     (folder / "runs.csv").write_text("\n".join(["submit,duration,gpus,replicas,priority", *rows]))
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml")
@@ -148,7 +181,10 @@ def test_amounts_that_no_run_has_are_told_with_their_lines(folder: Path, capfd: 
 def test_one_queue_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ("runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--queues", "queues.yaml", "--json")
     refused = hop(capfd, *words)
-    assert (refused.code, "error: runs.csv: line 2: the queue `vision` is not in the tree of queues" in refused.err) == (2, True)
+    assert (
+        refused.code,
+        "error: runs.csv: line 2: the queue `vision` is not in the tree of queues" in refused.err,
+    ) == (2, True)
     found = json.loads(hop(capfd, *words, "--queue", "all").out)
     assert [queue["name"] for queue in found["reports"][0]["queues"]] == ["all"]
 
@@ -161,12 +197,18 @@ def test_one_is_no_plural(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert told.err.splitlines()[0] == "1 of 2 rows is not played:"
 
 
-def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder / "large.csv").write_text("\n".join(["submit,duration,gpus,cpus", "0,1h,1,1", *["0,1h,9,1"] * 5, "0,1h,,999"]))
+def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "large.csv").write_text(
+        "\n".join(["submit,duration,gpus,cpus", "0,1h,1,1", *["0,1h,9,1"] * 5, "0,1h,,999"])
+    )
     words = ("large.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:16")
     lines = hop(capfd, *words).out.splitlines()
     at = lines.index("larger than the cluster:")
-    assert lines[at + 1].startswith("  line 3, 4, 5 and 2 more: needs 9 GPUs on one node; ") and lines[at + 1].endswith("8 GPUs (1 too few)")
+    assert lines[at + 1].startswith("  line 3, 4, 5 and 2 more: needs 9 GPUs on one node; ") and lines[
+        at + 1
+    ].endswith("8 GPUs (1 too few)")
     assert lines[at + 2].startswith("  line 8: needs 999 CPUs on one node; ")
     after = lines.index("larger than the cluster + 1 x A100:16:")
     assert lines[after + 1].startswith("  line 8: needs 999 CPUs") and lines[after + 2 :] == []
@@ -175,16 +217,25 @@ def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(folder: Path
     assert [one["row"] for one in larger["too_large"]] == ["line 8"]
 
 
-def test_shares_of_different_resources_are_told_apart(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder / "both.csv").write_text("submit,duration,gpus,cpus,queue\n0,1h,8,8,nlp\n0,1h,,64,etl\n0,1h,,64,etl\n0,1h,,64,etl\n")
+def test_shares_of_different_resources_are_told_apart(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "both.csv").write_text(
+        "submit,duration,gpus,cpus,queue\n0,1h,8,8,nlp\n0,1h,,64,etl\n0,1h,,64,etl\n0,1h,,64,etl\n"
+    )
     told = hop(capfd, "both.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
     lines = [line.split() for line in told.out.splitlines()]
     assert ["QUEUE", "RUNS", "OF", "fifo", "SHARE", "fifo", "WAIT"] in lines
-    assert [line[:3] for line in lines if line[:1] in (["etl"], ["nlp"])] == [["etl", "3", "CPUs"], ["nlp", "1", "GPUs"]]
+    assert [line[:3] for line in lines if line[:1] in (["etl"], ["nlp"])] == [
+        ["etl", "3", "CPUs"],
+        ["nlp", "1", "GPUs"],
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_many_columns_go_on_below(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_many_columns_go_on_below(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     """No figure is lost: those of a policy that is played alone stand somewhere in its column."""
     words = ["runs.csv", "--cluster", "cluster.yaml", "--add", "2 x A100:8"]
     monkeypatch.setenv("COLUMNS", "1000")
@@ -210,14 +261,18 @@ def test_many_columns_go_on_below(folder: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_the_cluster_may_be_openbs_list_of_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,P100\nb,64000,262144,8,P100\n")
+    (folder / "nodes.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,P100\nb,64000,262144,8,P100\n"
+    )
     told = hop(capfd, "runs.csv", "--cluster", "nodes.csv", "--policy", "fifo")
     assert (told.code, told.out.splitlines()[0]) == (0, "runs: 3 runs on 2 nodes with 16 GPUs")
 
 
 def test_it_can_be_watched(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A hundred thousand seconds in one: the clock waits for ours in between."""
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--speed", "100000", "--json")
+    told = hop(
+        capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--speed", "100000", "--json"
+    )
     assert json.loads(told.out)["reports"][0]["timing"]["wall_s"] >= 18_000 / 100_000
 
 
@@ -233,7 +288,16 @@ def test_a_terminal_shows_how_far_it_is(folder: Path, tmp_path_factory: pytest.T
 
 def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     shell = shell_in(tmp_path_factory.mktemp("work") / "study", folder)
-    words = ("simulate", str(folder / "runs.csv"), "--cluster", str(folder / "cluster.yaml"), "--policy", "fifo", "--speed", "1")
+    words = (
+        "simulate",
+        str(folder / "runs.csv"),
+        "--cluster",
+        str(folder / "cluster.yaml"),
+        "--policy",
+        "fifo",
+        "--speed",
+        "1",
+    )
     with shell.terminal(*words) as terminal:
         terminal.expect(b"of 3 ended")
         terminal.type(b"\x03")
@@ -260,14 +324,32 @@ def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFac
         (("@histroy",), "no workload `@histroy`", "@history"),
         (("runs.csv", "--cluster", "runs.csv"), "no column `sn`", "in YAML"),
         (("runs.csv", "--cluster", "@node"), "no `@node`", "@nodes"),
-        (("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "0"), "--mtbf: it has to be more than 0", "no machine is lost"),
-        (("runs.csv", "--cluster", "cluster.yaml", "--until", "0"), "--until: it has to be more than 0", "--until 2h"),
-        (("head.csv", "--cluster", "cluster.yaml"), "head.csv: there are no rows below its head", "is one row"),
+        (
+            ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "0"),
+            "--mtbf: it has to be more than 0",
+            "no machine is lost",
+        ),
+        (
+            ("runs.csv", "--cluster", "cluster.yaml", "--until", "0"),
+            "--until: it has to be more than 0",
+            "--until 2h",
+        ),
+        (
+            ("head.csv", "--cluster", "cluster.yaml"),
+            "head.csv: there are no rows below its head",
+            "is one row",
+        ),
         (("bad.csv", "--cluster", "cluster.yaml"), "bad.csv: line 2: duration: `bad`", "none of its 2 rows"),
-        (("listed.yaml", "--cluster", "cluster.yaml", "--queues", "queues.yaml"), "listed.yaml: runs.1: the queue `vision`", "--queue"),
+        (
+            ("listed.yaml", "--cluster", "cluster.yaml", "--queues", "queues.yaml"),
+            "listed.yaml: runs.1: the queue `vision`",
+            "--queue",
+        ),
     ],
 )
-def test_mistakes(folder: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], error: str, hint: str) -> None:
+def test_mistakes(
+    folder: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], error: str, hint: str
+) -> None:
     told = hop(capfd, *words)
     assert (told.code, told.out) == (2, "")
     assert error in told.err

@@ -34,14 +34,18 @@ class Room:
         self.saved: list[tuple[float, int]] = []
         self.kept: list[float] = []
         works = {RUN: Work(timedelta(seconds=takes_s), 2)}
-        self.engine = TimeEngine(self.clock, self.agenda, (node("n0"), node("n1")), works, Costs(**costs), self)
+        self.engine = TimeEngine(
+            self.clock, self.agenda, (node("n0"), node("n1")), works, Costs(**costs), self
+        )
 
     def now_s(self) -> float:
         return (self.clock.now() - START).total_seconds()
 
     async def status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         assert attempt == ATTEMPT
-        self.told.append((self.now_s(), status.rank, status.phase, None if status.exit is None else status.exit.kind))
+        self.told.append(
+            (self.now_s(), status.rank, status.phase, None if status.exit is None else status.exit.kind)
+        )
 
     async def checkpoint(self, checkpoint: Checkpoint) -> None:
         self.saved.append((self.now_s(), checkpoint.step))
@@ -53,7 +57,9 @@ class Room:
     def ended(self, live: Live, kept: timedelta) -> None:
         self.kept.append(kept.total_seconds())
 
-    async def launch(self, *, restore_s: float | None = None, limit_s: float | None = None, replicas: int = 2) -> None:
+    async def launch(
+        self, *, restore_s: float | None = None, limit_s: float | None = None, replicas: int = 2
+    ) -> None:
         gang = Gang(GangId(RUN), (Role("worker", replicas, Resources(1000, 0, 1)),), START)
         places = tuple(Assignment(rank, NodeId(f"n{rank}"), (0,)) for rank in range(replicas))
         restore = None if restore_s is None else Restore(round(restore_s * 1e6), Digest("0" * 64))
@@ -103,9 +109,11 @@ def test_a_life() -> None:
         await room.launch()  # again: nothing
         await room.until(200)
         assert room.told == [
-            (5, 0, ReplicaPhase.RUNNING, None), (5, 1, ReplicaPhase.RUNNING, None),
-            (105, 0, ReplicaPhase.EXITED, ExitKind.EXIT_CODE), (105, 1, ReplicaPhase.EXITED, ExitKind.EXIT_CODE),
-        ]  # fmt: skip
+            (5, 0, ReplicaPhase.RUNNING, None),
+            (5, 1, ReplicaPhase.RUNNING, None),
+            (105, 0, ReplicaPhase.EXITED, ExitKind.EXIT_CODE),
+            (105, 1, ReplicaPhase.EXITED, ExitKind.EXIT_CODE),
+        ]
         assert room.kept == [100]
         seen = await room.engine.observe()
         assert [status.attempt for status in seen.attempts] == [ATTEMPT]

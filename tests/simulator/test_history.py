@@ -16,7 +16,9 @@ from tests.cli.terminal import Shell
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     home = Home(tmp_path_factory.mktemp("home"))
-    home.settings_file.write_text("node: {id: box, cpus: 2, memory: 8G, gpus: A100:2, pool: gpus, labels: {zone: a}}\n")
+    home.settings_file.write_text(
+        "node: {id: box, cpus: 2, memory: 8G, gpus: A100:2, pool: gpus, labels: {zone: a}}\n"
+    )
     start_server(home)
     yield shell_in(tmp_path_factory.mktemp("work") / "study", home.root)
     stop_server(home, runs="stop")
@@ -40,15 +42,35 @@ def test_history_on_more_machines(shell: Shell) -> None:
 
 def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -> None:
     """`old` is gone by now, with a run that ended there."""
-    trees = {"old": "queues: {old: {}}\n", "vision": "default: vision\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n"}
+    trees = {
+        "old": "queues: {old: {}}\n",
+        "vision": "default: vision\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n",
+    }
     for queue, text in trees.items():
         shell.write("team.yaml", text)
         assert shell.hop("queue", "apply", "team.yaml").code == 0
-        done = shell.hop("run", "--gpus", "1", "--cpus", "0.5", "--queue", queue, "--", sys.executable, "-c", f"print('{queue}')")
+        done = shell.hop(
+            "run",
+            "--gpus",
+            "1",
+            "--cpus",
+            "0.5",
+            "--queue",
+            queue,
+            "--",
+            sys.executable,
+            "-c",
+            f"print('{queue}')",
+        )
         assert done.code == 0, done.talk
     told = shell.hop("simulate", "@history", "--json")
     assert told.code == 0, told.talk
-    assert told.talk.startswith("not in the server's tree of queues any more, and played as queues of their own: ") and "old" in told.talk
+    assert (
+        told.talk.startswith(
+            "not in the server's tree of queues any more, and played as queues of their own: "
+        )
+        and "old" in told.talk
+    )
     assert {"old", "vision"} <= {queue["name"] for queue in told.json["reports"][0]["queues"]}
     shell.write("less.yaml", "default: nlp\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n")
     late = shell.hop("simulate", "@history", "--queues", "less.yaml", "--queue", "nlp", "--json").json
@@ -56,8 +78,20 @@ def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -
 
 
 def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
-    """One that was cancelled while it waited for the other never ran, and what `hop ps` calls it is what it is called here."""
-    words = ("--gpus", "2", "--cpus", "1", "--detach", "--json", "--", sys.executable, "-c", "import time; time.sleep(600)")
+    """One that was cancelled while it waited for the other never ran, and what `hop ps` calls it is what it
+    is called here."""
+    words = (
+        "--gpus",
+        "2",
+        "--cpus",
+        "1",
+        "--detach",
+        "--json",
+        "--",
+        sys.executable,
+        "-c",
+        "import time; time.sleep(600)",
+    )
     shell.write("one.yaml", "queues: {one: {}}\n")
     assert shell.hop("queue", "apply", "one.yaml").code == 0
     busy, waits = (shell.hop("run", *words).json["name"] for _ in range(2))
@@ -73,4 +107,7 @@ def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
     refused = shell.hop("simulate", "@history", "--queues", "none.yaml")
     assert refused.code == 2
     first = shell.hop("ps", "-a", "--json").json[-1]
-    assert f"error: @history: {first['name']}: the queue `{first['spec']['queue']}` is not in the tree of queues" in refused.talk
+    assert (
+        f"error: @history: {first['name']}: the queue `{first['spec']['queue']}` is not in the tree of queues"
+        in refused.talk
+    )

@@ -36,7 +36,9 @@ def test_time_moves_only_when_nobody_has_anything_to_do() -> None:
             worker.result()
 
     run(main)
-    assert sorted(seen) == [("a", turn, 2 * turn) for turn in range(5)] + [("b", turn, 3 * turn) for turn in range(5)]
+    assert sorted(seen) == [("a", turn, 2 * turn) for turn in range(5)] + [
+        ("b", turn, 3 * turn) for turn in range(5)
+    ]
 
 
 def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
@@ -48,7 +50,9 @@ def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
         async def ask() -> None:
             stillness.elsewhere += 1
             answer: asyncio.Future[str] = loop.create_future()
-            thread = threading.Thread(target=lambda: (gate.wait(10), loop.call_soon_threadsafe(answer.set_result, "answer")))
+            thread = threading.Thread(
+                target=lambda: (gate.wait(10), loop.call_soon_threadsafe(answer.set_result, "answer"))
+            )
             thread.start()
             told.append(await answer)
             thread.join()
@@ -66,7 +70,9 @@ def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
 
 def test_thinking_in_a_thread_happens_at_once() -> None:
     async def main(_: Stillness) -> tuple[int, bool]:
-        return await asyncio.to_thread(lambda: 42), await asyncio.to_thread(threading.current_thread) is threading.main_thread()
+        return await asyncio.to_thread(lambda: 42), await asyncio.to_thread(
+            threading.current_thread
+        ) is threading.main_thread()
 
     assert run(main) == (42, True)
 

@@ -16,5 +16,9 @@ class TestMemory(ClusterStoreContract):
     def stores(self) -> ClusterStores:
         state = State()
         return ClusterStores(
-            MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state), MemoryUsageStore(state)
+            MemoryRunStore(state),
+            MemoryClusterStore(state),
+            MemoryQueueStore(state),
+            MemoryReservationStore(state),
+            MemoryUsageStore(state),
         )

@@ -23,7 +23,10 @@ queues: {vision: {}, nlp: {}}
 default: nlp
 """
 EXAM = "reservations: [{name: exam, from: +2h, for: 1h, nodes: [a100-0000], users: [alice]}]\n"
-LESSON = "reservations: [{name: lesson, from: +1h, for: 1h, every: 3h, until: +5h, resources: {gpus: 4}, queue: vision}]\n"
+LESSON = (
+    "reservations: [{name: lesson, from: +1h, for: 1h, every: 3h, until: +5h, resources: {gpus: 4}, "
+    "queue: vision}]\n"
+)
 RUNS = """submit,duration,gpus,user,queue,limit
 0,90m,8,bob,nlp,90m
 1h,1h,8,bob,nlp,1h
@@ -38,7 +41,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def report(capfd: pytest.CaptureFixture[str], folder: Path, reservations: str, runs: str, *words: str) -> dict[str, Any]:
+def report(
+    capfd: pytest.CaptureFixture[str], folder: Path, reservations: str, runs: str, *words: str
+) -> dict[str, Any]:
     (folder / "cluster.yaml").write_text(CLUSTER + reservations)
     (folder / "runs.csv").write_text(runs)
     told = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--json", *words)
@@ -48,8 +53,11 @@ def report(capfd: pytest.CaptureFixture[str], folder: Path, reservations: str, r
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_nobody_starts_in_its_way_and_its_user_does(folder: Path, capfd: pytest.CaptureFixture[str], store: str) -> None:
-    """Bob's second run would still be there when alice's hour begins, so the short one goes first, and it waits for her end."""
+def test_nobody_starts_in_its_way_and_its_user_does(
+    folder: Path, capfd: pytest.CaptureFixture[str], store: str
+) -> None:
+    """Bob's second run would still be there when alice's hour begins, so the short one goes first, and it
+    waits for her end."""
     found = report(capfd, folder, EXAM, RUNS, "--store", store)
     assert found["waits"] == [0, 0, 30 * 60, 2 * 3600]
     assert found["reservations"] == [
@@ -70,7 +78,10 @@ def test_nobody_starts_in_its_way_and_its_user_does(folder: Path, capfd: pytest.
 
 def test_pieces_come_again_for_a_queue(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Half of the machine is kept twice: another queue's runs of four GPUs go one at a time meanwhile."""
-    runs = "submit,duration,gpus,queue,limit\n0,1m,1,nlp,1m\n1h1m,50m,4,nlp,50m\n1h1m,50m,4,nlp,50m\n4h,30m,4,vision,30m\n4h,2h,4,nlp,2h\n"
+    runs = (
+        "submit,duration,gpus,queue,limit\n0,1m,1,nlp,1m\n1h1m,50m,4,nlp,50m\n1h1m,50m,4,nlp,50m\n"
+        "4h,30m,4,vision,30m\n4h,2h,4,nlp,2h\n"
+    )
     found = report(capfd, folder, LESSON, runs)
     (lesson,) = found["reservations"]
     assert found["waits"] == [0, 0, 0, 0, 50 * 60]
@@ -84,7 +95,18 @@ def test_a_policy_that_knows_none_shows_what_it_costs(
     found = report(capfd, folder, EXAM, RUNS, "--policy", "fifo")
     (exam,) = found["reservations"]
     assert exam["taken"] > 0
-    told = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--policy", "hopyard", "--policy", "fifo")
+    told = hop(
+        capfd,
+        "simulate",
+        "runs.csv",
+        "--cluster",
+        "cluster.yaml",
+        "--limits",
+        "--policy",
+        "hopyard",
+        "--policy",
+        "fifo",
+    )
     (line,) = [line for line in told.out.splitlines() if "exam" in line]
     assert "50.0% of 8.0 GPU hours" in line and f"{exam['taken']:.1f} taken by others" in line
 
@@ -92,7 +114,9 @@ def test_a_policy_that_knows_none_shows_what_it_costs(
 def test_they_hold_with_more_machines_too(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "cluster.yaml").write_text(CLUSTER + EXAM)
     (folder / "runs.csv").write_text(RUNS)
-    told = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--add", "1 x a100", "--json")
+    told = hop(
+        capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--add", "1 x a100", "--json"
+    )
     assert [one["reservations"][0]["nodes"] for one in json.loads(told.out)["reports"]] == [["a100-0000"]] * 2
 
 
@@ -118,11 +142,16 @@ minutes = st.integers(0, 600).map(lambda minute: minute * 60.0)
 
 @given(
     st.lists(
-        st.tuples(minutes, st.integers(1, 300), st.sampled_from([1, 2, 4, 8]), st.sampled_from(["alice", "bob"])), max_size=12
+        st.tuples(
+            minutes, st.integers(1, 300), st.sampled_from([1, 2, 4, 8]), st.sampled_from(["alice", "bob"])
+        ),
+        max_size=12,
     ),
     st.integers(5, 400),
     st.integers(1, 200),
-    st.sampled_from(["nodes: [n0]", "resources: {gpus: 4}", "resources: {gpus: 2}, count: 3", "resources: {cpus: 40}"]),
+    st.sampled_from(
+        ["nodes: [n0]", "resources: {gpus: 4}", "resources: {gpus: 2}, count: 3", "resources: {cpus: 40}"]
+    ),
     st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
@@ -132,9 +161,15 @@ def test_while_it_holds_others_use_none_of_it(
     """The law, for runs whose limits are known; and everybody has its turn in the end."""
     import yaml
 
-    text = f"{{name: r, from: +{start}m, for: {lasts}m, {what}, users: [alice]{', every: 500m' if again else ''}}}"
+    text = (
+        f"{{name: r, from: +{start}m, for: {lasts}m, {what}, users: "
+        f"[alice]{', every: 500m' if again else ''}}}"
+    )
     asked = read_reservations(Section("file", "", {"reservations": [yaml.safe_load(text)]}))
-    played = [a_run(at_s, length * 60.0, gpus, user=user, time_limit_s=length * 60.0) for at_s, length, gpus, user in runs]
+    played = [
+        a_run(at_s, length * 60.0, gpus, user=user, time_limit_s=length * 60.0)
+        for at_s, length, gpus, user in runs
+    ]
     report = play(played, Cluster(cluster(2).nodes, asked=asked), "hopyard", limits=True)
     (kept,) = report.reservations
     assert report.ended == len(runs)

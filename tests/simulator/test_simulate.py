@@ -32,21 +32,31 @@ def workloads(draw: st.DrawFn, *, most_gpus: int = 16) -> list[Submission]:
     shapes = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (3, 1), (1, 5)]
     runs = []
     for _ in range(draw(st.integers(1, 14))):
-        gpus, replicas = draw(st.sampled_from([shape for shape in shapes if shape[0] * shape[1] <= most_gpus]))
+        gpus, replicas = draw(
+            st.sampled_from([shape for shape in shapes if shape[0] * shape[1] <= most_gpus])
+        )
         at_s, duration_s = draw(WHOLE_SECONDS), draw(st.integers(1, 20_000).map(float))
         priority = draw(st.sampled_from([None, None, 10, 90]))
-        runs.append(a_run(at_s, duration_s, gpus, replicas=replicas, user=draw(st.sampled_from("ab")), priority=priority))
+        runs.append(
+            a_run(
+                at_s, duration_s, gpus, replicas=replicas, user=draw(st.sampled_from("ab")), priority=priority
+            )
+        )
     return runs
 
 
 def gpu_seconds(runs: Sequence[Submission]) -> float:
-    return sum(run.duration_s * role.replicas * role.resources.gpus for run in runs for role in run.spec.roles)
+    return sum(
+        run.duration_s * role.replicas * role.resources.gpus for run in runs for role in run.spec.roles
+    )
 
 
 class TestLaws:
     @given(workloads(), st.sampled_from(sorted(POLICIES)))
     @settings(max_examples=40, deadline=None)
-    def test_every_run_ends_once_and_machines_work_for_runs_alone(self, runs: list[Submission], policy: str) -> None:
+    def test_every_run_ends_once_and_machines_work_for_runs_alone(
+        self, runs: list[Submission], policy: str
+    ) -> None:
         """Whatever preemption costs shows as lost; nothing is computed twice and nothing is left out."""
         costs = Costs(start_s=7, save_s=11, restore_s=13)
         report = play(runs, cluster(2), policy, costs=costs)
@@ -65,7 +75,15 @@ class TestLaws:
     @settings(max_examples=15, deadline=None)
     def test_equal_seeds_give_equal_reports(self, runs: list[Submission], policy: str, seed: int) -> None:
         first, again = (
-            play(runs, cluster(2), policy, seed=seed, mtbf_s=20_000.0, repair_s=500.0, costs=Costs(checkpoint_every_s=900))
+            play(
+                runs,
+                cluster(2),
+                policy,
+                seed=seed,
+                mtbf_s=20_000.0,
+                repair_s=500.0,
+                costs=Costs(checkpoint_every_s=900),
+            )
             for _ in range(2)
         )
         assert first == again
@@ -73,7 +91,9 @@ class TestLaws:
 
     @given(st.lists(st.tuples(WHOLE_SECONDS, st.integers(1, 3_000).map(float)), min_size=1, max_size=25))
     @settings(max_examples=30, deadline=None)
-    def test_first_come_first_served_on_one_server_is_the_formula(self, pairs: list[tuple[float, float]]) -> None:
+    def test_first_come_first_served_on_one_server_is_the_formula(
+        self, pairs: list[tuple[float, float]]
+    ) -> None:
         """A run waits for what was left when the one before it came (Lindley's recursion, 1952)."""
         report = play([a_run(at_s, duration_s, 8) for at_s, duration_s in pairs])
         free_at = 0.0
@@ -85,9 +105,14 @@ class TestLaws:
         assert list(report.waits) == pytest.approx(sorted(waits))
         assert report.makespan_s == pytest.approx(free_at - min(at_s for at_s, _ in pairs))
 
-    @given(st.lists(st.tuples(WHOLE_SECONDS, st.integers(1, 3_000).map(float)), min_size=1, max_size=25), st.integers(1, 8))
+    @given(
+        st.lists(st.tuples(WHOLE_SECONDS, st.integers(1, 3_000).map(float)), min_size=1, max_size=25),
+        st.integers(1, 8),
+    )
     @settings(max_examples=20, deadline=None)
-    def test_first_come_first_served_on_several_servers(self, pairs: list[tuple[float, float]], gpus: int) -> None:
+    def test_first_come_first_served_on_several_servers(
+        self, pairs: list[tuple[float, float]], gpus: int
+    ) -> None:
         report = play([a_run(at_s, duration_s) for at_s, duration_s in pairs], cluster(1, gpus=gpus))
         free = [0.0] * gpus
         waits = []
@@ -99,9 +124,13 @@ class TestLaws:
 
     @given(workloads(), st.sampled_from(["fifo", "hopyard"]))
     @settings(max_examples=3, deadline=None, phases=[Phase.generate])
-    def test_the_store_in_memory_and_the_one_in_sql_play_alike(self, runs: list[Submission], policy: str) -> None:
+    def test_the_store_in_memory_and_the_one_in_sql_play_alike(
+        self, runs: list[Submission], policy: str
+    ) -> None:
         costs = Costs(start_s=5, save_s=5)
-        assert play(runs, cluster(2), policy, costs=costs) == play(runs, cluster(2), policy, costs=costs, store="sqlite")
+        assert play(runs, cluster(2), policy, costs=costs) == play(
+            runs, cluster(2), policy, costs=costs, store="sqlite"
+        )
 
 
 def _cpus(at_s: float, cpus: int, queue: str, memory: int = 0) -> Submission:
@@ -132,14 +161,21 @@ class TestByHand:
 
     def test_ours_lets_pass_whom_it_knows_to_be_gone_in_time(self) -> None:
         """With time limits the short one is done before the large one could start, so it delays nobody."""
-        limited = [a_run(0, 100, 6, time_limit_s=100), a_run(1, 50, 8, time_limit_s=50), a_run(2, 10, 2, time_limit_s=20)]
+        limited = [
+            a_run(0, 100, 6, time_limit_s=100),
+            a_run(1, 50, 8, time_limit_s=50),
+            a_run(2, 10, 2, time_limit_s=20),
+        ]
         report = play(limited, policy="hopyard", limits=True)
         assert waits(report) == [0, 0, 99]
         assert (report.promises.given, report.promises.kept, report.promises.broken) == (1, 1, {})
 
     def test_las_serves_first_who_was_served_least(self) -> None:
-        """The long one has used more than its first slice when the short one comes: it makes room, and goes on later."""
-        report = play([a_run(0, 200_000, 8), a_run(100_000, 100, 8)], policy="las", costs=Costs(save_s=10, restore_s=20))
+        """The long one has used more than its first slice when the short one comes: it makes room, and goes
+        on later."""
+        report = play(
+            [a_run(0, 200_000, 8), a_run(100_000, 100, 8)], policy="las", costs=Costs(save_s=10, restore_s=20)
+        )
         assert report.losses.preemptions == 1
         assert report.losses.seconds == 30
         assert report.ended == 2
@@ -149,7 +185,10 @@ class TestByHand:
     def test_capacity_gives_each_queue_its_part(self) -> None:
         runs = [a_run(at, 1000, 4, queue="long") for at in range(6)] + [a_run(10, 1000, 4, queue="short")]
         first_come, by_queue = play(runs, policy="fifo"), play(runs, policy="capacity")
-        wait = {report.policy: {queue.name: queue.wait.mean for queue in report.queues} for report in (first_come, by_queue)}
+        wait = {
+            report.policy: {queue.name: queue.wait.mean for queue in report.queues}
+            for report in (first_come, by_queue)
+        }
         assert wait["fifo"]["short"] == 2990
         assert wait["capacity"]["short"] == 990
         assert by_queue.jain is not None and first_come.jain is not None
@@ -168,7 +207,10 @@ class TestReport:
         assert report.cpu_use == pytest.approx((1 + 2) / 2 / 64)
         assert (report.wait.mean, report.wait.median, report.wait.most) == (2400, 3600, 3600)
         assert report.completion.mean == 6000
-        assert [(group.name, group.completion.count) for group in report.groups] == [("2-4 GPUs", 2), ("5-8 GPUs", 1)]
+        assert [(group.name, group.completion.count) for group in report.groups] == [
+            ("2-4 GPUs", 2),
+            ("5-8 GPUs", 1),
+        ]
         assert report.timing.turns > 0
 
     def test_what_is_free_and_of_no_use(self) -> None:
@@ -206,15 +248,32 @@ class TestFairness:
     @pytest.mark.parametrize("gpus", [0, 2])
     def test_runs_without_gpus_are_measured_in_cores_whatever_stands_beside_them(self, gpus: int) -> None:
         report = play(self.UNFAIR, cluster(gpus=gpus, cpus=8))
-        assert [(queue.name, queue.resource, queue.runs) for queue in report.queues] == [("a", CPU, 20), ("b", CPU, 1)]
-        # Both want all 8 cores: a has them for 20 hours and is entitled to the half, b has them only after that.
-        assert [queue.ratio for queue in report.queues] == [pytest.approx(2, abs=0.01), pytest.approx(1 / 11, abs=0.01)]
+        assert [(queue.name, queue.resource, queue.runs) for queue in report.queues] == [
+            ("a", CPU, 20),
+            ("b", CPU, 1),
+        ]
+        # Both want all 8 cores: a has them for 20 hours and is entitled to the half, b has them only after
+        # that.
+        assert [queue.ratio for queue in report.queues] == [
+            pytest.approx(2, abs=0.01),
+            pytest.approx(1 / 11, abs=0.01),
+        ]
         assert report.jain == pytest.approx(0.545, abs=0.001)
 
     def test_each_queue_in_what_its_runs_want_most_of(self) -> None:
-        runs = [a_run(0, 100, 1, queue="gpus"), _cpus(0, 32, "cores"), _cpus(0, 1, "memory", 256 * GIB), _cpus(0, 0, "nothing")]
+        runs = [
+            a_run(0, 100, 1, queue="gpus"),
+            _cpus(0, 32, "cores"),
+            _cpus(0, 1, "memory", 256 * GIB),
+            _cpus(0, 0, "nothing"),
+        ]
         found = {queue.name: queue for queue in play(runs).queues}
-        assert {name: queue.resource for name, queue in found.items()} == {"gpus": GPU, "cores": CPU, "memory": MEMORY, "nothing": ""}
+        assert {name: queue.resource for name, queue in found.items()} == {
+            "gpus": GPU,
+            "cores": CPU,
+            "memory": MEMORY,
+            "nothing": "",
+        }
         hours = {name: round(queue.received, 3) for name, queue in found.items()}
         assert hours == {"gpus": round(100 / 3600, 3), "cores": 32, "memory": 256, "nothing": 0}
         assert [found[name].ratio for name in ("gpus", "cores", "memory")] == [pytest.approx(1)] * 3
@@ -222,14 +281,20 @@ class TestFairness:
 
     def test_where_all_runs_ask_for_gpus_cores_do_not_count(self) -> None:
         """Its one run has all cores, and one of 8 GPUs."""
-        all_cores = replace(_cpus(0, 64, "q"), spec=RunSpec("p", (RoleSpec(("t",), resources=Resources(64_000, 0, 1)),)))
+        all_cores = replace(
+            _cpus(0, 64, "q"), spec=RunSpec("p", (RoleSpec(("t",), resources=Resources(64_000, 0, 1)),))
+        )
         assert [queue.resource for queue in play([all_cores]).queues] == [GPU]
         both = [replace(all_cores, duration_s=36.0), _cpus(0, 8, "default")]
         assert [queue.resource for queue in play(both).queues] == [CPU]
 
     def test_nothing_is_fair_where_nobody_got_anything(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
-            return Plan(snapshot.version, (), tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending))
+            return Plan(
+                snapshot.version,
+                (),
+                tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
+            )
 
         report = play(self.UNFAIR, policy=idle)
         assert report.jain is None
@@ -239,9 +304,16 @@ class TestFairness:
 
 class TestLosses:
     def test_a_lost_machine_loses_what_was_not_saved(self) -> None:
-        """Somewhere in between a machine is lost: the run begins anew there, or from its own last checkpoint."""
+        """Somewhere in between a machine is lost: the run begins anew there, or from its own last
+        checkpoint."""
         without, saved = (
-            play([a_run(0, 100_000, 8)], costs=Costs(checkpoint_every_s=every), mtbf_s=60_000.0, repair_s=100.0, seed=5)
+            play(
+                [a_run(0, 100_000, 8)],
+                costs=Costs(checkpoint_every_s=every),
+                mtbf_s=60_000.0,
+                repair_s=100.0,
+                seed=5,
+            )
             for every in (0.0, 1000.0)
         )
         for report in (without, saved):
@@ -249,7 +321,9 @@ class TestLosses:
             assert report.losses.killed == report.losses.node_losses > 0
         assert saved.losses.seconds <= 1000 * saved.losses.killed
         assert without.losses.seconds > saved.losses.seconds
-        assert saved.makespan_s == pytest.approx(100_000 + saved.losses.seconds + 100 * saved.losses.killed, abs=2)
+        assert saved.makespan_s == pytest.approx(
+            100_000 + saved.losses.seconds + 100 * saved.losses.killed, abs=2
+        )
 
     def test_an_elastic_gang_that_is_smaller_takes_longer(self) -> None:
         report = play([a_run(0, 1000, 4), a_run(0, 1000, 2, replicas=4, min_replicas=1)], policy="hopyard")
@@ -291,7 +365,10 @@ class TestReservations:
             ("bob",),
             nodes=(NodeId("n0"),),
         )
-        runs = [a_run(0, 150, 8, user="alice", time_limit_s=150.0), a_run(120, 50, 8, user="bob", time_limit_s=50.0)]
+        runs = [
+            a_run(0, 150, 8, user="alice", time_limit_s=150.0),
+            a_run(120, 50, 8, user="bob", time_limit_s=50.0),
+        ]
         report = play(runs, Cluster(cluster().nodes, None, (kept,)), "hopyard", limits=True)
         assert waits(report) == [0, 300]
 
@@ -300,22 +377,31 @@ class TestPreemption:
     @staticmethod
     def in_turn(snapshot: Snapshot) -> Plan:
         """Whoever came last has the machine."""
-        newest = max([*snapshot.pending, *(one.gang for one in snapshot.running)], key=lambda gang: gang.submitted_at)
+        newest = max(
+            [*snapshot.pending, *(one.gang for one in snapshot.running)], key=lambda gang: gang.submitted_at
+        )
         busy = snapshot.running[0] if snapshot.running else None
         if busy is None:
             place = first_fit(Snapshot(snapshot.version, snapshot.now, snapshot.nodes, (newest,))).place
-            rest = tuple(Hold(gang.id, HoldReason.NO_CAPACITY, "waits", 1) for gang in snapshot.pending if gang is not newest)
+            rest = tuple(
+                Hold(gang.id, HoldReason.NO_CAPACITY, "waits", 1)
+                for gang in snapshot.pending
+                if gang is not newest
+            )
             return Plan(snapshot.version, place, rest)
         holds = tuple(Hold(gang.id, HoldReason.PREEMPTING, "waits", 1) for gang in snapshot.pending)
         if busy.stopping or busy.gang is newest:
             return Plan(snapshot.version, (), holds)
-        return Plan(snapshot.version, (), holds, (Preemption(busy.attempt, busy.gang.id, newest.id, "in turn"),))
+        return Plan(
+            snapshot.version, (), holds, (Preemption(busy.attempt, busy.gang.id, newest.id, "in turn"),)
+        )
 
     @pytest.mark.parametrize("store", ["memory", "sqlite"])
     def test_a_victim_saves_leaves_and_goes_on_from_there(self, store: str) -> None:
         costs = Costs(start_s=5, save_s=10, restore_s=20)
         report = play([a_run(0, 100, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store)
-        # 5 to start, computes from 5 to 50, saved at 60; the other from 60 to 95; then 5 + 20 + the 55 that are left.
+        # 5 to start, computes from 5 to 50, saved at 60; the other from 60 to 95; then 5 + 20 + the 55 that
+        # are left.
         assert waits(report) == [0, 10]
         assert report.makespan_s == 175
         assert (report.losses.preemptions, report.losses.preempted_runs) == (1, 1)
@@ -327,7 +413,9 @@ class TestPreemption:
         assert (report.losses.preemptions, report.makespan_s) == (0, 85)
 
     def test_one_that_is_only_being_prepared_leaves_at_once(self) -> None:
-        report = play([a_run(0, 100, 8), a_run(3, 30, 8)], policy=self.in_turn, costs=Costs(start_s=5, save_s=10))
+        report = play(
+            [a_run(0, 100, 8), a_run(3, 30, 8)], policy=self.in_turn, costs=Costs(start_s=5, save_s=10)
+        )
         assert report.makespan_s == 3 + 35 + 105
 
 
@@ -342,7 +430,10 @@ class TestFaults:
     def test_a_policy_that_plans_the_impossible_does_not_go_on_for_ever(self) -> None:
         def stubborn(snapshot: Snapshot) -> Plan:
             return Plan(
-                snapshot.version, tuple(Placement(gang, (Assignment(0, NodeId("nowhere"), (0,)),)) for gang in snapshot.pending)
+                snapshot.version,
+                tuple(
+                    Placement(gang, (Assignment(0, NodeId("nowhere"), (0,)),)) for gang in snapshot.pending
+                ),
             )
 
         with pytest.raises(HopyardError, match="refuses"):
@@ -350,14 +441,22 @@ class TestFaults:
 
     def test_a_policy_that_starts_nothing_leaves_everything_waiting(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
-            return Plan(snapshot.version, (), tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending))
+            return Plan(
+                snapshot.version,
+                (),
+                tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
+            )
 
         report = play([a_run(0, 10), a_run(5, 10)], policy=idle)
         assert (report.ended, report.unfinished) == (0, {"quota": 2})
 
     def test_nobody_waits_for_ever_while_machines_come_and_go(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
-            return Plan(snapshot.version, (), tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending))
+            return Plan(
+                snapshot.version,
+                (),
+                tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
+            )
 
         report = play([a_run(0, 10)], policy=idle, mtbf_s=86400.0)
         assert (report.ended, report.unfinished) == (0, {"quota": 1})

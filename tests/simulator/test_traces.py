@@ -35,7 +35,7 @@ openb-pod-0002,12000,24576,0,0,,BE,Running,1558381,12902960,1558381
 openb-pod-0003,12000,24576,8,1000,,BE,Failed,1558381,12902960,
 openb-pod-0004,12000,24576,1,1000,,BE,Pending,1558381,,
 openb-pod-0005,12000,24576,1,1000,,BE,Pending,1558381,1558381,1558381
-"""
+"""  # noqa: E501
 
 SACCT = """JobID|JobName|User|Account|Partition|Submit|Eligible|Start|End|ElapsedRaw|Timelimit|NNodes|ReqTRES|AllocTRES|State
 1001|bert|alice|nlp|gpu|2025-03-01T10:00:00|2025-03-01T10:00:00|2025-03-01T10:05:00|2025-03-01T12:05:00|7200|1-00:00:00|2|billing=32,cpu=32,gres/gpu:a100=8,gres/gpu=8,mem=256G,node=2|billing=32,cpu=32,gres/gpu:a100=8,gres/gpu=8,mem=256G,node=2|COMPLETED
@@ -46,7 +46,7 @@ SACCT = """JobID|JobName|User|Account|Partition|Submit|Eligible|Start|End|Elapse
 1004|never|bob|nlp|gpu|2025-03-01T10:30:00|2025-03-01T10:30:00|2025-03-01T10:31:00|2025-03-01T10:31:00|0|01:00:00|1|cpu=4,mem=16G,node=1||CANCELLED by 0
 1005|now|bob|nlp|gpu|2025-03-01T10:30:00|2025-03-01T10:30:00|2025-03-01T10:31:00|Unknown|900|01:00:00|1|cpu=4,mem=16G,node=1|cpu=4|RUNNING
 1006|odd|bob|nlp|gpu|soon|2025-03-01T10:30:00x|2025-03-01T10:31:00|2025-03-01T10:41:00|600|01:00:00|1|cpu=4|cpu=4|FAILED
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -96,21 +96,29 @@ class TestPhilly:
 class TestOpenb:
     def test_shares_models_and_times(self, write: Write) -> None:
         workload = read_workload(write("o.csv", OPENB))
-        assert [(run.at_s, run.duration_s) for run in workload.runs[:2]] == [(0.0, 12537386.0), (426961.0, 12475899.0)]
+        assert [(run.at_s, run.duration_s) for run in workload.runs[:2]] == [
+            (0.0, 12537386.0),
+            (426961.0, 12475899.0),
+        ]
         assert [asks(run)[0] for run in workload.runs] == [
             Resources(12000, 16 * GIB, 1),
             Resources(6000, 12 * GIB, 0, ("V100M16", "V100M32"), gpu_milli=460),
             Resources(12000, 24 * GIB),
             Resources(12000, 24 * GIB, 8),
         ]
-        assert problems(workload) == {6: "deletion_time is empty", 7: "it was deleted before it was scheduled"}
+        assert problems(workload) == {
+            6: "deletion_time is empty",
+            7: "it was deleted before it was scheduled",
+        }
 
     def test_a_list_without_times_is_refused(self, write: Write) -> None:
         with pytest.raises(SpecError, match=r"line 1.*creation_time"):
             read_workload(write("o.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,1000\n"))
 
     def test_nodes(self, write: Write) -> None:
-        (node,) = read_nodes(write("n.csv", "sn,cpu_milli,memory_mib,gpu,model\nopenb-node-0000,64000,262144,2,P100\n"))
+        (node,) = read_nodes(
+            write("n.csv", "sn,cpu_milli,memory_mib,gpu,model\nopenb-node-0000,64000,262144,2,P100\n")
+        )
         assert (node.id, node.cpu_milli, node.memory_bytes, [gpu.model for gpu in node.gpus]) == (
             "openb-node-0000",
             64000,
@@ -118,7 +126,9 @@ class TestOpenb:
             ["P100"] * 2,
         )
         with pytest.raises(SpecError, match="line 3: cpu_milli"):
-            read_nodes(write("n.csv", "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,P100\nb,much,1,1,P100\n"))
+            read_nodes(
+                write("n.csv", "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,P100\nb,much,1,1,P100\n")
+            )
 
 
 class TestSacct:
@@ -154,22 +164,37 @@ class TestSacct:
         assert "eligible" in told[9]
 
     def test_few_columns_will_do(self, write: Write) -> None:
-        text = "JobID|Submit|Elapsed|ReqCPUS|ReqMem|State\n7|2025-03-01T10:00:00|1-02:03:04|8|4Gc|TIMEOUT\n8|2025-03-01T10:00:01|05:06|2|16Gn|OUT_OF_MEMORY\n"
+        text = (
+            "JobID|Submit|Elapsed|ReqCPUS|ReqMem|State\n"
+            "7|2025-03-01T10:00:00|1-02:03:04|8|4Gc|TIMEOUT\n"
+            "8|2025-03-01T10:00:01|05:06|2|16Gn|OUT_OF_MEMORY\n"
+        )
         one, two = read_workload(write("s.txt", text)).runs
-        assert (one.duration_s, asks(one), one.spec.queue, one.user) == (93784.0, (Resources(8000, 32 * GIB), 1), None, "user")
+        assert (one.duration_s, asks(one), one.spec.queue, one.user) == (
+            93784.0,
+            (Resources(8000, 32 * GIB), 1),
+            None,
+            "user",
+        )
         assert (two.duration_s, asks(two)) == (306.0, (Resources(2000, 16 * GIB), 1))
 
     def test_more_gpus_than_a_machine_of_ours_has(self, write: Write) -> None:
-        text = "JobID|Submit|ElapsedRaw|NNodes|ReqTRES\n7|2025-03-01T10:00:00|60|1|cpu=32,gres/gpu=8,mem=64G,node=1\n"
+        text = (
+            "JobID|Submit|ElapsedRaw|NNodes|ReqTRES\n"
+            "7|2025-03-01T10:00:00|60|1|cpu=32,gres/gpu=8,mem=64G,node=1\n"
+        )
         (run,) = read_workload(write("s.txt", text), replica_gpus=4).runs
         assert asks(run) == (Resources(16000, 32 * GIB, 4), 2)
 
     @pytest.mark.parametrize(
-        ("head", "said"), [("User|Account", "jobid"), ("JobID|Start", "submit"), ("JobID|Submit|User", "elapsedraw")]
+        ("head", "said"),
+        [("User|Account", "jobid"), ("JobID|Start", "submit"), ("JobID|Submit|User", "elapsedraw")],
     )
     def test_columns_that_are_missing(self, write: Write, head: str, said: str) -> None:
         with pytest.raises(SpecError, match=said) as raised:
-            read_workload(write("s.txt", head + "\n" + "|".join("x" * (head.count("|") + 1)) + "\n"), format="sacct")
+            read_workload(
+                write("s.txt", head + "\n" + "|".join("x" * (head.count("|") + 1)) + "\n"), format="sacct"
+            )
         assert "sacct -o" in raised.value.hints[0]
 
 
@@ -181,16 +206,23 @@ class TestPollux:
         )
         write("applications/cifar10/placements.csv", "placement,local_bsz,step_time,sync_time\n1,100,0.5,0\n")
         write("applications/cifar10/validation-900.csv", "progress,iteration,metric\n1,10,0.1\n2,50,0.9\n")
-        text = "name,time,application,num_replicas,batch_size\na-0,107,cifar10,6,900\nb-1,9,cifar10,1,900\nc-2,10,cifar10,1,7\nd-3,10,rust,1,7\n"
+        text = (
+            "name,time,application,num_replicas,batch_size\na-0,107,cifar10,6,900\n"
+            "b-1,9,cifar10,1,900\nc-2,10,cifar10,1,7\nd-3,10,rust,1,7\n"
+        )
         workload = read_workload(write("workloads/w.csv", text))
         one, six = workload.runs
-        assert (six.at_s, six.duration_s, asks(six)) == (107.0, 50 * 2.0, (Resources(1000, 0, 1), 6))  # 150 each: between 1 and 3
-        assert (one.at_s, one.duration_s) == (9.0, 50 * 9 * 0.5)  # 900 in nine parts of the 100 that were measured
+        # 150 each: between 1 and 3
+        assert (six.at_s, six.duration_s, asks(six)) == (107.0, 50 * 2.0, (Resources(1000, 0, 1), 6))
+        # 900 in nine parts of the 100 that were measured
+        assert (one.at_s, one.duration_s) == (9.0, 50 * 9 * 0.5)
         assert sorted(problems(workload)) == [4, 5]
 
     def test_without_measurements(self, write: Write) -> None:
         with pytest.raises(SpecError, match="applications"):
-            read_workload(write("w/w.csv", "name,time,application,num_replicas,batch_size\na-0,107,cifar10,6,900\n"))
+            read_workload(
+                write("w/w.csv", "name,time,application,num_replicas,batch_size\na-0,107,cifar10,6,900\n")
+            )
 
     def test_a_step_between_and_beyond_what_was_measured(self) -> None:
         times = [(10, 1.0), (20, 2.0)]
@@ -212,7 +244,14 @@ class TestPlain:
         share, two, large = workload.runs
         assert (share.duration_s, asks(share)) == (5400.0, (Resources(1000, 0, 0, gpu_milli=500), 1))
         assert asks(two) == (Resources(2000, 0, 2), 1)
-        assert (large.at_s, large.duration_s, large.user, large.spec.queue, large.spec.priority, large.spec.time_limit_s) == (
+        assert (
+            large.at_s,
+            large.duration_s,
+            large.user,
+            large.spec.queue,
+            large.spec.priority,
+            large.spec.time_limit_s,
+        ) == (
             300.0,
             7200.0,
             "alice",
@@ -226,14 +265,26 @@ class TestPlain:
     def test_moments(self, write: Write) -> None:
         text = "submit,duration\n2026-02-01T10:00:00+01:00,60\n2026-02-01T09:30:00,60\n"
         workload = read_workload(write("w.csv", text))
-        assert (workload.begin, [run.at_s for run in workload.runs]) == (datetime(2026, 2, 1, 9, tzinfo=UTC), [0.0, 1800.0])
+        assert (workload.begin, [run.at_s for run in workload.runs]) == (
+            datetime(2026, 2, 1, 9, tzinfo=UTC),
+            [0.0, 1800.0],
+        )
 
     @pytest.mark.parametrize(
         ("rows", "said"),
         [
-            ("0,60\n5m,60\n2026-02-01T10:00:00,60\n", r"line 4: submit: `2026-02-01T10:00:00` is a date, and line 2 has a time after"),
-            ("2026-02-01,60\n7,60\n", r"line 3: submit: `7` is a time after the beginning, and line 2 has a date"),
-            ("2026-02-01,60\nsoon-ish,60\n1e-3,60\n", r"line 4: submit: `1e-3` is a time after the beginning"),
+            (
+                "0,60\n5m,60\n2026-02-01T10:00:00,60\n",
+                r"line 4: submit: `2026-02-01T10:00:00` is a date, and line 2 has a time after",
+            ),
+            (
+                "2026-02-01,60\n7,60\n",
+                r"line 3: submit: `7` is a time after the beginning, and line 2 has a date",
+            ),
+            (
+                "2026-02-01,60\nsoon-ish,60\n1e-3,60\n",
+                r"line 4: submit: `1e-3` is a time after the beginning",
+            ),
         ],
     )
     def test_seconds_and_dates_in_one_table_are_refused(self, write: Write, rows: str, said: str) -> None:
@@ -242,8 +293,12 @@ class TestPlain:
         assert raised.value.hints
 
     def test_seconds_and_dates_in_one_list_are_refused(self, write: Write) -> None:
-        with pytest.raises(SpecError, match=r"runs\.1: submit: `2026-02-01` is a date, and runs\.0 has a time"):
-            read_workload(write("w.yaml", "runs: [{submit: 0, duration: 1h}, {submit: 2026-02-01, duration: 1h}]\n"))
+        with pytest.raises(
+            SpecError, match=r"runs\.1: submit: `2026-02-01` is a date, and runs\.0 has a time"
+        ):
+            read_workload(
+                write("w.yaml", "runs: [{submit: 0, duration: 1h}, {submit: 2026-02-01, duration: 1h}]\n")
+            )
 
     def test_a_row_that_cannot_be_played_does_not_say_what_kind_the_others_are(self, write: Write) -> None:
         workload = read_workload(write("w.csv", "submit,duration\n2026-02-01,bad\n0,60\n9,60\n"))
@@ -253,7 +308,8 @@ class TestPlain:
         workload = read_workload(
             write(
                 "w.yaml",
-                "name: mine\nruns:\n  - {submit: 10s, duration: 1h, gpus: 1, count: 3, every: 60s}\n  - {submit: 0, duration: 5m}\n",
+                "name: mine\nruns:\n  - {submit: 10s, duration: 1h, gpus: 1, count: 3, every: 60s}\n"
+                "  - {submit: 0, duration: 5m}\n",
             )
         )
         assert (workload.name, [run.at_s for run in workload.runs]) == ("mine", [0.0, 10.0, 70.0, 130.0])
@@ -286,7 +342,14 @@ def told_run(**changes: Any) -> dict[str, Any]:
         "replicas": 2,
         "resources": {"cpu_milli": 2000, "memory_bytes": GIB, "gpus": 4, "gpu_models": ["A100"]},
     }
-    spec = {"project": "mnist", "roles": [role], "queue": "vision", "priority": 70, "code": "0" * 64, "env": {"SECRET": "x"}}
+    spec = {
+        "project": "mnist",
+        "roles": [role],
+        "queue": "vision",
+        "priority": 70,
+        "code": "0" * 64,
+        "env": {"SECRET": "x"},
+    }
     run = {
         "name": "alice/mnist/1",
         "phase": "succeeded",

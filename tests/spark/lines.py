@@ -1,4 +1,5 @@
-"""A trainable without any framework: a line through points, by gradient descent. Executors have no such file."""
+"""A trainable without any framework: a line through points, by gradient descent.
+Executors have no such file."""
 
 from __future__ import annotations
 

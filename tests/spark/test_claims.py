@@ -15,13 +15,18 @@ import pytest
 from hopyard.on_spark.claims import Claims, this_process
 from hopyard.on_spark.stores.choose import store_of
 
-SAYS_WHO = "import sys\nfrom hopyard.on_spark.claims import this_process\nprint(this_process(), flush=True)\nsys.stdin.read()"
+SAYS_WHO = (
+    "import sys\nfrom hopyard.on_spark.claims import this_process\nprint(this_process(), flush=True)\n"
+    "sys.stdin.read()"
+)
 
 
 @contextmanager
 def driver() -> Iterator[str]:
     """Who it is; it is killed at the end of the block."""
-    process = subprocess.Popen([sys.executable, "-c", SAYS_WHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAYS_WHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
@@ -31,12 +36,18 @@ def driver() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["file", "s3", "viewfs"])
-def test_only_what_a_killed_driver_of_this_host_left_is_removed(request: Any, tmp_path: Path, capsys: Any, kind: str) -> None:
+def test_only_what_a_killed_driver_of_this_host_left_is_removed(
+    request: Any, tmp_path: Path, capsys: Any, kind: str
+) -> None:
     spark = request.getfixturevalue("spark") if kind == "viewfs" else None
     if kind == "viewfs":
         request.getfixturevalue("lake")
     settings = request.getfixturevalue("s3") if kind == "s3" else {}
-    root = {"file": (tmp_path / "store").as_uri(), "s3": "s3://hop/claims", "viewfs": "viewfs://lake/data/claims"}[kind]
+    root = {
+        "file": (tmp_path / "store").as_uri(),
+        "s3": "s3://hop/claims",
+        "viewfs": "viewfs://lake/data/claims",
+    }[kind]
     store = partial(store_of, spark, settings=settings)
     claims, owners = Claims(spark, store, root), store(f"{root}/owners")
     claims.sweep()
@@ -59,10 +70,19 @@ def test_only_what_a_killed_driver_of_this_host_left_is_removed(request: Any, tm
         for folder in folders.values():
             folder.put(spark, "rows.parquet")
         claims.sweep()
-        assert {name for name, folder in folders.items() if not folder.names(spark)} == {"v0.killed-1", "reused-1"}
+        assert {name for name, folder in folders.items() if not folder.names(spark)} == {
+            "v0.killed-1",
+            "reused-1",
+        }
         told = capsys.readouterr().err
         assert f"{root}/v0.killed-1 is removed: the driver that made it was killed" in told
         assert told.count("hopyard: ") == 2
         claims.sweep()
         assert capsys.readouterr().err == "", "once"
-    assert {name.rsplit(".", 4)[0] for name in owners.names(spark)} == {"lives-1", "elsewhere-1", "contained-1", "something else", ".."}
+    assert {name.rsplit(".", 4)[0] for name in owners.names(spark)} == {
+        "lives-1",
+        "elsewhere-1",
+        "contained-1",
+        "something else",
+        "..",
+    }

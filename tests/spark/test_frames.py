@@ -26,7 +26,13 @@ def frame_of(spark: Any, rows: int = 600) -> Any:
 
 
 def _write(frame: Any, url: str, storage: dict[str, str] | None = None, **changed: Any) -> Any:
-    asked: dict[str, Any] = {"features": ["a", "b"], "label": "target", "parts": 2, "validation": 0.25, "seed": 3} | changed
+    asked: dict[str, Any] = {
+        "features": ["a", "b"],
+        "label": "target",
+        "parts": 2,
+        "validation": 0.25,
+        "seed": 3,
+    } | changed
     return write_partitions(frame, store_of(frame.sparkSession, url, storage or {}), **asked)
 
 
@@ -36,7 +42,10 @@ def _open(written: Any, part: int, kind: Any = "train") -> Any:
 
 def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
     opened = [_open(written, part, kind) for part in range(written.parts)]
-    return [{(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)} for one in opened]
+    return [
+        {(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)}
+        for one in opened
+    ]
 
 
 def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any, tmp_path: Path) -> None:
@@ -52,15 +61,21 @@ def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any
 
 def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path) -> None:
     written = _write(frame_of(spark), (tmp_path / "w").as_uri(), label="side", validation=0.2, stratify=True)
-    shares = [float(_open(written, part, kind)["y"].mean()) for part in range(2) for kind in ("train", "validation")]
+    shares = [
+        float(_open(written, part, kind)["y"].mean()) for part in range(2) for kind in ("train", "validation")
+    ]
     assert max(shares) - min(shares) < 0.03
 
 
-# -- where they lie ------------------------------------------------------------------------------------------------------
+# -- where they lie
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
-    """Each task writes its file, and then fails once: what its first attempt left is on the store, and is not read."""
+def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(
+    spark: Any, s3: dict[str, str], tmp_path: Path
+) -> None:
+    """Each task writes its file, and then fails once: what its first attempt left is on the store, and is not
+    read."""
     files = files_of(s3)
     url = "s3://hop/twice/rows"
     store = store_of(spark, url, s3)
@@ -80,13 +95,23 @@ def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(spark: Any, s3: dic
         def write(self, frame: Any) -> Any:
             return store.write(_Behind(frame, attempt))
 
-    written = write_partitions(frame_of(spark), FailsOnce(), features=["a", "b"], label="target", parts=2, validation=0.25, seed=3)
-    there = [one.path for one in files.get_file_info(fs.FileSelector("hop/twice/rows", recursive=True)) if one.path.endswith(".parquet")]
+    written = write_partitions(
+        frame_of(spark), FailsOnce(), features=["a", "b"], label="target", parts=2, validation=0.25, seed=3
+    )
+    there = [
+        one.path
+        for one in files.get_file_info(fs.FileSelector("hop/twice/rows", recursive=True))
+        if one.path.endswith(".parquet")
+    ]
     assert len(there) == 2 * len(written.chunks), "of each task, two attempts have written"
     plain = _write(frame_of(spark), (tmp_path / "plain").as_uri())
     assert _rows(replace(written, store=store), "train") == _rows(plain, "train")
     discard(store, spark)
-    assert not [one for one in files.get_file_info(fs.FileSelector("hop/twice", recursive=True)) if one.is_file and one.size]
+    assert not [
+        one
+        for one in files.get_file_info(fs.FileSelector("hop/twice", recursive=True))
+        if one.is_file and one.size
+    ]
 
 
 class _Behind:
@@ -108,14 +133,23 @@ def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
         store_of(spark, "s3://hop/x", {"secret": "a"})
     with pytest.raises(SpecError, match="no secret_access_key"):
         settings_of_s3({"access_key_id": "a"}, {"AWS_SECRET_ACCESS_KEY": "of another key"})
-    environ = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "eu-1", "AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}
+    environ = {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "eu-1",
+        "AWS_ENDPOINT_URL": "http://all",
+        "AWS_ENDPOINT_URL_S3": "http://s3",
+    }
     found = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-2", "endpoint_url": "http://s3"}
     assert settings_of_s3({"region": "eu-2"}, environ) == found
-    assert "b" not in repr(store_of(spark, "s3://x/y", found)).replace("s3://x/y", "").replace("ArrowStore(url='')", "")
+    assert "b" not in repr(store_of(spark, "s3://x/y", found)).replace("s3://x/y", "").replace(
+        "ArrowStore(url='')", ""
+    )
 
 
 def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
-    """Arrow knows no viewfs:// here (it has no libhdfs): Spark writes it, and a worker fetches it as Spark would."""
+    """Arrow knows no viewfs:// here (it has no libhdfs): Spark writes it, and a worker fetches it as Spark
+    would."""
     written = _write(frame_of(spark), "viewfs://lake/data/frame")
     assert sum(written.train_rows) + sum(written.validation_rows) == 600
     assert [len(_open(written, part)) for part in range(2)] == list(written.train_rows)
@@ -132,19 +166,30 @@ def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
         ("file:///proc/x", "file:///proc/x cannot be written", "a folder that this machine can write to"),
     ],
 )
-def test_stores_that_are_none_are_refused_before_anything_is_computed(spark: Any, url: str, words: str, hint: str) -> None:
+def test_stores_that_are_none_are_refused_before_anything_is_computed(
+    spark: Any, url: str, words: str, hint: str
+) -> None:
     with pytest.raises(SpecError, match=words) as wrong:
         _write(frame_of(spark, 10), url)
     assert any(hint in one for one in wrong.value.hints)
 
 
-# -- what they hold --------------------------------------------------------------------------------------------------------
+# -- what they hold
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: Path) -> None:
     from pyspark.ml.linalg import Vectors
 
-    rows = [(Vectors.dense([n, 1.0]) if n % 2 else Vectors.sparse(2, [0], [float(n)]), [float(n), 2.0, 3.0], float(n), n) for n in range(40)]
+    rows = [
+        (
+            Vectors.dense([n, 1.0]) if n % 2 else Vectors.sparse(2, [0], [float(n)]),
+            [float(n), 2.0, 3.0],
+            float(n),
+            n,
+        )
+        for n in range(40)
+    ]
     frame = spark.createDataFrame(rows, ["a.vector", "list", "number", "side"])
     written = _write(frame, (tmp_path / "v").as_uri(), features=["a.vector"], label="number", validation=0.0)
     x, y = (np.concatenate([_open(written, part)[name] for part in range(2)]) for name in "xy")
@@ -177,7 +222,9 @@ def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: 
         ({"rows": 0}, "the frame has no rows"),
     ],
 )
-def test_frames_that_cannot_be_learnt_from_are_refused(spark: Any, mixed: Any, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_frames_that_cannot_be_learnt_from_are_refused(
+    spark: Any, mixed: Any, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
     asked = {"features": ["a"], "label": "target", "validation": 0.2, "rows": 30} | change
     with pytest.raises(SpecError, match=words):
         _write(mixed.where(f"number < {asked.pop('rows')}"), (tmp_path / "w").as_uri(), **asked)
@@ -189,7 +236,9 @@ def mixed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from pyspark.ml.linalg import Vectors
     from pyspark.sql import functions as f
 
-    rows = [(n, [float(n), None if n % 10 == 0 else 1.0], Vectors.dense([1.0] * (1 + n % 2))) for n in range(30)]
+    rows = [
+        (n, [float(n), None if n % 10 == 0 else 1.0], Vectors.dense([1.0] * (1 + n % 2))) for n in range(30)
+    ]
     frame = spark.createDataFrame(rows, ["number", "gaps", "ragged"])
     return frame.select(
         "*",

@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.attempt import (
+    AttemptPhase,
+    AttemptStatus,
+    Exit,
+    ExitKind,
+    ReplicaPhase,
+    ReplicaStatus,
+    summarise,
+)
 from hopyard.domain.ids import AttemptId, RunId, attempt_id
 
 # CPUs and GPUs of each node.
@@ -71,10 +79,14 @@ class Model:
                 yield run, run.attempts[-1]
 
     def fits(self, run: ModelRun, places: Places) -> bool:
-        """Each replica takes one CPU, and its share of a GPU on which no more than a whole one is given out."""
+        """Each replica takes one CPU, and its share of a GPU on which no more than a whole one is given
+        out."""
         if len(places) != run.size or any(node in self.cordoned for node, _, _ in places):
             return False
-        if any(len(cards) != bool(run.gpu_milli) or (cards and milli != run.gpu_milli) for _, cards, milli in places):
+        if any(
+            len(cards) != bool(run.gpu_milli) or (cards and milli != run.gpu_milli)
+            for _, cards, milli in places
+        ):
             return False
         held = [place for _, attempt in self.live() for place in attempt.places] + list(places)
         cpus = Counter(node for node, _, _ in held)
@@ -90,7 +102,8 @@ class Model:
         for node in NODES:
             for first, step in ((0, 1), (1, 1), (0, 0), (1, 0)):
                 places = [
-                    (node, (first + step * rank,) if run.gpu_milli else (), run.gpu_milli or 1000) for rank in range(run.size)
+                    (node, (first + step * rank,) if run.gpu_milli else (), run.gpu_milli or 1000)
+                    for rank in range(run.size)
                 ]
                 if self.fits(run, places):
                     return places
@@ -98,11 +111,18 @@ class Model:
 
     def in_use(self) -> list[int]:
         """The GPUs of n1, the one node that has any, of which somebody holds some."""
-        return sorted({card for _, attempt in self.live() for _, cards, _ in attempt.places for card in cards})
+        return sorted(
+            {card for _, attempt in self.live() for _, cards, _ in attempt.places for card in cards}
+        )
 
     def exited(self) -> list[tuple[ModelRun, ReplicaStatus]]:
         """Replicas that have exited while their gang is not over."""
-        return [(run, told) for run, attempt in self.live() for told in attempt.replicas.values() if told.exit is not None]
+        return [
+            (run, told)
+            for run, attempt in self.live()
+            for told in attempt.replicas.values()
+            if told.exit is not None
+        ]
 
     def apply(self, wanted: Sequence[tuple[RunId, Places]]) -> list[RunId]:
         applied = []
@@ -136,12 +156,16 @@ class Model:
                 continue
             old = known.replicas.get(status.rank)
             order = list(ReplicaPhase)
-            if old is None or (old.phase is not ReplicaPhase.EXITED and order.index(old.phase) <= order.index(status.phase)):
+            if old is None or (
+                old.phase is not ReplicaPhase.EXITED and order.index(old.phase) <= order.index(status.phase)
+            ):
                 known.replicas[status.rank] = status
             told, how = summarise(AttemptStatus(attempt, tuple(known.replicas.values())), size=run.size)
             if not told.live:
                 self._end(run, told, how)
-            elif told is AttemptPhase.STOPPING or (told is AttemptPhase.RUNNING and known.phase == "starting"):
+            elif told is AttemptPhase.STOPPING or (
+                told is AttemptPhase.RUNNING and known.phase == "starting"
+            ):
                 known.phase = run.phase = told.value
 
     def observe(self, seen: Sequence[AttemptId]) -> None:
@@ -154,7 +178,9 @@ class Model:
             if known.id == attempt and kind is ExitKind.LOST:
                 self._end(run, AttemptPhase.LOST)
             elif known.id == attempt:
-                self._end(run, AttemptPhase.FAILED, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, "no"))
+                self._end(
+                    run, AttemptPhase.FAILED, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, "no")
+                )
 
     def change(self, id_: RunId, priority: int | None, held_by: str | None) -> bool:
         """Whether it can be changed so."""
@@ -180,7 +206,11 @@ class Model:
         attempt = run.attempts[-1]
         exit = (how.kind.value, how.code) if how is not None else ("lost", 1)
         left = next(
-            (told.exit for _, told in sorted(attempt.replicas.items()) if told.exit and told.exit.kind is ExitKind.PREEMPTED),
+            (
+                told.exit
+                for _, told in sorted(attempt.replicas.items())
+                if told.exit and told.exit.kind is ExitKind.PREEMPTED
+            ),
             None,
         )
         if (

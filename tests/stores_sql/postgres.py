@@ -1,4 +1,5 @@
-"""A real PostgreSQL of our own: started for a test session, reached by a unix socket, ended by its process id."""
+"""A real PostgreSQL of our own: started for a test session, reached by a unix socket, ended by its process
+id."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def server_programs() -> Path | None:
     found = shutil.which("initdb")
     if found is not None:
         return Path(found).resolve().parent
-    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    candidates = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
+    )
     return candidates[-1].parent if candidates else None
 
 
@@ -69,17 +72,27 @@ def running_postgres() -> Iterator[PostgreSQL]:
     programs = server_programs()
     assert programs is not None
     run_as = account()
-    folder = Path(tempfile.mkdtemp(prefix="hopyard-pg-"))  # not below pytest's folders, which only root may enter
+    # not below pytest's folders, which only root may enter
+    folder = Path(tempfile.mkdtemp(prefix="hopyard-pg-"))
     try:
         if run_as:
             os.chown(folder, run_as["user"], run_as["group"])
         data = folder / "data"
         options = ["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8"]
-        subprocess.run([programs / "initdb", "-D", data, *options], check=True, capture_output=True, cwd="/", **run_as)
-        settings = ("listen_addresses=", f"unix_socket_directories={folder}", "fsync=off", "max_connections=100")
+        subprocess.run(
+            [programs / "initdb", "-D", data, *options], check=True, capture_output=True, cwd="/", **run_as
+        )
+        settings = (
+            "listen_addresses=",
+            f"unix_socket_directories={folder}",
+            "fsync=off",
+            "max_connections=100",
+        )
         flags = [part for setting in settings for part in ("-c", setting)]
         log = (folder / "log").open("wb")
-        server = subprocess.Popen([programs / "postgres", "-D", data, *flags], stdout=log, stderr=log, cwd="/", **run_as)
+        server = subprocess.Popen(
+            [programs / "postgres", "-D", data, *flags], stdout=log, stderr=log, cwd="/", **run_as
+        )
         try:
             _wait_until_ready(folder, server)
             yield PostgreSQL(folder)

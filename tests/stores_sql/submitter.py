@@ -1,4 +1,5 @@
-"""A process that submits runs until it is killed, and says which were accepted. Arguments: the database's address."""
+"""A process that submits runs until it is killed, and says which were accepted.
+Arguments: the database's address."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ async def main(url: str) -> None:
     async def submit() -> None:
         while True:
             now = datetime.now(UTC)
-            (run,) = await runs.create([new_run(id=new_run_id(now, os.urandom(16)), tags={"k": "v"})], now=now)
+            (run,) = await runs.create(
+                [new_run(id=new_run_id(now, os.urandom(16)), tags={"k": "v"})], now=now
+            )
             os.write(1, f"{run.id} {run.name.number}\n".encode())
 
     await asyncio.gather(*(submit() for _ in range(16)))

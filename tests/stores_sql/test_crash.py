@@ -25,7 +25,10 @@ def test_kill_loses_no_accepted_run(url: str) -> None:
         assert sorted(found.values()) == list(range(1, len(found) + 1))
         assert asyncio.run(database.read(_whole)) == {"run_contents": len(found), "run_tags": len(found)}
         if database.dialect == "sqlite":
-            assert asyncio.run(database.read(lambda conn: conn.execute(text("PRAGMA integrity_check")).scalar())) == "ok"
+            assert (
+                asyncio.run(database.read(lambda conn: conn.execute(text("PRAGMA integrity_check")).scalar()))
+                == "ok"
+            )
     finally:
         asyncio.run(database.close())
 
@@ -50,5 +53,8 @@ async def _numbers(database: Database) -> dict[str, int]:
 
 def _whole(conn) -> dict[str, int]:  # type: ignore[no-untyped-def]
     """How many runs have their other rows too."""
-    both = {table.name: select(runs.c.id).join(table, table.c.run == runs.c.id) for table in (run_contents, run_tags)}
+    both = {
+        table.name: select(runs.c.id).join(table, table.c.run == runs.c.id)
+        for table in (run_contents, run_tags)
+    }
     return {name: len(conn.execute(query).all()) for name, query in both.items()}

@@ -32,7 +32,9 @@ def insert(name: str, size: int = 1) -> object:
 
 
 async def names(database: Database) -> list[str]:
-    return await database.read(lambda conn: list(conn.execute(select(secrets.c.name).order_by(secrets.c.name)).scalars()))
+    return await database.read(
+        lambda conn: list(conn.execute(select(secrets.c.name).order_by(secrets.c.name)).scalars())
+    )
 
 
 async def together(database: Database, *writes: object) -> list[object]:
@@ -50,7 +52,9 @@ async def test_one_failure_does_not_fail_its_neighbours(database: Database) -> N
     def odd(conn: Connection) -> None:
         raise ValueError("odd")
 
-    results = await together(database, insert("a"), half_done, insert("b"), wrong, insert("a"), odd, insert("c"))
+    results = await together(
+        database, insert("a"), half_done, insert("b"), wrong, insert("a"), odd, insert("c")
+    )
     assert [result for result in results if isinstance(result, str)] == ["a", "b", "c"]
     assert [type(results[at]) for at in (1, 5)] == [Conflict, ValueError]
     assert all(isinstance(results[at], DBAPIError) for at in (3, 4))  # faults of the code, shown as they are
@@ -91,7 +95,9 @@ async def test_a_batch_that_fails_is_tried_item_by_item(database: Database) -> N
         conn.execute(secrets.insert(), [{"name": item, "value": b""} for item in items])
         return list(items)
 
-    results = await asyncio.gather(*(database.write_together(batch, item) for item in "abcabc"), return_exceptions=True)
+    results = await asyncio.gather(
+        *(database.write_together(batch, item) for item in "abcabc"), return_exceptions=True
+    )
     assert sorted(result for result in results if isinstance(result, str)) == ["a", "b", "c"]
     assert await names(database) == ["a", "b", "c"]
 
@@ -167,7 +173,9 @@ async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database:
     for number in range(3):
         await postgres_database.write(insert(str(number)))  # type: ignore[arg-type]
         await names(postgres_database)
-        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'")
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'"
+        )
     results = await together(postgres_database, *(insert(f"x{number}") for number in range(10)))
     assert not [result for result in results if isinstance(result, Exception)]
     assert len(await names(postgres_database)) == 13
@@ -212,5 +220,9 @@ async def test_a_full_database_refuses_only_what_is_too_large(sqlite_database: D
 
     await sqlite_database.write(limit)
     results = await together(sqlite_database, insert("a"), insert("large", 1_000_000), insert("b"))
-    assert [result if isinstance(result, str) else type(result) for result in results] == ["a", StorageFull, "b"]
+    assert [result if isinstance(result, str) else type(result) for result in results] == [
+        "a",
+        StorageFull,
+        "b",
+    ]
     assert await names(sqlite_database) == ["a", "b"]

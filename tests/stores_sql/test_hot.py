@@ -31,13 +31,23 @@ def filled(conn: Connection) -> int:
 async def test_it_inserts_changes_and_finds(database: Database) -> None:
     def write(conn: Connection) -> list[Any]:
         counts = [filled(conn), INSERT.change(conn, [])]
-        counts.append(CHANGE.change(conn, [{"b_name": "a", "value": b"kept"}, {"b_name": "nobody", "value": b""}]))
-        counts.append(CHANGE.change(conn, [{"b_name": "a", "value": b"lost"}, {"b_name": "c", "value": bytes(range(256))}]))
+        counts.append(
+            CHANGE.change(conn, [{"b_name": "a", "value": b"kept"}, {"b_name": "nobody", "value": b""}])
+        )
+        counts.append(
+            CHANGE.change(
+                conn, [{"b_name": "a", "value": b"lost"}, {"b_name": "c", "value": bytes(range(256))}]
+            )
+        )
         return counts
 
     assert await database.write(write) == [3, 0, 1, 1]
     found = await database.read(ALL.rows)
-    assert [(name, bytes(value)) for name, value in found] == [("a", b"kept"), ("b", b"b"), ("c", bytes(range(256)))]
+    assert [(name, bytes(value)) for name, value in found] == [
+        ("a", b"kept"),
+        ("b", b"b"),
+        ("c", bytes(range(256))),
+    ]
     for name, expected in (("b", [b"b"]), ("x", [])):
         rows = await database.read(lambda conn, name=name: ONE.rows(conn, {"b_name": name}))  # type: ignore[misc]
         assert [bytes(value) for (value,) in rows] == expected
@@ -53,7 +63,8 @@ async def test_any_number_of_ids_is_found(database: Database) -> None:
 
 
 async def test_what_the_statement_says_itself_is_given_too(database: Database) -> None:
-    """Values of its own beside those of each row; truth values, nothing, and other names for the same statement."""
+    """Values of its own beside those of each row; truth values, nothing, and other names for the same
+    statement."""
     start = Hot(
         update(counters)
         .where(counters.c.name == bindparam("b_name"), counters.c.value < 10)
@@ -64,15 +75,22 @@ async def test_what_the_statement_says_itself_is_given_too(database: Database) -
     def write(conn: Connection) -> tuple[int, int]:
         conn.execute(counters.insert(), [{"name": "a", "value": 1}, {"name": "b", "value": 10}])
         moved = start.change(conn, [{"b_name": "a", "b_more": 5}, {"b_name": "b", "b_more": 5}])
-        return moved, lead.change(conn, [{"holder": "me"}]) + lead.change(conn, [{"holder": None, "epoch": 7}])
+        return moved, lead.change(conn, [{"holder": "me"}]) + lead.change(
+            conn, [{"holder": None, "epoch": 7}]
+        )
 
     assert await database.write(write) == (1, 2)
     values = Hot(select(counters.c.name, counters.c.value).order_by(counters.c.name))
     assert [tuple(row) for row in await database.read(values.rows)] == [("a", 6), ("b", 10)]
-    assert await database.read(lambda conn: conn.execute(select(lease.c.holder, lease.c.epoch)).one()) == (None, 7)
+    assert await database.read(lambda conn: conn.execute(select(lease.c.holder, lease.c.epoch)).one()) == (
+        None,
+        7,
+    )
     with pytest.raises(IntegrityError):  # there is no such run: the truth value was taken
         await database.write(
-            lambda conn: insert.change(conn, [{"run": "x", "start_at": 1, "given_at": 1, "nodes": "[]", "made_room": True}])
+            lambda conn: insert.change(
+                conn, [{"run": "x", "start_at": 1, "given_at": 1, "nodes": "[]", "made_room": True}]
+            )
         )
 
 
@@ -96,16 +114,27 @@ async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database:
     await postgres_database.write(filled)
     for name in "xyz":
         await postgres_database.read(ALL.rows)
-        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'")
-        assert await postgres_database.write(lambda conn, name=name: INSERT.change(conn, [{"name": name, "value": b""}])) == 1  # type: ignore[misc]
-        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'")
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'"
+        )
+        assert (
+            await postgres_database.write(
+                lambda conn, name=name: INSERT.change(conn, [{"name": name, "value": b""}])
+            )
+            == 1
+        )  # type: ignore[misc]
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'"
+        )
         assert len(await postgres_database.read(ALL.rows)) == 3 + "xyz".index(name) + 1
 
 
 async def test_a_link_lost_in_the_middle_is_said(postgres: PostgreSQL, postgres_database: Database) -> None:
     def write(conn: Connection) -> None:
         filled(conn)
-        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'")
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'"
+        )
         filled(conn)
 
     with pytest.raises(ServerUnavailable):

@@ -62,7 +62,9 @@ async def same(stores: Stores, path: Path) -> Snapshot:
     seen = await stores.cluster.snapshot(now=at(100))
     told = await fresh(path)
     by_id = {name: sorted(getattr(seen, name), key=repr) for name in ("pending", "running")}
-    assert replace(told, **{name: sorted(getattr(told, name), key=repr) for name in by_id}) == replace(seen, **by_id)
+    assert replace(told, **{name: sorted(getattr(told, name), key=repr) for name in by_id}) == replace(
+        seen, **by_id
+    )
     return seen
 
 
@@ -122,13 +124,16 @@ async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -
     before = reads.count
     news = [new_run(priority=90, time_limit_s=60.0, label="b"), new_run(offline=True), new_run()]
     await stores.cluster.record_status(exited(first), now=at(4))
-    waits, offline, placed = await stores.runs.create(news, now=at(5))  # between two that were told of, and seen with them at once
+    # between two that were told of, and seen with them at once
+    waits, offline, placed = await stores.runs.create(news, now=at(5))
     second = await start(stores, placed.id, seconds=6)
     await stores.cluster.record_status(running(second), now=at(7))
     await stores.cluster.snapshot(now=at(8))
     assert reads.count == before
     seen = await same(stores, tmp_path / "hopyard.db")
-    assert waits.id in {gang.id for gang in seen.pending} and not {offline.id, placed.id} & {gang.id for gang in seen.pending}
+    assert waits.id in {gang.id for gang in seen.pending} and not {offline.id, placed.id} & {
+        gang.id for gang in seen.pending
+    }
 
 
 async def test_very_many_who_come_at_once_are_read(
@@ -144,7 +149,9 @@ async def test_very_many_who_come_at_once_are_read(
     assert len((await same(stores, tmp_path / "hopyard.db")).pending) == 4
 
 
-async def test_promises_and_who_leaves_the_queue_are_told(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+async def test_promises_and_who_leaves_the_queue_are_told(
+    stores: Stores, reads: Reads, tmp_path: Path
+) -> None:
     _, waits = await begun(stores)
     before = reads.count
     promise = Promise(GangId(waits.id), at(60), at(4), (NodeId("n1"),))
@@ -181,7 +188,9 @@ async def test_what_others_wrote_in_between_is_read(stores: Stores, reads: Reads
     assert len(seen.pending) == 2 and seen.running == ()
 
 
-async def test_nothing_is_told_of_what_was_undone(stores: Stores, sqlite_database: Database, tmp_path: Path) -> None:
+async def test_nothing_is_told_of_what_was_undone(
+    stores: Stores, sqlite_database: Database, tmp_path: Path
+) -> None:
     """Also where others who shared its commit were not undone, and where the same marks come again."""
     first, _ = await begun(stores)
     cluster: Any = stores.cluster
@@ -247,7 +256,9 @@ async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, ot
             await changer.cluster.change(known, wanted, RunEvent(at(5), RunEventKind.CHANGED, "by bob"))
             seen = await same(stores, tmp_path / "hopyard.db")
             assert [gang.priority for gang in seen.pending] == ([] if held_by else [priority])
-            assert (await stores.runs.get(run.id)).hold_detail == ("held by bob until it is released" if held_by else "")
+            assert (await stores.runs.get(run.id)).hold_detail == (
+                "held by bob until it is released" if held_by else ""
+            )
         await note(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"
     finally:
@@ -255,7 +266,9 @@ async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, ot
 
 
 @pytest.mark.parametrize("change", ["cordon", "queues"])
-async def test_what_the_journal_does_not_tell_of_is_read_beside_it(stores: Stores, tmp_path: Path, change: str) -> None:
+async def test_what_the_journal_does_not_tell_of_is_read_beside_it(
+    stores: Stores, tmp_path: Path, change: str
+) -> None:
     first, _ = await begun(stores)
     if change == "cordon":
         await stores.cluster.cordon(NodeId("n1"), True)
@@ -266,4 +279,3 @@ async def test_what_the_journal_does_not_tell_of_is_read_beside_it(stores: Store
     seen = await same(stores, tmp_path / "hopyard.db")
     assert seen.nodes[NodeId("n1")].cordoned == (change == "cordon")
     assert (SMALL in seen.queues.queues) == (change == "queues")
-

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from sqlalchemy import Connection
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
@@ -47,8 +54,12 @@ EXITS = (
 SHARES = (0, 400, 1000)
 places_of = {
     0: st.sampled_from([("n1", (), 1000), ("n2", (), 1000)]),
-    400: st.sampled_from([("n1", (0,), 400), ("n1", (1,), 400), ("n1", (0,), 1000), ("n1", (1,), 300), ("n2", (0,), 400)]),
-    1000: st.sampled_from([("n1", (0,), 1000), ("n1", (1,), 1000), ("n1", (2,), 1000), ("n2", (0,), 1000), ("n1", (), 1000)]),
+    400: st.sampled_from(
+        [("n1", (0,), 400), ("n1", (1,), 400), ("n1", (0,), 1000), ("n1", (1,), 300), ("n2", (0,), 400)]
+    ),
+    1000: st.sampled_from(
+        [("n1", (0,), 1000), ("n1", (1,), 1000), ("n1", (2,), 1000), ("n2", (0,), 1000), ("n1", (), 1000)]
+    ),
 }
 replicas = st.one_of(
     st.sampled_from([(ReplicaPhase.PREPARING, None), (ReplicaPhase.RUNNING, None)]),
@@ -59,8 +70,9 @@ replicas = st.one_of(
 class StoreMachine(RuleBasedStateMachine):
     """Holds the real stores and the model; every rule does the same to both.
 
-    Two servers work on one database, and any of them does the next thing: what each keeps in mind must be as true as what a
-    third one reads that has just begun. Now and then a neighbour breaks the transaction that they share, and all is done again.
+    Two servers work on one database, and any of them does the next thing: what each keeps in mind must be as
+    true as what a third one reads that has just begun. Now and then a neighbour breaks the transaction that
+    they share, and all is done again.
     """
 
     def __init__(self, open_database: Callable[[], Database]) -> None:
@@ -103,7 +115,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.do(self.stores.cluster.snapshot(now=at(0)))
 
     async def beside_a_fault(self, call: Coroutine[Any, Any, T]) -> T:
-        """What it wrote is undone with the transaction, which a neighbour ends too early; then it is run by itself."""
+        """What it wrote is undone with the transaction, which a neighbour ends too early; then it is run by
+        itself."""
 
         def end(conn: Connection) -> None:
             conn.exec_driver_sql("ROLLBACK")
@@ -142,13 +155,21 @@ class StoreMachine(RuleBasedStateMachine):
             self.submit(size, SHARES[number % 3], 2)
         self.plan_well()
 
-    @rule(size=st.integers(1, 3), share=st.sampled_from(SHARES), max_attempts=st.integers(1, 3), preemptible=st.booleans())
+    @rule(
+        size=st.integers(1, 3),
+        share=st.sampled_from(SHARES),
+        max_attempts=st.integers(1, 3),
+        preemptible=st.booleans(),
+    )
     def submit_one(self, size: int, share: int, max_attempts: int, preemptible: bool) -> None:
         self.submit(size, share, max_attempts, preemptible)
 
     def submit(self, size: int, share: int, max_attempts: int, preemptible: bool = True) -> None:
         resources = Resources(1000, gpus=share // 1000, gpu_milli=share % 1000)
-        new, now = new_run(replicas=size, resources=resources, max_attempts=max_attempts, preemptible=preemptible), self.now()
+        new, now = (
+            new_run(replicas=size, resources=resources, max_attempts=max_attempts, preemptible=preemptible),
+            self.now(),
+        )
         (run,) = self.do(self.stores.runs.create([new], now=now))
         self.numbers += 1
         assert run.name == RunName("alice", "mnist", self.numbers)
@@ -165,7 +186,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def plan_badly(self, data: st.DataObject) -> None:
         runs = data.draw(st.permutations(list(self.model.runs.values())))[:4]
-        sized = [(run.id, st.lists(places_of[run.gpu_milli], min_size=run.size, max_size=run.size)) for run in runs]
+        sized = [
+            (run.id, st.lists(places_of[run.gpu_milli], min_size=run.size, max_size=run.size)) for run in runs
+        ]
         self.apply([(run, data.draw(places)) for run, places in sized])
 
     @precondition(lambda self: self.model.in_use())
@@ -193,7 +216,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def plan_without_leading(self, data: st.DataObject) -> None:
         """It thinks that it leads: nothing of its plan is written, as the invariants see."""
-        wanted = [(run.id, places) for run in self.model.runs.values() if (places := self.model.somewhere(run)) is not None]
+        wanted = [
+            (run.id, places)
+            for run in self.model.runs.values()
+            if (places := self.model.somewhere(run)) is not None
+        ]
         attempt = self.attempt_of(data)
         plan = Plan(
             Version(0),
@@ -212,7 +239,9 @@ class StoreMachine(RuleBasedStateMachine):
         preemptor = data.draw(st.sampled_from([*waiting, GangId(""), gone]))
         wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
         seen = self.do(self.stores.cluster.snapshot(now=at(0))).version
-        result = self.do(self.stores.cluster.apply(Plan(seen, preempt=(wanted,)), now=self.now(), epoch=self.epoch))
+        result = self.do(
+            self.stores.cluster.apply(Plan(seen, preempt=(wanted,)), now=self.now(), epoch=self.epoch)
+        )
         assert result.preempted == ((attempt,) if preemptor != gone and self.model.preempt(attempt) else ())
 
     @rule(data=st.data(), step=st.integers(1, 1000))
@@ -221,7 +250,9 @@ class StoreMachine(RuleBasedStateMachine):
         run = RunId(attempt.rpartition(".")[0])
         if run in self.model.runs:
             self.do(
-                self.stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, step + self.clock * 1000, digest("c"), 1, now))
+                self.stores.runs.record_checkpoint(
+                    Checkpoint(run, attempt, 0, step + self.clock * 1000, digest("c"), 1, now)
+                )
             )
             self.model.save(attempt, now)
 
@@ -233,7 +264,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def hold(self, data: st.DataObject) -> None:
         order = data.draw(st.permutations(list(self.model.runs.values())))
-        holds = tuple(Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1))
+        holds = tuple(
+            Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1)
+        )
         version = self.do(self.stores.cluster.snapshot(now=self.now())).version
         noting = self.stores.cluster.note_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
         self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
@@ -248,7 +281,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.contradict()
 
     def contradict(self) -> None:
-        """Whoever has exited while the others of its gang go on says something else afterwards: its exit stands."""
+        """Whoever has exited while the others of its gang go on says something else afterwards: its exit
+        stands."""
         for run, old in self.model.exited():
             assert old.exit is not None
             code, kind = next(end for end in EXITS if end[1] is not old.exit.kind)
@@ -265,7 +299,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
 
     def hear(self, attempt: AttemptId, status: ReplicaStatus) -> None:
-        recorded = self.do(self.stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=self.now()))
+        recorded = self.do(
+            self.stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=self.now())
+        )
         before = self.phases()
         self.model.say(attempt, status)
         after = self.phases()
@@ -280,8 +316,12 @@ class StoreMachine(RuleBasedStateMachine):
         recording = self.stores.cluster.record(ENGINE, observation, now=self.now())
         recorded = self.do(self.beside_a_fault(recording) if self.clock % 3 == 0 else recording)
         self.model.observe(seen)
-        assert {ended.attempt for ended in recorded.ended} == set(live) - {attempt.id for _, attempt in self.model.live()}
-        assert set(recorded.requeued) == {id_ for id_ in recorded.changed if self.model.runs[id_].phase == "queued"}
+        assert {ended.attempt for ended in recorded.ended} == set(live) - {
+            attempt.id for _, attempt in self.model.live()
+        }
+        assert set(recorded.requeued) == {
+            id_ for id_ in recorded.changed if self.model.runs[id_].phase == "queued"
+        }
 
     @rule(data=st.data(), kind=st.sampled_from([ExitKind.LOST, ExitKind.NODE_FAULT, ExitKind.PREPARE_FAILED]))
     def fail_launch(self, data: st.DataObject, kind: ExitKind) -> None:
@@ -295,7 +335,9 @@ class StoreMachine(RuleBasedStateMachine):
         run = self.run_of(data)
         known = self.do(self.stores.runs.get(run.id))
         wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
-        changing = self.stores.cluster.change(known, wanted, RunEvent(self.now(), RunEventKind.CHANGED, "by bob"))
+        changing = self.stores.cluster.change(
+            known, wanted, RunEvent(self.now(), RunEventKind.CHANGED, "by bob")
+        )
         call = self.beside_a_fault(changing) if self.clock % 3 == 0 else changing
         if self.model.change(run.id, priority, held_by):
             self.do(call)
@@ -329,9 +371,16 @@ class StoreMachine(RuleBasedStateMachine):
         expected = list(reversed(self.model.runs.values()))
         assert [run.id for run in found] == [run.id for run in expected]
         for run, model in zip(found, expected, strict=True):
-            assert (run.phase.value, run.stop_requested, run.position) == (model.phase, model.stop_requested, model.position)
+            assert (run.phase.value, run.stop_requested, run.position) == (
+                model.phase,
+                model.stop_requested,
+                model.position,
+            )
             assert (run.submitted_at, run.preemptions) == (model.submitted_at, model.preemptions)
-            assert (run.spec.priority, run.held_by) == (model.priority, model.held_by if model.phase == "queued" else None)
+            assert (run.spec.priority, run.held_by) == (
+                model.priority,
+                model.held_by if model.phase == "queued" else None,
+            )
             assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
             assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [
@@ -344,11 +393,22 @@ class StoreMachine(RuleBasedStateMachine):
         snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
         assert _sorted(snapshot) == _sorted(self.do(SqlClusterStore(self.databases[0]).snapshot(now=at(0))))
         assert {name for name, one in snapshot.nodes.items() if one.cordoned} == self.model.cordoned
-        marks = {RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at) for one in snapshot.running}
-        assert marks == {run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()}
-        waiting = {run.id: (run.submitted_at, run.preemptions, run.priority or DEFAULT_PRIORITY) for run in self.model.runs.values() if run.waits}
+        marks = {
+            RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at)
+            for one in snapshot.running
+        }
+        assert marks == {
+            run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()
+        }
+        waiting = {
+            run.id: (run.submitted_at, run.preemptions, run.priority or DEFAULT_PRIORITY)
+            for run in self.model.runs.values()
+            if run.waits
+        }
         pending = (*snapshot.pending, *snapshot.delayed)
-        assert {RunId(gang.id): (gang.submitted_at, gang.preemptions, gang.priority) for gang in pending} == waiting
+        assert {
+            RunId(gang.id): (gang.submitted_at, gang.preemptions, gang.priority) for gang in pending
+        } == waiting
         queued = sum(run.phase == "queued" for run in self.model.runs.values())
         assert self.do(self.stores.queues.waiting()) == ({DEFAULT_QUEUE: queued} if queued else {})
         held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
@@ -360,7 +420,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert said == tuple(attempt.replicas[rank] for rank in sorted(attempt.replicas))
 
     def gang(self, run: RunId) -> Gang:
-        if self.model.runs[run].changed and self.model.runs[run].waits:  # it is compared with what the run asks for now
+        # it is compared with what the run asks for now
+        if self.model.runs[run].changed and self.model.runs[run].waits:
             snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
             return next(gang for gang in (*snapshot.pending, *snapshot.delayed) if gang.id == GangId(run))
         return Gang(GangId(run), (), at(0))  # a plan's own word on what a gang asks for is not believed
@@ -379,8 +440,14 @@ def _places(placement: Placement) -> list[tuple[str, tuple[int, ...], int]]:
 
 def _sorted(snapshot: Snapshot) -> Snapshot:
     """What waits and what runs, in an order that means something."""
-    pending = tuple(sorted((*snapshot.pending, *snapshot.delayed), key=lambda gang: gang.id))  # it depends on the time which they are
-    return replace(snapshot, pending=pending, delayed=(), running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)))
+    # it depends on the time which they are
+    pending = tuple(sorted((*snapshot.pending, *snapshot.delayed), key=lambda gang: gang.id))
+    return replace(
+        snapshot,
+        pending=pending,
+        delayed=(),
+        running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)),
+    )
 
 
 def _check(new_database: Callable[[], str | Path], *, examples: int) -> None:

@@ -1,4 +1,5 @@
-"""A database made in one step and one that was migrated are the same, and Alembic stays out of an ordinary start."""
+"""A database made in one step and one that was migrated are the same, and Alembic stays out of an ordinary
+start."""
 
 from __future__ import annotations
 
@@ -68,13 +69,21 @@ def test_both_ways_make_the_same_sqlite_file(tmp_path: Path) -> None:
     definitions = []
     for name in ("created.db", "migrated.db"):
         with create_engine(f"sqlite:///{tmp_path}/{name}").connect() as conn:
-            definitions.append({kind: sorted(conn.execute(text(query)).all(), key=str) for kind, query in DEFINITIONS.items()})
+            definitions.append(
+                {
+                    kind: sorted(conn.execute(text(query)).all(), key=str)
+                    for kind, query in DEFINITIONS.items()
+                }
+            )
     assert definitions[0] == definitions[1]
     assert all(definitions[0].values())
 
 
 DEFINITIONS = {
-    "columns": 'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk FROM sqlite_master m JOIN pragma_table_info(m.name) c',
+    "columns": (
+        'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk FROM sqlite_master m JOIN '
+        "pragma_table_info(m.name) c"
+    ),
     "keys": "SELECT m.name, k.* FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) k",
     "indexes": "SELECT name, sql FROM sqlite_master WHERE type = 'index'",
 }
@@ -94,13 +103,19 @@ def upgraded(url: str, version: str) -> Iterator[tuple[Connection, Mapping[str, 
 
 
 def database_0001(url: str) -> None:
-    """A database as version 0001 left it, with the rows that its code wrote (tests/stores_sql/rows_0001.json)."""
+    """A database as version 0001 left it, with the rows that its code wrote
+    (tests/stores_sql/rows_0001.json)."""
     with upgraded(url, "0001") as (conn, tables):
         conn.execute(tables["counters"].delete())
         rows = json.loads((Path(__file__).parent / "rows_0001.json").read_text())
         for table in sorted(rows, key=lambda name: (name != "runs", name)):  # what others refer to first
-            flags = {column.name for column in metadata.tables[table].columns if isinstance(column.type, Boolean)}
-            conn.execute(tables[table].insert(), [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]])
+            flags = {
+                column.name for column in metadata.tables[table].columns if isinstance(column.type, Boolean)
+            }
+            conn.execute(
+                tables[table].insert(),
+                [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]],
+            )
 
 
 @pytest.mark.anyio
@@ -110,14 +125,24 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     stores = stores_over(database)
     snapshot = await stores.cluster.snapshot(now=at(10))
     (running,) = snapshot.running
-    assert (running.gang.id, running.gang.roles[0].resources) == ("r-running-1", Resources(500, GIB, 1, ("A100",)))
-    assert (running.gang.time_limit_s, running.gang.wants, running.gang.script) == (60.0, (digest("m"),), "mnist:main.py")
+    assert (running.gang.id, running.gang.roles[0].resources) == (
+        "r-running-1",
+        Resources(500, GIB, 1, ("A100",)),
+    )
+    assert (running.gang.time_limit_s, running.gang.wants, running.gang.script) == (
+        60.0,
+        (digest("m"),),
+        "mnist:main.py",
+    )
     assert (running.started_at, running.saved_at, running.placement.assignments) == (
         at(3),
         at(5),
         (Assignment(0, NodeId("n1"), (1,)),),
     )
-    assert {gang.id: gang.wants for gang in snapshot.pending} == {"r-queued-1": (digest("lock"), digest("req")), "r-lost-1": ()}
+    assert {gang.id: gang.wants for gang in snapshot.pending} == {
+        "r-queued-1": (digest("lock"), digest("req")),
+        "r-lost-1": (),
+    }
     assert snapshot.nodes["n1"] == node(gpus=2, model="A100")
     done = await stores.runs.get(RunId("r-done-1"))
     assert (done.phase, done.spec.tags, done.attempt is not None and done.attempt.counts) == (
@@ -127,7 +152,9 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     )
     assert (await stores.runs.get(RunId("r-running-1"))).params == {"lr": 0.1, "inf": float("inf")}
     assert (await stores.runs.get(RunId("r-queued-1"))).spec.roles[0].resources == Resources(500, GIB, 1)
-    push = await stores.datasets.push("mnist", digest("z"), size_bytes=1, files=1, user="a", message="", now=at(10))
+    push = await stores.datasets.push(
+        "mnist", digest("z"), size_bytes=1, files=1, user="a", message="", now=at(10)
+    )
     assert push[0].number == 2  # its version 1 is gone, and was what a run read
     (again,) = await stores.runs.create(
         [new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=at(11)
@@ -157,11 +184,17 @@ async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str
     database_0001(url)
     with upgraded(url, "0004") as (conn, tables):
         times = {"r-queued-1": (at(0), at(60.9)), "r-lost-1": (at(0), at(61))}
-        rows = [{"run": run, "given_at": to_us(given), "start_at": to_us(start), "nodes": "[]"} for run, (given, start) in times.items()]
+        rows = [
+            {"run": run, "given_at": to_us(given), "start_at": to_us(start), "nodes": "[]"}
+            for run, (given, start) in times.items()
+        ]
         conn.execute(tables["promises"].insert(), rows)
     database = Database.open(url)
     promises = (await stores_over(database).cluster.snapshot(now=at(10))).promises
-    assert {run: promise.made_room for run, promise in promises.items()} == {"r-queued-1": True, "r-lost-1": False}
+    assert {run: promise.made_room for run, promise in promises.items()} == {
+        "r-queued-1": True,
+        "r-lost-1": False,
+    }
     await database.close()
 
 
@@ -170,12 +203,22 @@ async def test_a_run_of_0017_whose_record_is_not_complete_is_being_synced(url: s
     database_0001(url)
     with upgraded(url, "0017") as (conn, tables):
         runs = tables["runs"]
-        ended = {"phase": "failed", "offline": True, "ended_at": to_us(at(1)), "exit": '{"kind": "lost", "code": 1, "reason": "not completed"}'}
+        ended = {
+            "phase": "failed",
+            "offline": True,
+            "ended_at": to_us(at(1)),
+            "exit": '{"kind": "lost", "code": 1, "reason": "not completed"}',
+        }
         conn.execute(runs.update().where(runs.c.id.in_(("r-queued-1", "r-done-1"))).values(ended))
     database = Database.open(url)
     stores = stores_over(database)
     begun, done = await stores.runs.get(RunId("r-queued-1")), await stores.runs.get(RunId("r-done-1"))
-    assert (begun.phase, begun.being_synced, begun.ended_at, begun.exit) == (RunPhase.RUNNING, True, None, None)
+    assert (begun.phase, begun.being_synced, begun.ended_at, begun.exit) == (
+        RunPhase.RUNNING,
+        True,
+        None,
+        None,
+    )
     assert (done.phase, done.being_synced) == (RunPhase.FAILED, False), "all of it has come"
     await database.close()
 
@@ -204,12 +247,15 @@ def test_a_database_of_something_else_is_refused(url: str) -> None:
 def test_alembic_is_not_imported_to_create_or_open(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from hopyard.stores.sql.database import Database\n"
-        "Database.open(Path(sys.argv[1])); Database.open(Path(sys.argv[1])); sys.exit('alembic' in sys.modules)"
+        "Database.open(Path(sys.argv[1])); Database.open(Path(sys.argv[1])); sys.exit('alembic' in "
+        "sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "hopyard.db")], check=True)
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://x/y", "no address", "postgresql+psycopg2://x/y:z:w"])
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///:memory:", "mysql://x/y", "no address", "postgresql+psycopg2://x/y:z:w"]
+)
 def test_a_bad_address_is_refused(url: str) -> None:
     with pytest.raises((SpecError, ServerUnavailable)):
         Database.open(url)

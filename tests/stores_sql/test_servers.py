@@ -12,7 +12,21 @@ from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Promise
 from hopyard.domain.ids import GangId
 from hopyard.errors import NotLeader
 from hopyard.stores.sql.database import Database
-from hopyard.testing.stores import Stores, apply, at, exited, gang_of, node, note, place, running, see, start, started, submit
+from hopyard.testing.stores import (
+    Stores,
+    apply,
+    at,
+    exited,
+    gang_of,
+    node,
+    note,
+    place,
+    running,
+    see,
+    start,
+    started,
+    submit,
+)
 from tests.stores_sql.conftest import stores_over
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +53,9 @@ async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, St
     second = await other.cluster.lead("b", now=at(10), ttl=TTL)
     assert second is not None
     seen = await other.cluster.snapshot(now=at(10))
-    placed = await other.cluster.apply(Plan(seen.version, (place(gangs[1], "n1"),)), now=at(10), epoch=second.epoch)
+    placed = await other.cluster.apply(
+        Plan(seen.version, (place(gangs[1], "n1"),)), now=at(10), epoch=second.epoch
+    )
     before = await other.cluster.snapshot(now=at(11))
     stale = Plan(
         planned.version,
@@ -50,7 +66,12 @@ async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, St
     with pytest.raises(NotLeader):
         await paused.cluster.apply(stale, now=at(11), epoch=first.epoch)
     with pytest.raises(NotLeader):
-        await paused.cluster.note_holds([Hold(gangs[0].id, HoldReason.BEHIND, "", 1)], based_on=planned.version, now=at(11), epoch=first.epoch)
+        await paused.cluster.note_holds(
+            [Hold(gangs[0].id, HoldReason.BEHIND, "", 1)],
+            based_on=planned.version,
+            now=at(11),
+            epoch=first.epoch,
+        )
     for server in servers:
         assert await server.cluster.snapshot(now=at(11)) == before
     assert await paused.cluster.lead("a", now=at(12), ttl=TTL) is None

@@ -17,7 +17,9 @@ def test_it_stays_for_the_other_homes_of_a_shared_database_and_goes_after_two_da
     async def scene() -> None:
         database = Database.open(url)
         access = SqlAccessStore(database)
-        await database.write(lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount)
+        await database.write(
+            lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount
+        )
         assert await access.signing_secret() == b"s" * 32
         kept = b"s" * 32 if database.dialect == "postgresql" else None
         for days in (0, 1):

@@ -1,4 +1,5 @@
-"""The driver: what it asks, tells, writes down and has trained; and that a kill at any record changes none of it."""
+"""The driver: what it asks, tells, writes down and has trained; and that a kill at any record changes none of
+it."""
 
 from __future__ import annotations
 
@@ -28,12 +29,32 @@ Measure = Callable[[Mapping[str, Any], int], Mapping[str, float]]
 
 
 def loss(params: Mapping[str, Any], epoch: int) -> Mapping[str, float]:
-    return {"loss": abs(math.log10(params["lr"]) + 2) / epoch + (params["kind"] == "b") * 0.1, "other": float(epoch)}
+    return {
+        "loss": abs(math.log10(params["lr"]) + 2) / epoch + (params["kind"] == "b") * 0.1,
+        "other": float(epoch),
+    }
 
 
-def study(searcher: str = "random", /, *, trials: int | None = 6, epochs: int = 4, concurrent: int = 1, **options: Any) -> StudySpec:
+def study(
+    searcher: str = "random",
+    /,
+    *,
+    trials: int | None = 6,
+    epochs: int = 4,
+    concurrent: int = 1,
+    **options: Any,
+) -> StudySpec:
     return StudySpec(
-        "s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(searcher, options), trials, concurrent, epochs, seed=4
+        "s",
+        SPACE,
+        "loss",
+        Goal.MIN,
+        Parallel.TRIALS,
+        SearcherSpec(searcher, options),
+        trials,
+        concurrent,
+        epochs,
+        seed=4,
     )
 
 
@@ -43,8 +64,8 @@ class Killed(BaseException):
 
 @dataclass
 class Disk:
-    """A journal that outlives its drivers. kills: numbers of writes at which the process is killed; the odd ones of these just after
-    the record is written, the even ones just before."""
+    """A journal that outlives its drivers. kills: numbers of writes at which the process is killed; the odd
+    ones of these just after the record is written, the even ones just before."""
 
     kills: Sequence[int] = ()
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -59,7 +80,11 @@ class Disk:
             raise Killed
 
     def decisions(self) -> list[Any]:
-        return [r.get("answer") or (r["report"], r["verdict"]) for r in self.records if r["kind"] in ("asked", "told")]
+        return [
+            r.get("answer") or (r["report"], r["verdict"])
+            for r in self.records
+            if r["kind"] in ("asked", "told")
+        ]
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record["kind"] == kind]
@@ -131,7 +156,13 @@ class Hall:
         assert standing.trials is not None
 
 
-def drive(spec: StudySpec, measure: Measure = loss, *, kills: Sequence[int] = (), searcher: Callable[[], Any] | None = None) -> tuple[Disk, Machines, Hall]:
+def drive(
+    spec: StudySpec,
+    measure: Measure = loss,
+    *,
+    kills: Sequence[int] = (),
+    searcher: Callable[[], Any] | None = None,
+) -> tuple[Disk, Machines, Hall]:
     """The study to its end, begun again after each kill."""
     disk, machines, hall = Disk(kills), Machines(measure, spec.at_once), Hall()
     for _ in range(len(kills) + 1):
@@ -139,7 +170,9 @@ def drive(spec: StudySpec, measure: Measure = loss, *, kills: Sequence[int] = ()
         machines.news.clear()
         try:
             fresh = searcher() if searcher is not None else build(spec, pytest.fail)
-            driver = Driver(spec, fresh, journal=disk, past=list(disk.records), audience=hall, stopping=lambda: False)
+            driver = Driver(
+                spec, fresh, journal=disk, past=list(disk.records), audience=hall, stopping=lambda: False
+            )
             assert driver.run(machines)
         except Killed:
             continue
@@ -172,7 +205,9 @@ def test_every_searcher_is_driven_to_its_end(name: str, options: dict[str, Any],
 
 @settings(max_examples=60)
 @given(st.sampled_from(SEARCHERS), st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True))
-def test_a_kill_at_any_record_changes_no_decision(searcher: tuple[str, dict[str, Any], int | None], kills: list[int]) -> None:
+def test_a_kill_at_any_record_changes_no_decision(
+    searcher: tuple[str, dict[str, Any], int | None], kills: list[int]
+) -> None:
     name, options, trials = searcher
     spec = study(name, trials=trials, **options)
     calm, _, heard = drive(spec)
@@ -180,7 +215,9 @@ def test_a_kill_at_any_record_changes_no_decision(searcher: tuple[str, dict[str,
     assert disk.decisions() == calm.decisions()
     assert disk.of_kind("done")[-1]["best"] == calm.of_kind("done")[-1]["best"]
     assert machines.works == {}
-    assert {one[1] for one in hall.heard if one[0] == "ended"} <= {one[1] for one in heard.heard if one[0] == "ended"}
+    assert {one[1] for one in hall.heard if one[0] == "ended"} <= {
+        one[1] for one in heard.heard if one[0] == "ended"
+    }
 
 
 @settings(max_examples=30)
@@ -196,7 +233,9 @@ def test_several_at_a_time_end_too_whatever_is_killed(kills: list[int]) -> None:
 def test_what_stands_in_the_journal_stands_there_before_its_effect() -> None:
     spec, disk = study(), Disk(kills=[3])
     machines = Machines(loss, 1)
-    driver = Driver(spec, build(spec, pytest.fail), journal=disk, past=(), audience=Hall(), stopping=lambda: False)
+    driver = Driver(
+        spec, build(spec, pytest.fail), journal=disk, past=(), audience=Hall(), stopping=lambda: False
+    )
     with pytest.raises(Killed):
         driver.run(machines)
     assert [record["kind"] for record in disk.records] == ["asked", "told", "told"]
@@ -204,12 +243,22 @@ def test_what_stands_in_the_journal_stands_there_before_its_effect() -> None:
 
 def test_a_searcher_that_answers_otherwise_is_not_gone_on_with() -> None:
     disk, _, _ = drive(study())
-    spec = StudySpec(**{**{name: getattr(study(), name) for name in StudySpec.__dataclass_fields__}, "seed": 5})
+    spec = StudySpec(
+        **{**{name: getattr(study(), name) for name in StudySpec.__dataclass_fields__}, "seed": 5}
+    )
     with pytest.raises(Conflict, match="event 0"):
-        Driver(spec, build(spec, pytest.fail), journal=Disk(), past=disk.records, audience=Hall(), stopping=lambda: False)
+        Driver(
+            spec,
+            build(spec, pytest.fail),
+            journal=Disk(),
+            past=disk.records,
+            audience=Hall(),
+            stopping=lambda: False,
+        )
 
 
-# -- trials that go wrong ---------------------------------------------------------------------------------------------------
+# -- trials that go wrong
+# ---------------------------------------------------------------------------------------------------
 
 
 def bad(kind: str, wrong: Mapping[str, float]) -> Measure:
@@ -236,12 +285,20 @@ def test_a_trial_fails_alone_with_its_error(wrong: Mapping[str, float], said: st
     assert 0 < len(failed) < 8
     assert all(machines.kept[record["trial"]] is False for record in failed)
     assert disk.of_kind("done")[0]["best"]["params"]["kind"] == "b"
-    assert {one[1] for one in hall.heard if one[:1] == ("ended",) and one[2] is Phase.FAILED} == {record["trial"] for record in failed}
+    assert {one[1] for one in hall.heard if one[:1] == ("ended",) and one[2] is Phase.FAILED} == {
+        record["trial"] for record in failed
+    }
 
 
 @pytest.mark.parametrize("concurrent", [1, 5])
 def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> None:
-    with pytest.raises(StudyFailed, match=rf"all of the first {max(3, concurrent)} trials failed: its `loss` was not a number \(NaN\) after epoch 1") as told:
+    with pytest.raises(
+        StudyFailed,
+        match=(
+            rf"all of the first {max(3, concurrent)} trials failed: its `loss` was not a number "
+            r"\(NaN\) after epoch 1"
+        ),
+    ) as told:
         drive(study(trials=50, concurrent=concurrent), lambda params, epoch: {"loss": math.nan})
     assert told.value.hints
 
@@ -260,8 +317,12 @@ def test_what_failed_trials_said_is_told_once_without_hints(error: str, told: st
             return [TrialFailed(work.trial, error.format(int(work.trial) + 2))]
 
     spec = study(trials=3, concurrent=3)
-    driver = Driver(spec, build(spec, pytest.fail), journal=Disk(), past=[], audience=Hall(), stopping=lambda: False)
-    with pytest.raises(StudyFailed, match=re.escape(f"all of the first 3 trials failed: {told} (trial 0 and 2 more)")):
+    driver = Driver(
+        spec, build(spec, pytest.fail), journal=Disk(), past=[], audience=Hall(), stopping=lambda: False
+    )
+    with pytest.raises(
+        StudyFailed, match=re.escape(f"all of the first 3 trials failed: {told} (trial 0 and 2 more)")
+    ):
         driver.run(Hints(loss, 3))
 
 
@@ -298,8 +359,13 @@ def test_it_leaves_when_it_is_asked_to_and_goes_on_later() -> None:
     assert not driver.run(machines)
     assert disk.of_kind("done") == []
     again = Driver(
-        spec, build(spec, pytest.fail), journal=disk, past=list(disk.records), audience=Hall(), stopping=lambda: False
-    )  # fmt: skip
+        spec,
+        build(spec, pytest.fail),
+        journal=disk,
+        past=list(disk.records),
+        audience=Hall(),
+        stopping=lambda: False,
+    )
     assert again.run(machines)
     assert disk.decisions() == drive(spec)[0].decisions()
 

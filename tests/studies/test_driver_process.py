@@ -30,7 +30,10 @@ from hopyard.studies.__main__ import keep_alive
 sys.exit(keep_alive([sys.executable, "-c", sys.argv[1], *sys.argv[2:]]))
 """
 # Counts its lives in a file.
-LIVES = "import os, signal, sys, time; f = open(sys.argv[1], 'a'); f.write('x'); f.flush(); lives = os.path.getsize(sys.argv[1]); "
+LIVES = (
+    "import os, signal, sys, time; f = open(sys.argv[1], 'a'); f.write('x'); f.flush(); lives = "
+    "os.path.getsize(sys.argv[1]); "
+)
 
 
 def keep(script: str, *words: str) -> subprocess.Popen[bytes]:
@@ -51,12 +54,18 @@ def test_a_driver_that_is_killed_is_started_again(tmp_path: Path) -> None:
 def test_one_that_is_killed_over_and_over_is_given_up(tmp_path: Path) -> None:
     code, said = end_of(keep("os.kill(os.getpid(), 11)", str(tmp_path / "lives")))
     assert code == 128 + signal.SIGSEGV
-    assert said.splitlines()[-1] == "error: the study's driver was killed 10 times within 60 s, by signal 11 the last time"
+    assert (
+        said.splitlines()[-1]
+        == "error: the study's driver was killed 10 times within 60 s, by signal 11 the last time"
+    )
 
 
 def test_the_shared_memory_of_one_that_is_killed_is_given_back(tmp_path: Path) -> None:
     """By Python's own tracker, which lives a little longer."""
-    makes = "from multiprocessing import shared_memory; lives < 2 and shared_memory.SharedMemory(sys.argv[2], True, 64) and os.kill(os.getpid(), 9)"
+    makes = (
+        "from multiprocessing import shared_memory; lives < 2 and "
+        "shared_memory.SharedMemory(sys.argv[2], True, 64) and os.kill(os.getpid(), 9)"
+    )
     name = f"hopyard-test-{os.getpid()}"
     code, said = end_of(keep(makes, str(tmp_path / "lives"), name))
     left = Path("/dev/shm") / name
@@ -73,7 +82,8 @@ from hopyard.studies import pulse
 said = []
 felt = pulse.Pulse(said.append, patience_s=2)
 gives = "from hopyard.studies import pulse; pulse.give(); import time; time.sleep(600)"
-child = subprocess.Popen([sys.executable, "-c", gives], env={**os.environ, pulse.VARIABLE: str(felt.pipe)}, pass_fds=(felt.pipe,))
+given = {**os.environ, pulse.VARIABLE: str(felt.pipe)}
+child = subprocess.Popen([sys.executable, "-c", gives], env=given, pass_fds=(felt.pipe,))
 felt.of(child)
 while not felt._begun:
     signal.pause()
@@ -88,12 +98,17 @@ child.wait()
 
 
 def test_a_worker_that_a_debugger_stops_is_not_taken_to_hang() -> None:
-    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "[] None\n"
 
 
 def test_an_end_that_was_asked_for_is_passed_on_and_final(tmp_path: Path) -> None:
-    waits = "print('up', file=sys.stderr, flush=True); signal.signal(15, lambda *_: sys.exit(143)); time.sleep(600)"
+    waits = (
+        "print('up', file=sys.stderr, flush=True); signal.signal(15, lambda *_: sys.exit(143)); "
+        "time.sleep(600)"
+    )
     process = keep(waits, str(tmp_path / "lives"))
     assert process.stderr is not None
     assert process.stderr.readline() == b"up\n"
@@ -143,19 +158,44 @@ sys.exit(run._leave(WorkersLost("all 2 workers are gone"), study, stopping))
     [
         ("room", 75, ["all 2 workers are gone; the study goes on with new ones"]),
         ("stopped", 143, []),
-        ("no room", 1, ["error: the study's journal cannot be written: No space left on device", "hint: make room on its disk: `hop rm` deletes old runs"]),
+        (
+            "no room",
+            1,
+            [
+                "error: the study's journal cannot be written: No space left on device",
+                "hint: make room on its disk: `hop rm` deletes old runs",
+            ],
+        ),
     ],
 )
-def test_a_study_that_lost_its_workers_on_a_full_disk_leaves_without_a_traceback(tmp_path: Path, how: str, code: int, said: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "journal"), how], capture_output=True, text=True, check=False)
+def test_a_study_that_lost_its_workers_on_a_full_disk_leaves_without_a_traceback(
+    tmp_path: Path, how: str, code: int, said: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "journal"), how],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr.splitlines()) == (code, said)
 
 
 def test_who_is_no_part_of_a_study_is_told(tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {"HOPYARD_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-m", "hopyard.studies"], env=environment, capture_output=True, text=True, check=False)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {
+        "HOPYARD_HOME": str(tmp_path)
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "hopyard.studies"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["error: this process is not part of a study", "hint: `hop search search.yaml` starts one"]
+    assert done.stderr.splitlines() == [
+        "error: this process is not part of a study",
+        "hint: `hop search search.yaml` starts one",
+    ]
     with pytest.raises(SpecError, match="not part of a study"):
         find_place({})
     broken = tmp_path / "study.json"
@@ -164,18 +204,37 @@ def test_who_is_no_part_of_a_study_is_told(tmp_path: Path) -> None:
         find_place({"HOPYARD_STUDY": str(broken)})
 
 
-# -- curves -------------------------------------------------------------------------------------------------------------
+# -- curves
+# ------------------------------------------------------------------------------------------------------------
 
 
 def told(trial: str, step: int, value: float | None, **more: float) -> dict[str, object]:
-    report = {"trial": trial, "step": step, "value": value, "outcome": "running" if value is not None else "failed"}
-    return {"kind": "told", "report": report, "verdict": "continue", "metrics": {} if value is None else {"acc": value, **more}}
+    report = {
+        "trial": trial,
+        "step": step,
+        "value": value,
+        "outcome": "running" if value is not None else "failed",
+    }
+    return {
+        "kind": "told",
+        "report": report,
+        "verdict": "continue",
+        "metrics": {} if value is None else {"acc": value, **more},
+    }
 
 
-RECORDS = [told("0", 1, 0.5, loss=2.0), told("1", 1, 0.4), told("0", 2, 0.3), told("1", 1, None), told("1", 2, 0.9)]
+RECORDS = [
+    told("0", 1, 0.5, loss=2.0),
+    told("1", 1, 0.4),
+    told("0", 2, 0.3),
+    told("1", 1, None),
+    told("1", 2, 0.9),
+]
 
 
-def logged(records: list[dict[str, object]], *, every: bool = False, known: set[tuple[str, int]] | None = None) -> list[tuple[str, int, float]]:
+def logged(
+    records: list[dict[str, object]], *, every: bool = False, known: set[tuple[str, int]] | None = None
+) -> list[tuple[str, int, float]]:
     found: list[tuple[str, int, float]] = []
 
     def log(values: Mapping[str, float], /, *, step: int) -> None:
@@ -187,9 +246,15 @@ def logged(records: list[dict[str, object]], *, every: bool = False, known: set[
 
 def test_a_curve_for_each_trial_and_one_of_the_best() -> None:
     assert logged(RECORDS) == [
-        ("acc/0", 1, 0.5), ("best/acc", 1, 0.5), ("acc/1", 1, 0.4), ("best/acc", 2, 0.5), ("acc/0", 2, 0.3), ("best/acc", 3, 0.5),
-        ("acc/1", 2, 0.9), ("best/acc", 4, 0.9),
-    ]  # fmt: skip
+        ("acc/0", 1, 0.5),
+        ("best/acc", 1, 0.5),
+        ("acc/1", 1, 0.4),
+        ("best/acc", 2, 0.5),
+        ("acc/0", 2, 0.3),
+        ("best/acc", 3, 0.5),
+        ("acc/1", 2, 0.9),
+        ("best/acc", 4, 0.9),
+    ]
     assert ("loss/0", 1, 2.0) in logged(RECORDS, every=True)
     assert logged([told("0", 1, math.nan)]) == []
 
@@ -203,7 +268,8 @@ def test_what_the_curves_lack_is_logged_again_and_nothing_twice(tmp_path: Path) 
     assert logged(RECORDS, known=known) == [one for one in logged(RECORDS) if one[:2] not in known]
 
 
-# -- checkpoints ----------------------------------------------------------------------------------------------------------
+# -- checkpoints
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
@@ -216,7 +282,12 @@ def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
     assert read(str(folder)).step == 3
     assert (folder / "abc-1").read_bytes() == b"weights"
     said = json.loads((tmp_path / "streams" / "events").read_text())
-    assert (said["kind"], said["step"], said["folder"], said["offsets"]["journal"]) == ("checkpoint", 3, "checkpoints/3", 17)
+    assert (said["kind"], said["step"], said["folder"], said["offsets"]["journal"]) == (
+        "checkpoint",
+        3,
+        "checkpoints/3",
+        17,
+    )
     with pytest.raises(OSError, match="No such file"):
         write_checkpoint(tmp_path, events, 4, {"gone": state}, {})
     for name in ("hopyard.json", "../up", ".hidden"):
@@ -243,21 +314,28 @@ def test_the_newest_checkpoint_is_found_again(tmp_path: Path) -> None:
     assert (found.step, dict(found.files)) == (10, {"b": newer / "b"})
 
 
-# -- peers ----------------------------------------------------------------------------------------------------------------
+# -- peers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopyard.studies.peers._LOOK_EVERY_S", 0.0)
     ends = {
         0: {"kind": "exit-code", "code": 1, "reason": "the driver's own"},
-        1: {"kind": "out-of-memory", "code": 137, "reason": "out of memory: used 1.2 GiB of its 1.0 GiB memory"},
+        1: {
+            "kind": "out-of-memory",
+            "code": 137,
+            "reason": "out of memory: used 1.2 GiB of its 1.0 GiB memory",
+        },
         2: {"kind": "stopped", "code": 143, "reason": "ended with its gang"},
         3: None,
     }
     for rank, ended in ends.items():
         (tmp_path / str(rank)).mkdir()
         (tmp_path / str(rank) / "status.json").write_text(json.dumps({"phase": "running", "exit": ended}))
-        (tmp_path / str(rank) / "spec.json").write_text(json.dumps({"launch": {"role": "worker", "role_rank": rank - 1}}))
+        (tmp_path / str(rank) / "spec.json").write_text(
+            json.dumps({"launch": {"role": "worker", "role_rank": rank - 1}})
+        )
     (tmp_path / "4").mkdir()  # nothing is known of it
     (tmp_path / "turns").mkdir()
     peers = Peers(tmp_path, 0)
@@ -271,8 +349,10 @@ def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_driver_whose_trials_are_runs_needs_the_standard_library_only() -> None:
     script = (
-        "import sys\nbefore = set(sys.modules)\nimport hopyard.studies.run, hopyard.studies.trials.trainer, hopyard.studies.__main__\n"
-        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
+        "import sys\nbefore = set(sys.modules)\n"
+        "import hopyard.studies.run, hopyard.studies.trials.trainer, hopyard.studies.__main__\n"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - "
+        "set(sys.stdlib_module_names)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['hopyard']"

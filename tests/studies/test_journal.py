@@ -14,11 +14,17 @@ from hypothesis import strategies as st
 from hopyard.errors import StorageFull
 from hopyard.studies.journal import Journal, encode_record, read_records
 
-records = st.dictionaries(st.sampled_from(["kind", "a", "b"]), st.none() | st.integers() | st.text() | st.floats(allow_nan=False), min_size=1)
+records = st.dictionaries(
+    st.sampled_from(["kind", "a", "b"]),
+    st.none() | st.integers() | st.text() | st.floats(allow_nan=False),
+    min_size=1,
+)
 
 
 @given(st.lists(st.lists(records, max_size=4), min_size=1, max_size=4), st.data())
-def test_a_torn_end_costs_one_record_and_spoils_none(attempts: list[list[dict[str, object]]], data: st.DataObject) -> None:
+def test_a_torn_end_costs_one_record_and_spoils_none(
+    attempts: list[list[dict[str, object]]], data: st.DataObject
+) -> None:
     whole, wanted = b"", []
     for attempt in attempts:
         lines = [encode_record(record) for record in attempt]
@@ -30,7 +36,9 @@ def test_a_torn_end_costs_one_record_and_spoils_none(attempts: list[list[dict[st
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_a_flipped_bit_costs_its_record_only(given_records: list[dict[str, object]], data: st.DataObject) -> None:
+def test_a_flipped_bit_costs_its_record_only(
+    given_records: list[dict[str, object]], data: st.DataObject
+) -> None:
     lines = [encode_record(record) for record in given_records]
     which = data.draw(st.integers(0, len(lines) - 1))
     at, bit = data.draw(st.integers(0, len(lines[which]) - 2)), data.draw(st.integers(0, 6))

@@ -1,4 +1,5 @@
-"""A worker's end of the link: what matters is told until it is acknowledged, over as many connections as it takes."""
+"""A worker's end of the link: what matters is told until it is acknowledged, over as many connections as it
+takes."""
 
 from __future__ import annotations
 
@@ -72,7 +73,12 @@ def start() -> Iterator[Starts]:
 
     def begin(port: int, **said: Any) -> tuple[Line, Ear]:
         ear = Ear()
-        line = Line(f"127.0.0.1:{port}", said.pop("secret", SECRET), ear, **{"patience_s": 30.0, "beat_s": 0.05, **said})
+        line = Line(
+            f"127.0.0.1:{port}",
+            said.pop("secret", SECRET),
+            ear,
+            **{"patience_s": 30.0, "beat_s": 0.05, **said},
+        )
         lines.append(line)
         line.start()
         return line, ear
@@ -136,7 +142,8 @@ def test_one_with_another_secret_is_no_driver(start: Starts) -> None:
 
 
 def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
-    """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to the next."""
+    """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to
+    the next."""
     hub = Hub(SECRET, host="127.0.0.1")
     port = hub.port
     line, _ = start(port)
@@ -159,12 +166,20 @@ def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
 def test_strangers_that_hold_connections_open_keep_no_worker_away(caplog: pytest.LogCaptureFixture) -> None:
     served = threading.Event()
     listening = listener.Listener(b"secret", lambda _wire: served.set(), host="127.0.0.1", proof_s=60.0)
-    strangers = [socket.create_connection(("127.0.0.1", listening.port)) for _ in range(listener._UNPROVEN + 50)]
+    strangers = [
+        socket.create_connection(("127.0.0.1", listening.port)) for _ in range(listener._UNPROVEN + 50)
+    ]
     try:
         proof.connect(f"127.0.0.1:{listening.port}", b"secret").close()
         assert served.wait(10)
-        reasons = [str(record.args[1]) for record in caplog.records if "refused" in record.getMessage() and isinstance(record.args, tuple)]
-        assert len(reasons) == len(set(reasons)) <= 3, "each reason is logged once in a while, however many come"
+        reasons = [
+            str(record.args[1])
+            for record in caplog.records
+            if "refused" in record.getMessage() and isinstance(record.args, tuple)
+        ]
+        assert len(reasons) == len(set(reasons)) <= 3, (
+            "each reason is logged once in a while, however many come"
+        )
     finally:
         for one in strangers:
             one.close()

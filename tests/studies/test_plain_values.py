@@ -1,4 +1,5 @@
-"""Both formats of another user's states: what they may make, and that nothing else is ever called, changed or filled."""
+"""Both formats of another user's states: what they may make, and that nothing else is ever called, changed or
+filled."""
 
 from __future__ import annotations
 
@@ -44,7 +45,12 @@ VALUES: dict[str, Any] = {
         np.array(["2020-01-01"], "M8[D]"),
         np.array([5], "m8[25s]"),
     ],
-    "orders": [np.arange(4, dtype=">u2"), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.zeros((0, 3)), np.array(5)],
+    "orders": [
+        np.arange(4, dtype=">u2"),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 3)),
+        np.array(5),
+    ],
     "structured": STRUCTURED,
     "dtypes": [np.dtype("f4"), np.dtype(">i8"), STRUCTURED.dtype, np.dtype("m8[ns]")],
     "scalars": [np.float32(2), np.int64(3), np.bool_(True), np.datetime64("2020-01-01"), np.str_("x")],
@@ -92,9 +98,13 @@ def alike(one: Any, other: Any) -> bool:
     assert type(one) is type(other)
     if isinstance(one, np.ndarray):
         alike_in_memory = (
-            one.dtype == other.dtype and one.shape == other.shape and one.flags.f_contiguous == other.flags.f_contiguous
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.flags.f_contiguous == other.flags.f_contiguous
         )
-        return alike_in_memory and (one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes())
+        return alike_in_memory and (
+            one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes()
+        )
     if isinstance(one, dict):
         return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple | collections.deque):
@@ -144,11 +154,14 @@ def test_dtypes_with_gaps_titles_and_repeated_parts_come_back_of_pickles(tmp_pat
     for dtype in dtypes:
         found = read_pickle(tmp_path, pickle.dumps(np.zeros(2, dtype)))
         assert (
-            found.dtype == dtype and found.dtype.isalignedstruct == dtype.isalignedstruct and found.dtype.fields == dtype.fields
+            found.dtype == dtype
+            and found.dtype.isalignedstruct == dtype.isalignedstruct
+            and found.dtype.fields == dtype.fields
         )
 
 
-# -- forged files ------------------------------------------------------------------------------------------------------
+# -- forged files
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,9 @@ def as_pickle(value: Any) -> bytes:
     if isinstance(value, Call):
         filled = b"" if value.elements is None else b"(" + b"".join(map(as_pickle, value.elements)) + b"e"
         built = b"" if value.state is None else as_pickle(value.state) + b"b"
-        called = as_pickle(value.make) + (b"" if value.make in AS_THEY_ARE else as_pickle(value.arguments) + b"R")
+        called = as_pickle(value.make) + (
+            b"" if value.make in AS_THEY_ARE else as_pickle(value.arguments) + b"R"
+        )
         return called + filled + built
     if isinstance(value, tuple):
         return b"(" + b"".join(map(as_pickle, value)) + b"t"
@@ -192,7 +207,9 @@ def length(size: int) -> bytes:
 
 def as_state(value: Any) -> bytes:
     if isinstance(value, Name):
-        return tags.GLOBAL + b"".join(length(len(text)) + text for text in (value.module.encode(), value.name.encode()))
+        return tags.GLOBAL + b"".join(
+            length(len(text)) + text for text in (value.module.encode(), value.name.encode())
+        )
     if isinstance(value, Call):
         elements = (
             tags.NONE
@@ -211,7 +228,11 @@ def as_state(value: Any) -> bytes:
     if isinstance(value, tuple):
         return tags.TUPLE + length(len(value)) + b"".join(map(as_state, value))
     if isinstance(value, dict):
-        return tags.DICT + length(len(value)) + b"".join(as_state(part) for pair in value.items() for part in pair)
+        return (
+            tags.DICT
+            + length(len(value))
+            + b"".join(as_state(part) for pair in value.items() for part in pair)
+        )
     return (
         encode(value).to_bytes()[tags.START.size :].rstrip(b"\0")
         if not isinstance(value, bytes)
@@ -230,7 +251,9 @@ FORMATS: list[tuple[Callable[[Path, bytes], Any], Callable[[Any], bytes]]] = [
 ]
 ADDRESS = struct.pack("<Q", 0x41414141)
 OBJECTS = Call(Name("numpy", "dtype"), ("O8", False, True))
-HIDDEN = Call(Name("numpy", "dtype"), ("V8", False, True), state=(3, "|", None, ("a",), {"a": (OBJECTS, 0)}, 8, 1, 16))
+HIDDEN = Call(
+    Name("numpy", "dtype"), ("V8", False, True), state=(3, "|", None, ("a",), {"a": (OBJECTS, 0)}, 8, 1, 16)
+)
 RECONSTRUCTED = Call(
     Name("numpy._core.multiarray", "_reconstruct"),
     (Name("numpy", "ndarray"), (0,), b"b"),
@@ -243,7 +266,8 @@ FORGED = {
     "a state of an array": RECONSTRUCTED,
     "addresses in a field": Call(Name("numpy._core.numeric", "_frombuffer"), (ADDRESS, HIDDEN, (1,), "C")),
     "addresses of texts": Call(
-        Name("numpy._core.numeric", "_frombuffer"), (ADDRESS * 2, Call(Name("numpy", "dtype"), ("T", False, True)), (1,), "C")
+        Name("numpy._core.numeric", "_frombuffer"),
+        (ADDRESS * 2, Call(Name("numpy", "dtype"), ("T", False, True)), (1,), "C"),
     ),
     "a field beyond the element": Call(
         Name("numpy", "dtype"),
@@ -251,7 +275,8 @@ FORGED = {
         state=(3, "|", None, ("a",), {"a": (Call(Name("numpy", "dtype"), ("f8",)), 4096)}, 8, 1, 16),
     ),
     "an array beyond its buffer": Call(
-        Name("numpy._core.numeric", "_frombuffer"), (ADDRESS, Call(Name("numpy", "dtype"), ("f8",)), (10**6,), "C")
+        Name("numpy._core.numeric", "_frombuffer"),
+        (ADDRESS, Call(Name("numpy", "dtype"), ("f8",)), (10**6,), "C"),
     ),
     "attributes of a class": Call(Name("collections", "Counter"), ({},), state=(None, {"most_common": 1})),
     "defaults of a function": Call(
@@ -259,7 +284,9 @@ FORGED = {
     ),
     "methods of a dict": Call(Name("collections", "OrderedDict"), (), state={"items": 1}),
     "any new object": Call(Name("copyreg", "__newobj__"), (Name("builtins", "int"), 5)),
-    "any old object": Call(Name("copyreg", "_reconstructor"), (Name("builtins", "object"), Name("builtins", "object"), None)),
+    "any old object": Call(
+        Name("copyreg", "_reconstructor"), (Name("builtins", "object"), Name("builtins", "object"), None)
+    ),
     "a long list": Call(Name("builtins", "list"), (Call(Name("builtins", "range"), (10**8,)),)),
     "many bytes": Call(Name("builtins", "bytearray"), (10**8,)),
     "a set of a range": Call(Name("builtins", "set"), (Call(Name("builtins", "range"), (10**8,)),)),
@@ -296,13 +323,21 @@ def test_keys_that_take_the_stack_or_for_ever_are_refused(tmp_path: Path, deep: 
 def test_values_that_are_copied_again_and_again_are_refused(tmp_path: Path) -> None:
     copies = b"".join(b"h\x01h\x00\x85R" for _ in range(5000))
     data = (
-        b"\x80\x03cbuiltins\nbytearray\nq\x01" + b"0B" + struct.pack("<I", 10_000) + bytes(10_000) + b"q\x000(" + copies + b"l."
+        b"\x80\x03cbuiltins\nbytearray\nq\x01"
+        + b"0B"
+        + struct.pack("<I", 10_000)
+        + bytes(10_000)
+        + b"q\x000("
+        + copies
+        + b"l."
     )
     with pytest.raises(IntegrityError, match="much larger"):
         read_pickle(tmp_path, data)
 
 
-@pytest.mark.parametrize("code", [b"\x95", b"\x8e", b"\x96", b"\x8d"], ids=["frame", "bytes", "bytearray", "text"])
+@pytest.mark.parametrize(
+    "code", [b"\x95", b"\x8e", b"\x96", b"\x8d"], ids=["frame", "bytes", "bytearray", "text"]
+)
 def test_no_memory_is_taken_for_more_than_the_file_has(tmp_path: Path, code: bytes) -> None:
     data = b"\x80\x05" + code + struct.pack("<Q", 1 << 28) + b"x."
     tracemalloc.start()
@@ -314,7 +349,8 @@ def test_no_memory_is_taken_for_more_than_the_file_has(tmp_path: Path, code: byt
         tracemalloc.stop()
 
 
-# -- any bytes -------------------------------------------------------------------------------------------------------------
+# -- any bytes
+# ------------------------------------------------------------------------------------------------------------
 
 
 def seen() -> list[dict[str, Any]]:
@@ -322,7 +358,17 @@ def seen() -> list[dict[str, Any]]:
     named = [getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")]
     return [
         dict(vars(one))
-        for one in [*named, uuid.UUID, fractions.Fraction, plain, plain.PlainValues, plain.Global, copyreg, np.dtype, np.ndarray]
+        for one in [
+            *named,
+            uuid.UUID,
+            fractions.Fraction,
+            plain,
+            plain.PlainValues,
+            plain.Global,
+            copyreg,
+            np.dtype,
+            np.ndarray,
+        ]
     ] + [
         {"defaults": copyreg.__newobj__.__defaults__}  # type: ignore[attr-defined]
     ]
@@ -339,12 +385,38 @@ def _watch(event: str, _: Any) -> None:
 
 
 sys.addaudithook(_watch)
-NAMES = [*plain._MAKE, *plain._NAMES, Name("os", "system"), Name("builtins", "eval"), Name("builtins", "getattr")]
+NAMES = [
+    *plain._MAKE,
+    *plain._NAMES,
+    Name("os", "system"),
+    Name("builtins", "eval"),
+    Name("builtins", "getattr"),
+]
 PIECES = [
     *(as_pickle(Name(one.module, one.name)) for one in NAMES),
     *(
         as_pickle(one)
-        for one in (0, 1, -1, 10**6, 1.5, None, True, "f8", "O8", "V8", "a", "|", "C", ADDRESS, (), (0,), (1,), {}, [])
+        for one in (
+            0,
+            1,
+            -1,
+            10**6,
+            1.5,
+            None,
+            True,
+            "f8",
+            "O8",
+            "V8",
+            "a",
+            "|",
+            "C",
+            ADDRESS,
+            (),
+            (0,),
+            (1,),
+            {},
+            [],
+        )
     ),
     *(as_pickle(one) for one in (OBJECTS, HIDDEN, RECONSTRUCTED)),
     *(bytes([code]) for code in b"()tRb\x81\x92eausd\x8f\x90\x91l]}\x8520\x86\x87\x93\x94io\x82Q\x97\x98"),
@@ -392,12 +464,14 @@ def within(data: bytes) -> Any:
     return values.checked(_Unpickler(_Within(io.BytesIO(data), len(data)), values).load())
 
 
-for _first in (pickle.dumps(torch.ones(1)), b"\x80\x04Va\n."):  # PyTorch and codecs import parts at their first use: that runs code, which is watched below
+# PyTorch and codecs import parts at their first use: that runs code, which is watched below
+for _first in (pickle.dumps(torch.ones(1)), b"\x80\x04Va\n."):
     within(_first)
 
 
 @given(
-    st.lists(st.sampled_from(PIECES), max_size=40).map(lambda pieces: b"\x80\x04" + b"".join(pieces) + b".") | changed(GOOD, 2)
+    st.lists(st.sampled_from(PIECES), max_size=40).map(lambda pieces: b"\x80\x04" + b"".join(pieces) + b".")
+    | changed(GOOD, 2)
 )
 @settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
 def test_no_pickle_calls_or_changes_anything(data: bytes) -> None:

@@ -24,7 +24,9 @@ from torch.nn import functional as F
 from hopyard.studies.trainable.torch_trainable import TorchTrainable
 
 Digits = TorchTrainable(
-    model=lambda config: nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2)),
+    model=lambda config: nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2)
+    ),
     optimizer=lambda parameters, config: torch.optim.Adam(parameters, lr=config.lr),
     loss=F.cross_entropy,
     metrics={"score": "accuracy"},
@@ -48,7 +50,8 @@ trainable = load("code.py:Digits", folder)
 process.settle(True, 0)
 data = data_of_folder(folder / "data", folder / "replayed")(PartitionPlan(2, validation=0.25))
 records = list(read_records((folder / "journal").read_bytes()))
-found = check_replay(replay_study(records, trainable, lambda partition, kind: data.open(partition, kind), parts=2, seed=7))
+def opened(partition, kind): return data.open(partition, kind)
+found = check_replay(replay_study(records, trainable, opened, parts=2, seed=7))
 print(*found)
 """
 
@@ -60,7 +63,15 @@ def study(folder: Path, trials: list[tuple[dict[str, Any], int]], **said: Any) -
     np.savez(folder / "data" / "table.npz", x=(rng.normal(size=(400, 6)) + y[:, None]).astype("f4"), y=y)
     (folder / "code.py").write_text(CODE)
     patience = {"gather_s": 60.0, "grace_s": 0.5, "silent_s": 5.0, "nobody_s": 60.0, "save_s": 1000.0}
-    return Cluster(folder, trials, worker="real_worker", trainable="code.py:Digits", validation=0.25, patience=patience, **said)
+    return Cluster(
+        folder,
+        trials,
+        worker="real_worker",
+        trainable="code.py:Digits",
+        validation=0.25,
+        patience=patience,
+        **said,
+    )
 
 
 def replay(folder: Path) -> tuple[int, int]:
@@ -82,9 +93,13 @@ def test_a_study_is_replayed_bit_for_bit_after_the_driver_was_killed(tmp_path: P
         cluster.drive()
         records = cluster.finish(90)
         hops, evaluations = replay(tmp_path)
-        assert hops == sum(record["kind"] == "hop" for record in records), "nothing was lost, so all are replayed"
+        assert hops == sum(record["kind"] == "hop" for record in records), (
+            "nothing was lost, so all are replayed"
+        )
         assert evaluations == sum(budget for _, budget in trials) * 2
-        assert any(len(record["partitions"]) > 1 for record in records if record["kind"] == "hop"), "some went in a group"
+        assert any(len(record["partitions"]) > 1 for record in records if record["kind"] == "hop"), (
+            "some went in a group"
+        )
 
 
 class Counting:
@@ -109,17 +124,37 @@ def recorded() -> list[dict[str, Any]]:
     from hopyard.studies.trainable.config import Config
     from hopyard.studies.worker import unit
 
-    records: list[dict[str, Any]] = [{"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 1, "params": {}}]
+    records: list[dict[str, Any]] = [
+        {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 1, "params": {}}
+    ]
     config, trainable = Config({}, "0", 7, 0, 1), Counting()
     state, before = unit.begin(trainable, config, 7), ""
     for partition in (1, 0):
         unit.train(trainable, state, partition, config)  # type: ignore[arg-type]
         data = bytearray(unit.keep(trainable, state).to_bytes())
         name = f"1.{partition}"
-        records.append({"kind": "hop", "trial": "0", "epoch": 0, "partitions": [partition], "start_from": before, "state": name})
+        records.append(
+            {
+                "kind": "hop",
+                "trial": "0",
+                "epoch": 0,
+                "partitions": [partition],
+                "start_from": before,
+                "state": name,
+            }
+        )
         records.append({"kind": "named", "state": name, "digest": digest(data)})
         state, before = unit.load(trainable, data, config), name
-    records.append({"kind": "evaluated", "state": before, "partition": 0, "metrics": {"count": 3.0}, "rows": 1, "of": "train"})
+    records.append(
+        {
+            "kind": "evaluated",
+            "state": before,
+            "partition": 0,
+            "metrics": {"count": 3.0},
+            "rows": 1,
+            "of": "train",
+        }
+    )
     return records
 
 
@@ -138,7 +173,9 @@ def test_where_a_replay_differs_is_named() -> None:
 def test_metrics_that_differ_are_named() -> None:
     records = recorded()
     records[-1]["metrics"] = {"count": 4.0}
-    with pytest.raises(IntegrityError, match=r"partition 0: the metrics was \{'count': 4.0\}, and is \{'count': 3.0\} now"):
+    with pytest.raises(
+        IntegrityError, match=r"partition 0: the metrics was \{'count': 4.0\}, and is \{'count': 3.0\} now"
+    ):
         check_replay(again(records, Counting()))
 
 

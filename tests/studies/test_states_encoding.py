@@ -38,12 +38,20 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, float):
-        return math.copysign(1, one) == math.copysign(1, other) and (one == other or (math.isnan(one) and math.isnan(other)))
+        return math.copysign(1, one) == math.copysign(1, other) and (
+            one == other or (math.isnan(one) and math.isnan(other))
+        )
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, torch.Tensor):
-        alike = one.dtype == other.dtype and one.shape == other.shape and one.requires_grad == other.requires_grad
-        return alike and one.stride() == other.stride() and torch.equal(one.detach().nan_to_num(), other.detach().nan_to_num())
+        alike = (
+            one.dtype == other.dtype and one.shape == other.shape and one.requires_grad == other.requires_grad
+        )
+        return (
+            alike
+            and one.stride() == other.stride()
+            and torch.equal(one.detach().nan_to_num(), other.detach().nan_to_num())
+        )
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
@@ -55,7 +63,14 @@ texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=300)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.binary(max_size=2000)
 dtypes = npst.scalar_dtypes() | npst.array_dtypes(max_size=3)
 arrays = npst.arrays(dtype=dtypes, shape=npst.array_shapes(min_dims=0, max_dims=3, max_side=9))
-keys = st.none() | st.booleans() | st.integers() | texts | st.binary(max_size=20) | st.tuples(st.integers(), texts)
+keys = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | texts
+    | st.binary(max_size=20)
+    | st.tuples(st.integers(), texts)
+)
 values = st.recursive(
     scalars | arrays,
     lambda inner: (
@@ -85,9 +100,16 @@ def test_plain_values_and_arrays_come_back(value: Any) -> None:
     assert same(again(value), value)
 
 
-@given(st.lists(st.integers(0, 5), max_size=4), st.sampled_from(tensor_dtypes), st.randoms(use_true_random=False), st.data())
+@given(
+    st.lists(st.integers(0, 5), max_size=4),
+    st.sampled_from(tensor_dtypes),
+    st.randoms(use_true_random=False),
+    st.data(),
+)
 @settings(deadline=None)
-def test_tensors_come_back_with_their_order_in_memory(size: list[int], dtype: Any, chance: random.Random, data: Any) -> None:
+def test_tensors_come_back_with_their_order_in_memory(
+    size: list[int], dtype: Any, chance: random.Random, data: Any
+) -> None:
     whole = torch.empty(size, dtype=dtype)
     whole.copy_(torch.tensor([chance.randrange(2) for _ in range(whole.numel())]).reshape(size))
     order = data.draw(st.permutations(range(len(size))))
@@ -111,11 +133,15 @@ def test_a_state_says_its_size_before_it_is_written() -> None:
 def test_sets_are_the_same_in_every_process() -> None:
     """Though Python goes through a set of strings in another order in each."""
     script = (
-        "from hopyard.studies.states.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, (2, 'x')}).to_bytes().hex())"
+        "from hopyard.studies.states.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, "
+        "(2, 'x')}).to_bytes().hex())"
     )
     said = {
         subprocess.run(
-            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed, "PATH": ""}, capture_output=True, check=True
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            capture_output=True,
+            check=True,
         ).stdout
         for seed in ("1", "2", "3")
     }
@@ -165,8 +191,26 @@ Point = collections.namedtuple("Point", "x y")
 def test_objects_come_back_as_pickle_would_bring_them() -> None:
     slotted = Slotted()
     slotted.x = 3  # type: ignore[attr-defined]
-    value = [Color.RED, Frozen(1, [2]), Point(1, 2), collections.Counter("aab"), collections.deque([1], 3), range(3), 3 + 4j, ...]
-    back = again([*value, slotted, math.sqrt, Color, collections.OrderedDict(b=1, a=2), collections.defaultdict(list, a=[1])])
+    value = [
+        Color.RED,
+        Frozen(1, [2]),
+        Point(1, 2),
+        collections.Counter("aab"),
+        collections.deque([1], 3),
+        range(3),
+        3 + 4j,
+        ...,
+    ]
+    back = again(
+        [
+            *value,
+            slotted,
+            math.sqrt,
+            Color,
+            collections.OrderedDict(b=1, a=2),
+            collections.defaultdict(list, a=[1]),
+        ]
+    )
     assert back[:8] == value and back[8].x == 3 and not hasattr(back[8], "y")
     assert back[9] is math.sqrt and back[10] is Color and list(back[11]) == ["b", "a"]
     assert back[12]["new"] == [] and back[3]["zzz"] == 0
@@ -215,7 +259,14 @@ def test_what_only_pytorch_has() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.note = "mine"
     back = again(
-        [parameter, torch.bfloat16, torch.device("cpu"), torch.Size([1]), torch.tensor(3), torch.ones(2, requires_grad=True)]
+        [
+            parameter,
+            torch.bfloat16,
+            torch.device("cpu"),
+            torch.Size([1]),
+            torch.tensor(3),
+            torch.ones(2, requires_grad=True),
+        ]
     )
     assert isinstance(back[0], torch.nn.Parameter) and back[0].requires_grad and back[0].note == "mine"
     assert back[1] is torch.bfloat16 and back[5].requires_grad
@@ -223,7 +274,9 @@ def test_what_only_pytorch_has() -> None:
     assert last.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(again(torch.tensor([1 + 2j]).conj()), torch.tensor([1 - 2j]))
     generator = again(torch.Generator().manual_seed(5))
-    assert torch.equal(torch.rand(2, generator=generator), torch.rand(2, generator=torch.Generator().manual_seed(5)))
+    assert torch.equal(
+        torch.rand(2, generator=generator), torch.rand(2, generator=torch.Generator().manual_seed(5))
+    )
     assert torch.equal(again(torch.ones(2, requires_grad=True) * 2), torch.full((2,), 2.0))
 
 
@@ -322,9 +375,25 @@ def test_what_was_decoded_lies_alike_wherever_its_bytes_lay(shift: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"w": torch.arange(6.0).reshape(2, 3), "p": torch.nn.Parameter(torch.ones(2)), "size": torch.Size([2]), "dtype": torch.float16},
+        {
+            "w": torch.arange(6.0).reshape(2, 3),
+            "p": torch.nn.Parameter(torch.ones(2)),
+            "size": torch.Size([2]),
+            "dtype": torch.float16,
+        },
         {"a": np.arange(3), "s": np.float32(1)},
-        [1, 2.5, "x", b"y", None, (1, 2), {1, 2}, collections.deque([1]), collections.defaultdict(list, a=[1]), slice(1, 2)],
+        [
+            1,
+            2.5,
+            "x",
+            b"y",
+            None,
+            (1, 2),
+            {1, 2},
+            collections.deque([1]),
+            collections.defaultdict(list, a=[1]),
+            slice(1, 2),
+        ],
     ],
 )
 def test_plain_states_of_another_user_are_read(value: Any) -> None:
@@ -351,6 +420,8 @@ def test_a_word_of_pytorch_is_one_of_its_words_alone() -> None:
     """`getattr(torch, …)` would give any function of it."""
     for foreign in (False, True):
         with pytest.raises(IntegrityError, match="PyTorch has no `float23`"):
-            decode(bytearray(encode(torch.float32).to_bytes().replace(b"float32", b"float23")), foreign=foreign)
+            decode(
+                bytearray(encode(torch.float32).to_bytes().replace(b"float32", b"float23")), foreign=foreign
+            )
         with pytest.raises(IntegrityError, match="PyTorch has no `load`"):
             decode(bytearray(encode(torch.int8).to_bytes().replace(b"int8", b"load")), foreign=foreign)

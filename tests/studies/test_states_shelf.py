@@ -73,7 +73,8 @@ def test_what_one_puts_the_other_reads(open_shelf: Opens) -> None:
 
 
 def test_memory_is_used_again(open_shelf: Opens, tmp_path: Path) -> None:
-    """Twenty hops of two trials between two workers need a handful of slots, and nobody ever reads another's bytes."""
+    """Twenty hops of two trials between two workers need a handful of slots, and nobody ever reads another's
+    bytes."""
     shelves = [open_shelf(), open_shelf()]
     last: dict[int, str] = {}
     for hop in range(20):
@@ -198,7 +199,9 @@ sys.stdin.read()
 
 def dead(folder: Path, name: str) -> None:
     """A process that put states, and was killed."""
-    process = subprocess.Popen([sys.executable, "-c", DIES, str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", DIES, str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None and process.stdin is not None
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGKILL)
@@ -207,7 +210,9 @@ def dead(folder: Path, name: str) -> None:
     process.stdin.close()
 
 
-def test_states_outlive_who_made_them_and_their_memory_is_given_back_when_dropped(open_shelf: Opens, tmp_path: Path) -> None:
+def test_states_outlive_who_made_them_and_their_memory_is_given_back_when_dropped(
+    open_shelf: Opens, tmp_path: Path
+) -> None:
     shelf = open_shelf()
     dead(tmp_path, "1.1")
     assert number_in(shelf, "d2") == 2 and shelf.names() == ["d0", "d2"]
@@ -236,7 +241,8 @@ def test_a_folder_of_somebody_else_is_not_used(open_shelf: Opens, tmp_path: Path
     assert not list((tmp_path / "other").iterdir()) and number_in(shelf, "a") == 1
 
 
-# -- memory for decoded states -------------------------------------------------------------------------------------------
+# -- memory for decoded states
+# -------------------------------------------------------------------------------------------
 
 
 def test_an_arena_is_used_again_once_nothing_lies_in_it() -> None:
@@ -271,7 +277,8 @@ def test_an_arena_is_kept_by_a_tensor_in_it() -> None:
     assert torch.equal(kept.data, torch.ones(5000))
 
 
-# -- between hosts -----------------------------------------------------------------------------------------------------
+# -- between hosts
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:

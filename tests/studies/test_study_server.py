@@ -27,7 +27,8 @@ from hopyard.testing.home_server import HomeServer
 
 
 class Answers(HomeServer):
-    """Gives the answers that it was told, one after another, and remembers with which token each was asked for."""
+    """Gives the answers that it was told, one after another, and remembers with which token each was asked
+    for."""
 
     def __init__(self, home: Home) -> None:
         super().__init__(home, _Answering)
@@ -67,15 +68,32 @@ def error(status: int, code: str) -> tuple[int, dict[str, object]]:
     return status, {"error": {"code": code, "message": f"{code}!", "hints": []}}
 
 
-def line_to(answers: Answers, folder: Path, *, home: Path | None = None, said: list[str] | None = None, stop: list[bool] | None = None) -> StudyServer:
-    spec = {"launch": {"server_url": "http://127.0.0.1:9", "token": "first"}, "node": {"home": str(home or answers.home.root)}}
+def line_to(
+    answers: Answers,
+    folder: Path,
+    *,
+    home: Path | None = None,
+    said: list[str] | None = None,
+    stop: list[bool] | None = None,
+) -> StudyServer:
+    spec = {
+        "launch": {"server_url": "http://127.0.0.1:9", "token": "first"},
+        "node": {"home": str(home or answers.home.root)},
+    }
     (folder / "spec.json").write_text(json.dumps(spec))
-    return StudyServer(folder, stopping=lambda: bool(stop and stop.pop(0)), say=(said if said is not None else []).append)
+    return StudyServer(
+        folder, stopping=lambda: bool(stop and stop.pop(0)), say=(said if said is not None else []).append
+    )
 
 
 def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> None:
     line = line_to(answers, tmp_path)
-    answers.answers = [(200, {"a": 1}), error(409, "conflict"), error(404, "not_found"), error(404, "not_found")]
+    answers.answers = [
+        (200, {"a": 1}),
+        error(409, "conflict"),
+        error(404, "not_found"),
+        error(404, "not_found"),
+    ]
     assert line.get("/x") == {"a": 1}
     with pytest.raises(Conflict):
         line.get("/x")
@@ -96,7 +114,12 @@ def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> N
     ],
 )
 def test_what_is_refused_for_another_reason_is_not_taken_for_deleted(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: tuple[int, dict[str, object]], kind: type[HopyardError], times: int
+    answers: Answers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: tuple[int, dict[str, object]],
+    kind: type[HopyardError],
+    times: int,
 ) -> None:
     monkeypatch.setattr("hopyard.studies.server._RETRY_S", (0.0, 0.0))
     line = line_to(answers, tmp_path)
@@ -117,7 +140,9 @@ def test_a_full_or_failing_server_is_asked_again(answers: Answers, tmp_path: Pat
     line.close()
 
 
-def test_a_server_that_only_fails_is_told_of(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_only_fails_is_told_of(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hopyard.studies.server._RETRY_S", (0.0, 0.0))
     line = line_to(answers, tmp_path)
     answers.answers = [error(500, "error")] * 6

@@ -25,7 +25,8 @@ HOST = "127.0.0.77"  # of this machine's own; nothing else in these tests listen
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where the system drops the packets of who connects: more wait there already than are let in."""
+    """An address where the system drops the packets of who connects: more wait there already than are let
+    in."""
     with ExitStack() as opened:
         full = opened.enter_context(socket.socket())
         full.bind((HOST, 0))

@@ -17,7 +17,13 @@ from hopyard.tracking.past import Past
 from hopyard.tracking.view import View
 
 ATTEMPT = AttemptId("r.1")
-RUN = Run(RunId("r"), RunName("a", "p", 1), RunSpec("p", (RoleSpec(("x",)),)), RunPhase.SUCCEEDED, datetime(2026, 1, 1, tzinfo=UTC))
+RUN = Run(
+    RunId("r"),
+    RunName("a", "p", 1),
+    RunSpec("p", (RoleSpec(("x",)),)),
+    RunPhase.SUCCEEDED,
+    datetime(2026, 1, 1, tzinfo=UTC),
+)
 LOSS = series_of("loss")
 
 
@@ -36,7 +42,9 @@ async def read(folder: Path, points: bytes) -> tuple[Series, int]:
 
 def test_a_long_curve_is_read_in_little_memory(tmp_path: Path) -> None:
     count = 600_000
-    series, peak = asyncio.run(read(tmp_path, b"".join(pack_point(POINT, LOSS, n, 1.0, float(n)) for n in range(count))))
+    series, peak = asyncio.run(
+        read(tmp_path, b"".join(pack_point(POINT, LOSS, n, 1.0, float(n)) for n in range(count)))
+    )
     assert (series.count, series.steps[-1], len(series.steps) <= 1000) == (count, count - 1, True)
     assert peak < 64 * count
 

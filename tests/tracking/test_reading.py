@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import AttemptId, RunId, RunName
-from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, read_records, read_stretches, series_of
+from hopyard.domain.points import (
+    NO_STEP,
+    POINT,
+    pack_definition,
+    pack_point,
+    read_records,
+    read_stretches,
+    series_of,
+)
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import Segment, StreamKey
@@ -77,7 +85,8 @@ def test_points_in_pieces_are_the_points(data: bytes, cuts: list[int]) -> None:
     found: dict[str, tuple[int, float]] = {}
     for piece in pieces(data, cuts):
         found.update(parts.feed(piece))
-    # A name that is defined after its first points counts from then on: cut pieces may miss what the whole sees.
+    # A name that is defined after its first points counts from then on: cut pieces may miss what the whole
+    # sees.
     assert {name: found[name] for name in found} == {name: expected[name] for name in found}
     assert not parts.damaged
 
@@ -92,11 +101,16 @@ def test_no_bytes_break_a_reader(data: bytes, cuts: list[int]) -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["kind", "t", "values", "done", "total", "unit"]), json_values), st.sampled_from(["params", "summary", "progress", "checkpoint"]))
+@given(
+    st.dictionaries(st.sampled_from(["kind", "t", "values", "done", "total", "unit"]), json_values),
+    st.sampled_from(["params", "summary", "progress", "checkpoint"]),
+)
 def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
     live = LiveRun(RunId("x"))
     live.take_event(0, {**event, "kind": kind})
@@ -132,7 +146,9 @@ def test_the_lowest_rank_tells_a_metric() -> None:
 
 @given(st.lists(st.floats(), min_size=1, max_size=200), st.integers(1, 60))
 def test_thinning_keeps_ends_peaks_and_order(values: list[float], most: int) -> None:
-    series = Series(array("q", range(len(values))), array("d", values), array("d", [0.0] * len(values)), len(values))
+    series = Series(
+        array("q", range(len(values))), array("d", values), array("d", [0.0] * len(values)), len(values)
+    )
     thin(series, most)
     assert len(series.steps) <= max(most, 1)
     assert list(series.steps) == sorted(series.steps)
@@ -163,7 +179,14 @@ def test_the_tail_is_the_last_lines(texts: list[str], lines: int) -> None:
 
 
 def run(number: int, minute: int, **summary: float) -> Run:
-    return Run(RunId(f"run-{number:04d}"), RunName("a", "p", number), RunSpec("p", (RoleSpec(("x",)),)), RunPhase.SUCCEEDED, NOW + timedelta(minutes=minute), summary=summary)
+    return Run(
+        RunId(f"run-{number:04d}"),
+        RunName("a", "p", number),
+        RunSpec("p", (RoleSpec(("x",)),)),
+        RunPhase.SUCCEEDED,
+        NOW + timedelta(minutes=minute),
+        summary=summary,
+    )
 
 
 def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
@@ -171,14 +194,25 @@ def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
     runs = [run(1, 5, acc=0.5, loss=1.0), run(2, 4, acc=0.5), run(3, 3, acc=math.nan), run(4, 2, loss=0.5)]
     assert most_used(runs) == "acc"
     board = rank_runs(plain, runs)
-    assert (board.metric, board.higher_is_better, [row.run.name.number for row in board.rows]) == ("acc", True, [2, 1, 3])
+    assert (board.metric, board.higher_is_better, [row.run.name.number for row in board.rows]) == (
+        "acc",
+        True,
+        [2, 1, 3],
+    )
     assert [row.run.name.number for row in rank_runs(plain, runs, metric="loss").rows] == [4, 1]
     upside_down = Dataset("d", NOW, 1, None, metric="loss", higher_is_better=True)
     assert [row.run.name.number for row in rank_runs(upside_down, runs).rows] == [1, 4]
-    assert rank_runs(upside_down, runs, metric="acc").higher_is_better  # the dataset's direction is that of its own metric
+    # the dataset's direction is that of its own metric
+    assert rank_runs(upside_down, runs, metric="acc").higher_is_better
     assert rank_runs(plain, []).metric == ""
-    studies = [run(5, 0, trials=9, trials_failed=0, acc=0.7), run(6, 1, trials=12, trials_failed=12), run(7, 2, trials=3, trials_failed=0, acc=0.9)]
-    assert [row.run.name.number for row in rank_runs(plain, studies).rows] == [7, 5], "a study counts its trials, which is no result"
+    studies = [
+        run(5, 0, trials=9, trials_failed=0, acc=0.7),
+        run(6, 1, trials=12, trials_failed=12),
+        run(7, 2, trials=3, trials_failed=0, acc=0.9),
+    ]
+    assert [row.run.name.number for row in rank_runs(plain, studies).rows] == [7, 5], (
+        "a study counts its trials, which is no result"
+    )
 
 
 def test_a_watch_is_rung_and_forgotten() -> None:
@@ -193,7 +227,9 @@ def test_a_watch_is_rung_and_forgotten() -> None:
             assert await watch.wait(10)
             assert watch.take_grown() == {key: (5, b"hello")}
             hub.output_grew(id_, key, 10**6, b"x" * (10**6 - 5))
-            assert watch.take_grown() == {key: (10**6, b"")}, "no follower holds more than a little of a stream"
+            assert watch.take_grown() == {key: (10**6, b"")}, (
+                "no follower holds more than a little of a stream"
+            )
             assert watch.take_grown() == {}
             hub.close()
             assert await watch.wait(10)

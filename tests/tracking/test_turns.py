@@ -17,7 +17,9 @@ from hopyard.tracking.view import View
 A = AttemptId("abcdefgh.1")
 
 
-def cuts(root: Path, events: Mapping[int, list[dict[str, Any]]], view: View, *, size: int) -> dict[tuple[int, str], int]:
+def cuts(
+    root: Path, events: Mapping[int, list[dict[str, Any]]], view: View, *, size: int
+) -> dict[tuple[int, str], int]:
     async def ask() -> View:
         streams = FolderStreams(root)
         for rank, said in events.items():
@@ -36,13 +38,25 @@ def turn(step: int, stdout: int) -> dict[str, Any]:
 
 def test_each_rank_is_cut_where_it_came_to_the_turn_or_where_it_was_seen(tmp_path: Path) -> None:
     view = View((A, AttemptId("abcdefgh.2")), {(A, 0, "stdout"): 80}, turned={A: (0, 8)})
-    saved = {"kind": "checkpoint", "step": 8, "offsets": {"stdout": 80}, "peers": {"1": {"stdout": 11}, "2": {"stdout": 22}, "3": {"stdout": 33}, "x": 1, "7" * 5000: {"stdout": 1}}}
+    saved = {
+        "kind": "checkpoint",
+        "step": 8,
+        "offsets": {"stdout": 80},
+        "peers": {
+            "1": {"stdout": 11},
+            "2": {"stdout": 22},
+            "3": {"stdout": 33},
+            "x": 1,
+            "7" * 5000: {"stdout": 1},
+        },
+    }
     events = {
         0: [{"kind": "checkpoint", "step": 4, "peers": {"3": {"stdout": 1}}}, saved, {**saved, "step": 12}],
         1: [turn(4, 100), turn(8, 200), turn(12, 300)],  # ahead or behind: its own word counts
         2: [turn(4, 100)],  # it never came to this turn: nothing of what it said is said again
         3: [{"kind": "params", "values": {}}],  # it has no loop
-        4: [turn(8, -5), {"kind": "turn", "step": "8", "offsets": 7}, {"kind": "turn"}],  # nonsense cuts nothing
+        # nonsense cuts nothing
+        4: [turn(8, -5), {"kind": "turn", "step": "8", "offsets": 7}, {"kind": "turn"}],
     }
     assert cuts(tmp_path, events, view, size=6) == {(0, "stdout"): 80, (1, "stdout"): 200, (3, "stdout"): 33}
 

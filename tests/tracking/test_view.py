@@ -16,7 +16,9 @@ RUN = Run(ID, RunName("alice", "p", 1), RunSpec("p", (RoleSpec(("x",)),)), RunPh
 
 
 def attempt(number: int, resumed: int | None = None) -> Attempt:
-    return Attempt(attempt_id(ID, number), number, "lost", ("n",), ((),), "local", NOW, resumed_from_step=resumed)
+    return Attempt(
+        attempt_id(ID, number), number, "lost", ("n",), ((),), "local", NOW, resumed_from_step=resumed
+    )
 
 
 def saved(number: int, step: int, offsets: Mapping[str, int], rank: int = 0) -> Checkpoint:

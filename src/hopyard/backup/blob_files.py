@@ -17,18 +17,27 @@ _PIECE = 4 * 1024 * 1024
 
 
 class BlobFiles:
-    """root: the home or the backup. index: an index of its blobs, a file of its own; what it does not know is found in the packs."""
+    """root: the home or the backup. index: an index of its blobs, a file of its own; what it does not know is
+    found in the packs."""
 
     def __init__(self, root: Path, index: Path) -> None:
         self._root = root
-        self.large = {path.name: path.relative_to(root) for path in (root / LARGE).glob("??/*") if len(path.name) == 64}
-        self._packs = {pack: PACKS / path.name for path in (root / PACKS).glob("*") if (pack := pack_number(path.name)) is not None}
+        self.large = {
+            path.name: path.relative_to(root) for path in (root / LARGE).glob("??/*") if len(path.name) == 64
+        }
+        self._packs = {
+            pack: PACKS / path.name
+            for path in (root / PACKS).glob("*")
+            if (pack := pack_number(path.name)) is not None
+        }
         self._places: dict[bytes, tuple[int, int, int]] = {}
         known = set[int]()
         if index.exists():
             with closing(sqlite3.connect(f"{index.absolute().as_uri()}?mode=ro", uri=True)) as connection:
                 known = {row[0] for row in connection.execute("SELECT id FROM packs")}
-                rows = connection.execute("SELECT digest, pack, offset, size FROM blobs WHERE pack != ?", (ALONE,))
+                rows = connection.execute(
+                    "SELECT digest, pack, offset, size FROM blobs WHERE pack != ?", (ALONE,)
+                )
                 self._places = {digest: place for digest, *place in rows if place[0] in self._packs}
         for pack in self._packs.keys() - known:
             for digest, offset, size in frames(root / self._packs[pack]):

@@ -22,7 +22,8 @@ _PAGES = 2048
 
 @contextmanager
 def scratch_in(folder: Path) -> Iterator[Path]:
-    """An empty folder on the disk of `folder`, which is gone afterwards. One that an earlier copy left is cleared."""
+    """An empty folder on the disk of `folder`, which is gone afterwards.
+    One that an earlier copy left is cleared."""
     scratch = folder / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     make_folder(scratch)
@@ -37,14 +38,17 @@ def is_same(source: Path, copy: Path) -> bool:
     try:
         old, new = copy.lstat(), source.lstat()
         if stat.S_ISLNK(new.st_mode) or stat.S_ISLNK(old.st_mode):
-            return stat.S_IFMT(old.st_mode) == stat.S_IFMT(new.st_mode) and source.readlink() == copy.readlink()
+            return (
+                stat.S_IFMT(old.st_mode) == stat.S_IFMT(new.st_mode) and source.readlink() == copy.readlink()
+            )
     except FileNotFoundError:
         return False
     return old.st_size == new.st_size and old.st_mtime_ns == new.st_mtime_ns
 
 
 def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> int:
-    """Its bytes; 0 for a link, which is copied as a link. A file that is gone meanwhile is passed over (0): its run was removed."""
+    """Its bytes; 0 for a link, which is copied as a link.
+    A file that is gone meanwhile is passed over (0): its run was removed."""
     part = scratch / "file"
     size = 0
     try:
@@ -74,7 +78,8 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> in
 
 
 def remove_links_in_the_way(top: Path, files: Iterable[Path]) -> None:
-    """What is copied to these places below `top` lands there, though an earlier copy has links where their folders are."""
+    """What is copied to these places below `top` lands there, though an earlier copy has links where their
+    folders are."""
     for folder in {above for path in files for above in path.parents}:
         if (top / folder).is_symlink() and folder != Path():
             (top / folder).unlink()
@@ -87,18 +92,26 @@ def copy_times(source: Path, copy: Path) -> None:
 
 
 def copy_database(source: Path, copy: Path, scratch: Path) -> None:
-    """An SQLite file of one moment, while others write to it. Raises IntegrityError where it is damaged or stays locked, OSError."""
+    """An SQLite file of one moment, while others write to it.
+    Raises IntegrityError where it is damaged or stays locked, OSError."""
     part = scratch / "database"
     part.unlink(missing_ok=True)
     os.close(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=60)) as reading, closing(sqlite3.connect(part)) as writing:
+        with (
+            closing(
+                sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=60)
+            ) as reading,
+            closing(sqlite3.connect(part)) as writing,
+        ):
             reading.backup(writing, pages=_PAGES)
             writing.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
     except sqlite3.Error as bad:
         if getattr(bad, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(copy)) from bad
-        raise IntegrityError(f"{source} cannot be copied: {bad}", hints=("`hop doctor` checks the database of a home",)) from bad
+        raise IntegrityError(
+            f"{source} cannot be copied: {bad}", hints=("`hop doctor` checks the database of a home",)
+        ) from bad
     flush(part)
     make_folder(copy.parent)
     part.replace(copy)
@@ -114,7 +127,8 @@ def flush(path: Path) -> None:
 
 
 def flush_folders(top: Path, files: Iterable[Path]) -> None:
-    """The names of these files below `top`, relative to it, and of the folders that they are in, are on disk."""
+    """The names of these files below `top`, relative to it, and of the folders that they are in, are on
+    disk."""
     for folder in {above for path in files for above in path.parents}:
         with suppress(FileNotFoundError):  # of a file that was gone before it was copied
             flush(top / folder)

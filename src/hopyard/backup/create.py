@@ -24,7 +24,13 @@ from hopyard.backup.layout import (
     single_files,
 )
 from hopyard.backup.losses import find_losses, is_damaged, keeps_copy
-from hopyard.backup.target import check_database_there, check_same_database, check_same_home, check_target, most_is_lost
+from hopyard.backup.target import (
+    check_database_there,
+    check_same_database,
+    check_same_home,
+    check_target,
+    most_is_lost,
+)
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
@@ -37,8 +43,9 @@ from hopyard.stores.sql.references import References, read_references
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """mark: of the backup that was made. restorable: files that the home lost or damaged though its database refers to them, and that are kept in
-    the backup, relative to both. missing: blobs in use that neither has."""
+    """mark: of the backup that was made. restorable: files that the home lost or damaged though its database
+    refers to them, and that are kept in the backup, relative to both. missing: blobs in use that neither
+    has."""
 
     mark: BackupMark
     restorable: tuple[Path, ...] = ()
@@ -46,11 +53,13 @@ class Backup:
 
 
 def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: Progress = SILENT) -> Backup:
-    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. What the database refers to and the home has
-    no more, or has damaged, stays in the backup. replace: the backup there is lost, whatever it has; it may be one of another home.
+    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. What the
+    database refers to and the home has no more, or has damaged, stays in the backup. replace: the backup
+    there is lost, whatever it has; it may be one of another home.
 
-    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another backup of the home is made,
-    where the backup there is of another home or database, or where the home has lost most of what it has; StorageFull.
+    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another
+    backup of the home is made, where the backup there is of another home or database, or where the home has
+    lost most of what it has; StorageFull.
     """
     if not home.root.is_dir():
         raise NotFound(f"there is no home at {home.root}", hints=("HOPYARD_HOME names another one",))
@@ -71,14 +80,22 @@ def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: 
         raise
 
 
-def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress, *, replace: bool) -> Backup:
-    used = read_references(url) if url is not None else None  # before the dump: what is removed meanwhile is in it
+def _create(
+    home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress, *, replace: bool
+) -> Backup:
+    # before the dump: what is removed meanwhile is in it
+    used = read_references(url) if url is not None else None
     staged = _stage_databases(home, url, scratch)
     if used is None:
-        used = read_references(staged[DATABASE]) if DATABASE in staged else References("", frozenset(), frozenset(), frozenset())
+        used = (
+            read_references(staged[DATABASE])
+            if DATABASE in staged
+            else References("", frozenset(), frozenset(), frozenset())
+        )
     if not replace:
         check_same_database(folder, used.database_id)
-    created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)  # nothing in the databases is later
+    # nothing in the databases is later
+    created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     index = staged.get(BLOB_INDEX, home / BLOB_INDEX)
     losses = find_losses(home, None if replace else folder, used, index=index, shared=url is not None)
     if losses.most:
@@ -100,7 +117,8 @@ def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: 
         copying.copy_file(home / path, folder / path, scratch, progress)
     copying.flush_folders(folder, fresh)
     (folder / MARK).unlink(missing_ok=True)
-    if losses.blobs:  # the home's index does not know them: it is made again, of all files, when the backup is restored
+    # the home's index does not know them: it is made again, of all files, when the backup is restored
+    if losses.blobs:
         staged.pop(BLOB_INDEX, None)
     for name in (DATABASE, DUMP, BLOB_INDEX):
         if name in staged:
@@ -108,10 +126,22 @@ def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: 
         else:
             (folder / name).unlink(missing_ok=True)
     _remove_others(folder, {*wanted, *restorable}, blobs=replace or not losses.unread)
-    kept = [path for path in folder.rglob("*") if (path.is_symlink() or path.is_file()) and scratch not in path.parents]
+    kept = [
+        path
+        for path in folder.rglob("*")
+        if (path.is_symlink() or path.is_file()) and scratch not in path.parents
+    ]
     kind = "sqlite" if url is None else "postgresql"
     size = sum(path.lstat().st_size for path in kept)
-    mark = BackupMark(created_at.isoformat(timespec="seconds"), str(home), __version__, kind, len(kept), size, database_id=used.database_id)
+    mark = BackupMark(
+        created_at.isoformat(timespec="seconds"),
+        str(home),
+        __version__,
+        kind,
+        len(kept),
+        size,
+        database_id=used.database_id,
+    )
     write_atomically(folder / MARK, mark.encode(), durable=True)
     copying.flush(folder)
     return Backup(mark, tuple(sorted(restorable)), losses.missing)
@@ -150,7 +180,9 @@ def _sweeping_held_off(home: Home) -> Iterator[None]:
     make_folder(home.sweep_lock.parent)
     with try_lock(home.sweep_lock) as free:
         if not free:
-            raise Conflict("blobs are being swept, or another backup is being made", hints=("try again in a minute",))
+            raise Conflict(
+                "blobs are being swept, or another backup is being made", hints=("try again in a minute",)
+            )
         yield
 
 

@@ -1,9 +1,11 @@
-"""What a backup holds. It is a folder, laid out as a home, with `backup.json` written last: without it, it is not whole.
+"""What a backup holds. It is a folder, laid out as a home, with `backup.json` written last: without it, it is
+not whole.
 
-The database comes first, then what it refers to. Packs, large blobs and streams are only ever added to or replaced whole, so what
-is copied later has all that the database names, and a later backup into the same folder copies only what is new. What a backup there
-was made of goes when the new one is whole, so one that is broken off leaves the one before as it was. What the database refers to never
-goes, and a good copy of a blob is not replaced: the home may have lost or damaged it meanwhile.
+The database comes first, then what it refers to. Packs, large blobs and streams are only ever added to or
+replaced whole, so what is copied later has all that the database names, and a later backup into the same
+folder copies only what is new. What a backup there was made of goes when the new one is whole, so one that is
+broken off leaves the one before as it was. What the database refers to never goes, and a good copy of a blob
+is not replaced: the home may have lost or damaged it meanwhile.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _LEFT_OUT_ENDS = (".lock", ".sock", ".log")
 
 @dataclass(frozen=True, slots=True)
 class BackupMark:
-    """created_at: RFC 3339, when the database was copied. home: where it came from. database: `sqlite` or `postgresql`. database_id: "" where
-    the database has none."""
+    """created_at: RFC 3339, when the database was copied. home: where it came from.
+    database: `sqlite` or `postgresql`. database_id: "" where the database has none."""
 
     created_at: str
     home: str
@@ -47,11 +49,15 @@ class BackupMark:
 
 
 def read_mark(folder: Path) -> BackupMark:
-    """Raises NotFound where there is no whole backup, IntegrityError where it is of a newer Hopyard or damaged."""
+    """Raises NotFound where there is no whole backup, IntegrityError where it is of a newer Hopyard or
+    damaged."""
     try:
         found: Mapping[str, Any] = json.loads((folder / MARK).read_bytes())
         if found["format"] > FORMAT:
-            raise IntegrityError(f"{folder} was written by a newer Hopyard ({found['version']})", hints=("upgrade Hopyard first",))
+            raise IntegrityError(
+                f"{folder} was written by a newer Hopyard ({found['version']})",
+                hints=("upgrade Hopyard first",),
+            )
         return BackupMark(**found)
     except FileNotFoundError:
         hint = "a backup that was broken off has none either: run `hop backup` again"
@@ -69,7 +75,8 @@ def database_id_of(mark: BackupMark, folder: Path) -> str:
 
 
 def single_files(home: Path) -> Iterator[Path]:
-    """The files at the top of a home that a backup copies: settings, tokens, secrets. Relative to the home."""
+    """The files at the top of a home that a backup copies: settings, tokens, secrets.
+    Relative to the home."""
     for path in sorted(home.iterdir()):
         left_out = path.name in _LEFT_OUT or path.name.endswith(_LEFT_OUT_ENDS) or path.name.startswith(".")
         if not left_out and path.is_file() and not path.is_symlink():
@@ -77,8 +84,8 @@ def single_files(home: Path) -> Iterator[Path]:
 
 
 def files_below(root: Path, folder: Path) -> Iterator[Path]:
-    """Plain files below `root / folder`, relative to `root`, and links that scripts made; Hopyard's own files that are being written, or only
-    take space, are left out."""
+    """Plain files below `root / folder`, relative to `root`, and links that scripts made; Hopyard's own files
+    that are being written, or only take space, are left out."""
     top = root / folder
     if not top.is_dir():
         return

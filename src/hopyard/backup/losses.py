@@ -15,9 +15,10 @@ from hopyard.stores.sql.references import References
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """kept: files that stay in the backup though the home has them no more, relative to it. blobs: of these, whether any holds a blob.
-    missing: blobs in use that neither has. unread: manifests that neither has, so that it is not known what they refer to.
-    most: whether the home has lost more blobs, or streams of more runs, than it has."""
+    """kept: files that stay in the backup though the home has them no more, relative to it. blobs: of these,
+    whether any holds a blob. missing: blobs in use that neither has. unread: manifests that neither has, so
+    that it is not known what they refer to. most: whether the home has lost more blobs, or streams of more
+    runs, than it has."""
 
     kept: frozenset[Path]
     blobs: bool
@@ -27,7 +28,8 @@ class Losses:
 
 
 def find_losses(home: Path, folder: Path | None, used: References, *, index: Path, shared: bool) -> Losses:
-    """folder: the earlier backup, None where nothing of it counts. index: of the home's blobs. shared: other homes may have what is in use."""
+    """folder: the earlier backup, None where nothing of it counts. index: of the home's blobs.
+    shared: other homes may have what is in use."""
     here = BlobFiles(home, index)
     there = None if folder is None else BlobFiles(folder, folder / BLOB_INDEX)
     wanted, unread = set(used.blobs), False
@@ -57,11 +59,16 @@ def find_losses(home: Path, folder: Path | None, used: References, *, index: Pat
 
 
 def _lost_streams(home: Path, folder: Path, used: References) -> set[Path]:
-    return {path for path in files_below(folder, STREAMS) if path.parts[1] in used.runs and not (home / path).exists()}
+    return {
+        path
+        for path in files_below(folder, STREAMS)
+        if path.parts[1] in used.runs and not (home / path).exists()
+    }
 
 
 def keeps_copy(home: Path, folder: Path, path: Path) -> bool:
-    """Whether the copy that the backup has of `path` is not replaced by what the home has: a blob that is good, a stream that is longer."""
+    """Whether the copy that the backup has of `path` is not replaced by what the home has: a blob that is
+    good, a stream that is longer."""
     copy = folder / path
     if not copy.exists():
         return False

@@ -1,4 +1,5 @@
-"""PostgreSQL's own programs: `pg_dump` and `pg_restore`. The password goes through the environment, never through arguments."""
+"""PostgreSQL's own programs: `pg_dump` and `pg_restore`.
+The password goes through the environment, never through arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +12,20 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from hopyard.errors import NotFound, ServerUnavailable
 
-_INSTALL = "install PostgreSQL's client programs (Debian: postgresql-client), of the server's version or newer"
+_INSTALL = (
+    "install PostgreSQL's client programs (Debian: postgresql-client), of the server's version or newer"
+)
 
 
 def dump(url: str, file: Path) -> None:
-    """The whole database, of one moment, but for the servers that share it: a restored copy is not to talk to them. Raises NotFound without `pg_dump`, ServerUnavailable when it fails."""
-    _run("pg_dump", url, ["--format=custom", "--no-owner", "--exclude-table-data=*.servers", f"--file={file}"], before_url=["--dbname"])
+    """The whole database, of one moment, but for the servers that share it: a restored copy is not to talk to
+    them. Raises NotFound without `pg_dump`, ServerUnavailable when it fails."""
+    _run(
+        "pg_dump",
+        url,
+        ["--format=custom", "--no-owner", "--exclude-table-data=*.servers", f"--file={file}"],
+        before_url=["--dbname"],
+    )
 
 
 def restore(url: str, file: Path) -> None:
@@ -25,14 +34,24 @@ def restore(url: str, file: Path) -> None:
     _run("pg_restore", url, options, before_url=["--dbname"], after=[str(file)])
 
 
-def _run(program: str, url: str, options: Sequence[str], *, before_url: Sequence[str], after: Sequence[str] = ()) -> None:
+def _run(
+    program: str, url: str, options: Sequence[str], *, before_url: Sequence[str], after: Sequence[str] = ()
+) -> None:
     found = shutil.which(program)
     if found is None:
         raise NotFound(f"{program} is not installed here", hints=(_INSTALL,))
     plain, password = without_password(url)
     environment = os.environ | ({"PGPASSWORD": password} if password is not None else {})
     command = [found, *options, *before_url, plain, *after]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         hint = _INSTALL if "version mismatch" in done.stderr else "\n".join(said[-5:])
@@ -45,4 +64,6 @@ def without_password(url: str) -> tuple[str, str | None]:
     if parts.password is None:
         return urlunsplit(parts), None
     credentials, _, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{credentials.partition(':')[0]}@{place}")), unquote(parts.password)
+    return urlunsplit(parts._replace(netloc=f"{credentials.partition(':')[0]}@{place}")), unquote(
+        parts.password
+    )

@@ -28,35 +28,62 @@ from hopyard.errors import Conflict, SpecError, StorageFull, is_disk_full
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.stores.sql.references import read_references
 
-_RESTORING = ".restoring"  # the end of the name of a home that is not whole yet; before it, the process that restores
+# the end of the name of a home that is not whole yet; before it, the process that restores
+_RESTORING = ".restoring"
 
 
 def restore_backup(
-    folder: Path, home: Home, *, database: str | None = None, keep_database: bool = False, hold: bool = True, progress: Progress = SILENT
+    folder: Path,
+    home: Home,
+    *,
+    database: str | None = None,
+    keep_database: bool = False,
+    hold: bool = True,
+    progress: Progress = SILENT,
 ) -> BackupMark:
     """Make `home`, which must not exist or be empty, of the backup in `folder`.
 
-    database: the empty PostgreSQL database for a backup that has a dump of one; else that of the backup's settings. keep_database: that database holds already what the backup has a dump of, restored with another server
-    of it: only files are restored. hold: the server
+    database: the empty PostgreSQL database for a backup that has a dump of one; else that of the backup's
+    settings. keep_database: that database holds already what the backup has a dump of, restored with another
+    server of it: only files are restored. hold: the server
     of the home starts no run until its nodes are uncordoned, so that nothing runs twice beside the original.
-    Raises NotFound or IntegrityError (see `read_mark`), Conflict where the home is in use, SpecError, StorageFull.
+    Raises NotFound or IntegrityError (see `read_mark`), Conflict where the home is in use, SpecError,
+    StorageFull.
     """
     mark = read_mark(folder)
     if home.root.exists() and any(home.root.iterdir()):
-        raise Conflict(f"the home {home.root} is not empty", hints=("name another one: HOPYARD_HOME=DIR hop restore …", "or move it away first"))
+        raise Conflict(
+            f"the home {home.root} is not empty",
+            hints=("name another one: HOPYARD_HOME=DIR hop restore …", "or move it away first"),
+        )
     url = database or read_settings(folder / home.settings_file.name).database
     if mark.database == "postgresql" and url is None:
-        raise SpecError("the backup has a dump of a PostgreSQL database", hints=("name an empty database to restore it to: --database URL",))
+        raise SpecError(
+            "the backup has a dump of a PostgreSQL database",
+            hints=("name an empty database to restore it to: --database URL",),
+        )
     if mark.database == "sqlite" and database is not None:
-        raise SpecError("--database: the backup holds an SQLite file, not a dump of PostgreSQL", hints=("leave --database out",))
+        raise SpecError(
+            "--database: the backup holds an SQLite file, not a dump of PostgreSQL",
+            hints=("leave --database out",),
+        )
     if mark.database == "postgresql" and url is not None:
         _check_database(mark, folder, url, keep=keep_database)
     elif keep_database:
-        raise SpecError("--keep-database: the backup holds an SQLite file, not a dump of PostgreSQL", hints=("leave it out",))
+        raise SpecError(
+            "--keep-database: the backup holds an SQLite file, not a dump of PostgreSQL",
+            hints=("leave it out",),
+        )
     for left in home.root.parent.glob(f"{glob.escape(home.root.name)}.*{_RESTORING}"):
-        if (pid := left.name.removesuffix(_RESTORING).rpartition(".")[2]).isdecimal() and not Path(f"/proc/{pid}").exists():
+        if (pid := left.name.removesuffix(_RESTORING).rpartition(".")[2]).isdecimal() and not Path(
+            f"/proc/{pid}"
+        ).exists():
             shutil.rmtree(left, ignore_errors=True)  # of a restore that was killed
-    target = home.root if home.root.exists() else home.root.with_name(f"{home.root.name}.{os.getpid()}{_RESTORING}")
+    target = (
+        home.root
+        if home.root.exists()
+        else home.root.with_name(f"{home.root.name}.{os.getpid()}{_RESTORING}")
+    )
     try:
         _copy(mark, folder, target, progress)
         if mark.database == "postgresql" and url is not None:
@@ -65,7 +92,8 @@ def restore_backup(
             if database is not None:
                 _set_database(target / home.settings_file.name, database)
         if hold:
-            # A database that was kept may be later than these files: what it says is live then cannot have ended before.
+            # A database that was kept may be later than these files: what it says is live then cannot have
+            # ended before.
             created_at = datetime.now(UTC).isoformat(timespec="seconds") if keep_database else mark.created_at
             note = json.dumps({"created_at": created_at, "home": mark.home}).encode() + b"\n"
             write_atomically(target / home.restored_file.name, note, durable=True)
@@ -75,20 +103,32 @@ def restore_backup(
     except BaseException as bad:
         _clear(target, itself=target != home.root)
         if isinstance(bad, OSError) and is_disk_full(bad):
-            raise StorageFull(f"no space left at {home.root}", hints=("nothing was restored; restore to another disk",)) from bad
+            raise StorageFull(
+                f"no space left at {home.root}", hints=("nothing was restored; restore to another disk",)
+            ) from bad
         raise
     return mark
 
 
 def _check_database(mark: BackupMark, folder: Path, url: str, *, keep: bool) -> None:
-    """Raises Conflict where the database at `url` is not empty, or, where it is to be kept, not that of the backup."""
+    """Raises Conflict where the database at `url` is not empty, or, where it is to be kept, not that of the
+    backup."""
     there, wanted = read_references(url).database_id, database_id_of(mark, folder)
     if keep and there != wanted:
         what = "is empty" if not there else "is not the one that the backup is of"
-        raise Conflict(f"the database {what}, so there is nothing to keep", hints=("leave --keep-database out, and name an empty database",))
+        raise Conflict(
+            f"the database {what}, so there is nothing to keep",
+            hints=("leave --keep-database out, and name an empty database",),
+        )
     if there and not keep:
-        same = f"it holds what the backup of another server of it had: `hop restore {folder} --database URL --keep-database` restores only the files"
-        raise Conflict("the database is not empty", hints=((same,) if there == wanted else ()) + ("name an empty one: --database URL",))
+        same = (
+            f"it holds what the backup of another server of it had: `hop restore {folder} --database "
+            "URL --keep-database` restores only the files"
+        )
+        raise Conflict(
+            "the database is not empty",
+            hints=((same,) if there == wanted else ()) + ("name an empty one: --database URL",),
+        )
 
 
 def _copy(mark: BackupMark, folder: Path, target: Path, progress: Progress) -> None:
@@ -114,7 +154,9 @@ def _clear(target: Path, *, itself: bool) -> None:
         shutil.rmtree(target, ignore_errors=True)  # what could not be removed has a name of its own
         return
     for path in target.iterdir():
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(
+            missing_ok=True
+        )
 
 
 def _set_database(settings: Path, url: str) -> None:

@@ -1,4 +1,5 @@
-"""What a folder must be that a backup goes to: nothing that is there already is lost without the user's word."""
+"""What a folder must be that a backup goes to: nothing that is there already is lost without the user's
+word."""
 
 from __future__ import annotations
 
@@ -14,18 +15,28 @@ from hopyard.errors import Conflict, NotFound, SpecError
 def check_target(home: Home, folder: Path) -> None:
     root, target = home.root.resolve(), folder.resolve()
     if target == root or root in target.parents or target in root.parents:
-        raise SpecError(f"{folder} and the home {home.root} are inside each other", hints=("choose a folder elsewhere, best on another disk",))
+        raise SpecError(
+            f"{folder} and the home {home.root} are inside each other",
+            hints=("choose a folder elsewhere, best on another disk",),
+        )
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is not a folder")
     if folder.is_dir():
         if folder.stat().st_uid != os.getuid():
-            raise SpecError(f"{folder} belongs to another user", hints=("choose a folder of your own: a backup holds tokens and secrets",))
+            raise SpecError(
+                f"{folder} belongs to another user",
+                hints=("choose a folder of your own: a backup holds tokens and secrets",),
+            )
         if any(folder.iterdir()) and not _is_backup(folder):
-            raise SpecError(f"{folder} holds other files", hints=("choose an empty folder, or one with an earlier backup",))
+            raise SpecError(
+                f"{folder} holds other files",
+                hints=("choose an empty folder, or one with an earlier backup",),
+            )
 
 
 def check_same_home(home: Home, folder: Path) -> None:
-    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one on a disk that is not mounted."""
+    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one
+    on a disk that is not mounted."""
     try:
         earlier = read_mark(folder).home
     except NotFound:
@@ -34,7 +45,8 @@ def check_same_home(home: Home, folder: Path) -> None:
     if earlier == str(home.root) and (not kept.exists() or _is_equal(kept, home.mark_file)):
         return
     raise Conflict(
-        f"{folder} holds the backup of the home {earlier}" + (", one before this" if earlier == str(home.root) else ""),
+        f"{folder} holds the backup of the home {earlier}"
+        + (", one before this" if earlier == str(home.root) else ""),
         hints=(
             f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
             "where that home was moved here or is gone for good: `hop backup --replace`",
@@ -52,7 +64,8 @@ def check_database_there(home: Home, folder: Path, url: str | None) -> None:
 
 
 def check_same_database(folder: Path, now: str) -> None:
-    """Raises Conflict where the backup is of another database than this, as of a home that began with an empty one."""
+    """Raises Conflict where the backup is of another database than this, as of a home that began with an
+    empty one."""
     try:
         before = database_id_of(read_mark(folder), folder)
     except NotFound:
@@ -66,7 +79,10 @@ def _other_database(folder: Path, why: str) -> Conflict:
         f"the database of which {folder} has a backup {why}",
         hints=(
             f"give the home its database back: {folder / DATABASE} may have it; or choose another folder",
-            "where that database is gone for good: `hop backup --replace`, which gives up what the backup has",
+            (
+                "where that database is gone for good: `hop backup --replace`, which gives up what the "
+                "backup has"
+            ),
         ),
     )
 
@@ -75,7 +91,11 @@ def most_is_lost(home: Path, folder: Path) -> Conflict:
     return Conflict(
         f"{home} has lost most of the blobs or streams that {folder} has, and that its database refers to",
         hints=(
-            f"are all disks of the home mounted? To copy them back: `cp -an {folder}/blobs/packs {folder}/blobs/large {home}/blobs/`, `cp -an {folder}/streams {home}/`, then `hop doctor --verify`",
+            (
+                f"are all disks of the home mounted? To copy them back: `cp -an {folder}/blobs/packs "
+                f"{folder}/blobs/large {home}/blobs/`, `cp -an {folder}/streams {home}/`, then `hop doctor "
+                "--verify`"
+            ),
             "where they are to be given up: `hop backup --replace`, or another folder",
         ),
     )

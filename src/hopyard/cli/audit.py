@@ -18,16 +18,32 @@ _COLUMNS = ("at", "user", "action", "target", "target_id", "outcome", "origin", 
 
 @click.command("audit")
 @click.option("--user", help="Only what this user did.")
-@click.option("--action", metavar="ACTION", help="Only this: run.stop, or a noun for all of its actions: run, dataset, queue, node, token.")
-@click.option("--target", metavar="NAME", help="Only what was done to this: a name, as alice/mnist/12, or an id.")
+@click.option(
+    "--action",
+    metavar="ACTION",
+    help="Only this: run.stop, or a noun for all of its actions: run, dataset, queue, node, token.",
+)
+@click.option(
+    "--target", metavar="NAME", help="Only what was done to this: a name, as alice/mnist/12, or an id."
+)
 @click.option("--refused", is_flag=True, help="Only what was refused.")
 @click.option("--since", metavar="TIME", help='Since when: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.')
 @click.option("--until", metavar="TIME", help="Until when.")
-@click.option("-n", "limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest.")
+@click.option(
+    "-n", "limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
 @json_option
 def audit(
-    user: str | None, action: str | None, target: str | None, refused: bool, since: str | None, until: str | None, limit: int, as_csv: bool, as_json: bool
+    user: str | None,
+    action: str | None,
+    target: str | None,
+    refused: bool,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    as_csv: bool,
+    as_json: bool,
 ) -> None:
     """List who changed what, when and from where, the newest first; also of runs that were removed.
 
@@ -39,30 +55,61 @@ def audit(
     if as_csv and as_json:
         raise UsageError("--csv and --json cannot both be given")
     now = datetime.now().astimezone()
-    query: dict[str, str | int | None] = {"user": user, "action": action, "target": target, "outcome": "refused" if refused else None}
+    query: dict[str, str | int | None] = {
+        "user": user,
+        "action": action,
+        "target": target,
+        "outcome": "refused" if refused else None,
+    }
     begin = None if since is None else parse_past(since, now, what="--since")
     end = None if until is None else parse_past(until, now, what="--until", ahead=True)
     if begin is not None and end is not None and begin >= end:
-        raise SpecError("--until: the span from `--since` to `--until` is empty", hints=("--since is the earlier one",))
+        raise SpecError(
+            "--until: the span from `--since` to `--until` is empty", hints=("--since is the earlier one",)
+        )
     query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
-    rows: list[dict[str, Any]] = list(connect().pages("/audit", "records", cursor="before", most=limit, **query))
+    rows: list[dict[str, Any]] = list(
+        connect().pages("/audit", "records", cursor="before", most=limit, **query)
+    )
     if as_json:
         console.out_json(rows)
     elif as_csv:
-        console.out_csv(_COLUMNS, ([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows))
+        console.out_csv(
+            _COLUMNS,
+            ([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows),
+        )
     elif not rows:
         console.say("nothing was recorded that matches")
     else:
         width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-        console.out_lines(console.table(["TIME", "USER", "ACTION", "TARGET", "FROM", ""], [_row(row) for row in rows], width=width))
+        console.out_lines(
+            console.table(
+                ["TIME", "USER", "ACTION", "TARGET", "FROM", ""], [_row(row) for row in rows], width=width
+            )
+        )
 
 
 def _row(row: dict[str, Any]) -> list[str]:
     when = datetime.fromisoformat(row["at"]).astimezone()
     outcome = "" if row["outcome"] == "done" else f"{row['outcome']}: "
-    detail = " ".join(f"{name}={_text(value)}" for name, value in row["detail"].items() if name not in ("id", "why"))
-    return [f"{when:%Y-%m-%d %H:%M:%S}", row["user"] or "-", row["action"], row["target"], row["origin"], f"{outcome}{row['detail'].get('why', detail)}"]
+    detail = " ".join(
+        f"{name}={_text(value)}" for name, value in row["detail"].items() if name not in ("id", "why")
+    )
+    return [
+        f"{when:%Y-%m-%d %H:%M:%S}",
+        row["user"] or "-",
+        row["action"],
+        row["target"],
+        row["origin"],
+        f"{outcome}{row['detail'].get('why', detail)}",
+    ]
 
 
 def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else value if isinstance(value, str) else json.dumps(value)
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, list)
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
+    )

@@ -19,14 +19,20 @@ _NAMED = 20
 
 @click.command("backup")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
-@click.option("--replace", is_flag=True, help="Give up what DIR has of an earlier backup, also of another home or database.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Give up what DIR has of an earlier backup, also of another home or database.",
+)
 @json_option
 def backup(folder: Path, replace: bool, as_json: bool) -> int:
     """Copy the home of this machine to DIR while its server runs.
 
-    DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. Backed up there again, only what
-    is new is copied. What the home has lost or damaged since, though its database refers to it, stays in DIR, and is named; the exit code is 1 then. The
-    backup of another home or another database there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
+    DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. Backed
+    up there again, only what is new is copied. What the home has lost or damaged since, though its database
+    refers to it, stays in DIR, and is named; the exit code is 1 then. The backup of another home or another
+    database there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live
+    runs are left out.
     """
     from hopyard.backup.create import create_backup
     from hopyard.sdk.connect import check_own_server
@@ -37,14 +43,27 @@ def backup(folder: Path, replace: bool, as_json: bool) -> int:
         made = create_backup(home, folder.absolute(), replace=replace, progress=bar)
     mark, restorable, missing = made.mark, [str(path) for path in made.restorable], list(made.missing)
     if as_json:
-        console.out_json({"folder": str(folder.absolute()), **asdict(mark), "restorable": restorable, "missing": missing})
+        console.out_json(
+            {"folder": str(folder.absolute()), **asdict(mark), "restorable": restorable, "missing": missing}
+        )
     else:
-        console.say(f"backed up {mark.home} to {folder}: {mark.files:,} files, {console.bytes_text(mark.size_bytes)}")
+        console.say(
+            f"backed up {mark.home} to {folder}: {mark.files:,} files, {console.bytes_text(mark.size_bytes)}"
+        )
     if restorable:
-        console.say(f"warning: the home has lost or damaged {_some(restorable)}, which its database refers to; the copies in the backup stay")
-        console.say(f"hint: to restore each: cp -p {folder}/PATH {mark.home}/PATH; then `hop doctor --verify` takes it in")
+        console.say(
+            f"warning: the home has lost or damaged {_some(restorable)}, which its database refers to; "
+            "the copies in the backup stay"
+        )
+        console.say(
+            f"hint: to restore each: cp -p {folder}/PATH {mark.home}/PATH; then `hop doctor --verify` "
+            "takes it in"
+        )
     if missing:
-        console.say(f"warning: neither the home nor the backup has {_some([digest[:12] for digest in missing])} of the blobs in use")
+        console.say(
+            "warning: neither the home nor the backup has "
+            f"{_some([digest[:12] for digest in missing])} of the blobs in use"
+        )
         console.say("hint: `hop doctor --verify` says what to do")
     return 1 if restorable or missing else 0
 
@@ -55,15 +74,26 @@ def _some(names: list[str]) -> str:
 
 @click.command("restore")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
-@click.option("--database", metavar="URL", help="The empty PostgreSQL database to restore to, where the backup has a dump of one.")
-@click.option("--keep-database", is_flag=True, help="The database at URL was restored already, with another server of it: restore only files.")
-@click.option("--start-runs", is_flag=True, help="Start what waits at once, not only when `hop node uncordon` says so.")
+@click.option(
+    "--database",
+    metavar="URL",
+    help="The empty PostgreSQL database to restore to, where the backup has a dump of one.",
+)
+@click.option(
+    "--keep-database",
+    is_flag=True,
+    help="The database at URL was restored already, with another server of it: restore only files.",
+)
+@click.option(
+    "--start-runs", is_flag=True, help="Start what waits at once, not only when `hop node uncordon` says so."
+)
 @json_option
 def restore(folder: Path, database: str | None, keep_database: bool, start_runs: bool, as_json: bool) -> None:
     """Make the home of this machine (HOPYARD_HOME), which must be empty, of the backup in DIR.
 
-    Runs that were live then are queued again, from their newest checkpoints. They and all that waits start only after
-    `hop node uncordon`: the original may still run them. Of servers that share a database, restore one with it and the others with --keep-database.
+    Runs that were live then are queued again, from their newest checkpoints. They and all that waits start
+    only after `hop node uncordon`: the original may still run them. Of servers that share a database, restore
+    one with it and the others with --keep-database.
     """
     from hopyard.backup.restore import restore_backup
     from hopyard.sdk.connect import check_own_server
@@ -71,10 +101,19 @@ def restore(folder: Path, database: str | None, keep_database: bool, start_runs:
     home = Home.default()
     check_own_server(home)
     with TransferBar() as bar:
-        mark = restore_backup(folder.absolute(), home, database=database, keep_database=keep_database, hold=not start_runs, progress=bar)
+        mark = restore_backup(
+            folder.absolute(),
+            home,
+            database=database,
+            keep_database=keep_database,
+            hold=not start_runs,
+            progress=bar,
+        )
     if as_json:
         console.out_json({"home": str(home.root), "held": not start_runs, "backup": asdict(mark)})
         return
     console.say(f"restored {mark.home} as it was at {clock(mark.created_at, seconds=True)} to {home.root}")
     if not start_runs:
-        console.say("hint: its nodes are cordoned at the first start; `hop node uncordon NODE` starts what waits")
+        console.say(
+            "hint: its nodes are cordoned at the first start; `hop node uncordon NODE` starts what waits"
+        )

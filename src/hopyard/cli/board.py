@@ -33,22 +33,41 @@ def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """The table. What all rows have in common (one user, one version) is left out of it; parameters that differ are told."""
+    """The table. What all rows have in common (one user, one version) is left out of it; parameters that
+    differ are told."""
     rows = found["rows"]
     direction = "higher is better" if found["higher_is_better"] else "lower is better"
     differing = _differing([row.get("params") or {} for row in rows])
     users, versions = {row["user"] for row in rows}, {row["version"] for row in rows}
     labels = any(row.get("label") for row in rows)
     head = ["#", found["metric"], "RUN"]
-    head += ["LABEL"] * labels + ["USER"] * (len(users) > 1) + ["VERSION"] * (len(versions) > 1) + ["PARAMS"] * bool(differing)
+    head += (
+        ["LABEL"] * labels
+        + ["USER"] * (len(users) > 1)
+        + ["VERSION"] * (len(versions) > 1)
+        + ["PARAMS"] * bool(differing)
+    )
     cells = []
     for row in rows:
         line = [str(row["rank"]), console.number(row["value"]), row["name"]]
-        line += [row.get("label") or ""] * labels + [row["user"]] * (len(users) > 1) + [str(row["version"])] * (len(versions) > 1)
-        line += ["  ".join(f"{key}={format_value(row['params'][key])}" for key in differing if key in (row.get("params") or {}))] * bool(differing)
+        line += (
+            [row.get("label") or ""] * labels
+            + [row["user"]] * (len(users) > 1)
+            + [str(row["version"])] * (len(versions) > 1)
+        )
+        line += [
+            "  ".join(
+                f"{key}={format_value(row['params'][key])}"
+                for key in differing
+                if key in (row.get("params") or {})
+            )
+        ] * bool(differing)
         cells.append(line)
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    return [*console.table(head, cells, right=(0, 1), width=width), console.paint(f"by {found['metric']}, {direction}", "dim")]
+    return [
+        *console.table(head, cells, right=(0, 1), width=width),
+        console.paint(f"by {found['metric']}, {direction}", "dim"),
+    ]
 
 
 def _differing(params: list[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Draws curves with characters. Pure: numbers in, lines of text out.
 
-Curves are told apart by their mark, not by colour alone; a single curve is drawn finer, in Braille dots, where the terminal
-has them.
+Curves are told apart by their mark, not by colour alone; a single curve is drawn finer, in Braille dots,
+where the terminal has them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ class Cell:
 
 
 def draw(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[Cell]]:
-    """A picture of `width` columns and `height` rows including both axes, row by row. No curve with a finite point: no rows."""
-    curves = [replace(curve, ys=[max(-_LARGEST, min(y, _LARGEST)) if math.isfinite(y) else y for y in curve.ys]) for curve in curves]
+    """A picture of `width` columns and `height` rows including both axes, row by row.
+    No curve with a finite point: no rows."""
+    curves = [
+        replace(curve, ys=[max(-_LARGEST, min(y, _LARGEST)) if math.isfinite(y) else y for y in curve.ys])
+        for curve in curves
+    ]
     points = [[(x, y) for x, y in zip(c.xs, c.ys, strict=True) if math.isfinite(y)] for c in curves]
     flat = [point for one in points for point in one]
     if not flat:
@@ -44,20 +48,29 @@ def draw(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> 
     xs = _range([x for x, _ in flat])
     ys = _range([y for _, y in flat])
     rows = max(_SMALLEST_HEIGHT, height - 2)
-    ticks = {round((1 - (value - ys[0]) / (ys[1] - ys[0])) * (rows - 1)): tick_text(value, ys) for value in nice_ticks(*ys, max(2, rows // 2))}
+    ticks = {
+        round((1 - (value - ys[0]) / (ys[1] - ys[0])) * (rows - 1)): tick_text(value, ys)
+        for value in nice_ticks(*ys, max(2, rows // 2))
+    }
     margin = max(map(len, ticks.values()))
     columns = max(_SMALLEST_WIDTH, width) - margin - 2
     fine = unicode and len(curves) == 1 and len(points[0]) > 1
     grid = _braille(curves[0], xs, ys, columns, rows) if fine else _marks(curves, xs, ys, columns, rows)
     bar, corner, flat_bar, tick = ("│", "└", "─", "┤") if unicode else ("|", "+", "-", "+")
-    picture = [[Cell(f"{ticks.get(y, ''):>{margin}} {tick if y in ticks else bar}"), *row] for y, row in enumerate(grid)]
+    picture = [
+        [Cell(f"{ticks.get(y, ''):>{margin}} {tick if y in ticks else bar}"), *row]
+        for y, row in enumerate(grid)
+    ]
     picture.append([Cell(" " * margin + " " + corner + flat_bar * columns)])
-    picture.append([Cell(" " * (margin + 2) + _x_labels(xs, columns, whole=all(float(x).is_integer() for x, _ in flat)))])
+    picture.append(
+        [Cell(" " * (margin + 2) + _x_labels(xs, columns, whole=all(float(x).is_integer() for x, _ in flat)))]
+    )
     return picture
 
 
 def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
-    """Round values from `low` to `high`, roughly `about` of them, at least two; whole: only whole numbers where there are any."""
+    """Round values from `low` to `high`, roughly `about` of them, at least two; whole: only whole numbers
+    where there are any."""
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
@@ -77,7 +90,8 @@ def tick_text(value: float, span: tuple[float, float]) -> str:
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """Exponential moving average without the bias towards 0 at its beginning; values that are not finite are passed through."""
+    """Exponential moving average without the bias towards 0 at its beginning; values that are not finite are
+    passed through."""
     result, total, norm = [], 0.0, 0.0
     for value in values:
         if math.isfinite(value):
@@ -109,14 +123,18 @@ def _x_labels(xs: tuple[float, float], columns: int, *, whole: bool) -> str:
     return "".join(line).rstrip()
 
 
-def _braille(curve: Curve, xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int) -> list[list[Cell]]:
+def _braille(
+    curve: Curve, xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int
+) -> list[list[Cell]]:
     bits = [[0] * columns for _ in range(rows)]
     for x, y in _pixels(curve, xs, ys, columns * 2, rows * 4):
         bits[y // 4][x // 2] |= _BRAILLE[x % 2][y % 4]
     return [[Cell(chr(0x2800 + b), 0) if b else Cell(" ") for b in row] for row in bits]
 
 
-def _marks(curves: Sequence[Curve], xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int) -> list[list[Cell]]:
+def _marks(
+    curves: Sequence[Curve], xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int
+) -> list[list[Cell]]:
     grid = [[Cell(" ")] * columns for _ in range(rows)]
     for index, curve in enumerate(curves):
         for x, y in _pixels(curve, xs, ys, columns, rows):
@@ -124,13 +142,18 @@ def _marks(curves: Sequence[Curve], xs: tuple[float, float], ys: tuple[float, fl
     return grid
 
 
-def _pixels(curve: Curve, xs: tuple[float, float], ys: tuple[float, float], width: int, height: int) -> Iterator[tuple[int, int]]:
+def _pixels(
+    curve: Curve, xs: tuple[float, float], ys: tuple[float, float], width: int, height: int
+) -> Iterator[tuple[int, int]]:
     before: tuple[int, int] | None = None
     for x, y in zip(curve.xs, curve.ys, strict=True):
         if not math.isfinite(y):
             before = None
             continue
-        here = (round((x - xs[0]) / (xs[1] - xs[0]) * (width - 1)), round((1 - (y - ys[0]) / (ys[1] - ys[0])) * (height - 1)))
+        here = (
+            round((x - xs[0]) / (xs[1] - xs[0]) * (width - 1)),
+            round((1 - (y - ys[0]) / (ys[1] - ys[0])) * (height - 1)),
+        )
         yield from _line(before or here, here)
         before = here
 
@@ -138,4 +161,7 @@ def _pixels(curve: Curve, xs: tuple[float, float], ys: tuple[float, float], widt
 def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     for i in range(steps + 1):
-        yield start[0] + round((end[0] - start[0]) * i / steps), start[1] + round((end[1] - start[1]) * i / steps)
+        yield (
+            start[0] + round((end[0] - start[0]) * i / steps),
+            start[1] + round((end[1] - start[1]) * i / steps),
+        )

@@ -1,6 +1,7 @@
 """Every command by name: where it lives and what it does in one line.
 
-The listing of `hop --help` and shell completion are drawn from this table, so that no command is imported to be named.
+The listing of `hop --help` and shell completion are drawn from this table, so that no command is imported to
+be named.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ RUN, LOOK, DATA, SERVER = "Run", "Look", "Data and results", "Server"
 
 COMMANDS: tuple[Entry, ...] = (
     Entry("run", RUN, "run:run", "Run a script, a command or a hop.yaml; follow it until it ends."),
-    Entry("search", RUN, "search:search", "Search hyperparameters: start a study, see it, draw it, replay it."),
+    Entry(
+        "search", RUN, "search:search", "Search hyperparameters: start a study, see it, draw it, replay it."
+    ),
     Entry("fork", RUN, "fork:fork", "Run again with changes: same code, data and environment."),
-    Entry("update", RUN, "update:update", "Change runs that wait, hold and release them; name, tag and note any run."),
+    Entry(
+        "update",
+        RUN,
+        "update:update",
+        "Change runs that wait, hold and release them; name, tag and note any run.",
+    ),
     Entry("stop", RUN, "stop:stop", "End runs, giving them time to save."),
     Entry("rm", RUN, "rm:rm", "Delete ended runs and all that only they need."),
     Entry("ps", LOOK, "ps:ps", "List runs: those alive, or all with -a."),
@@ -32,12 +40,22 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("info", LOOK, "describe:describe", "Tell everything about one run."),
     Entry("why", LOOK, "why:why", "Tell why a run waits, when it starts, and what would be sooner."),
     Entry("diff", LOOK, "diff:diff", "Compare two runs: code, parameters, environment, data, results."),
-    Entry("simulate", LOOK, "simulate:simulate", "Play a workload on a cluster: waits, use, fairness; what more nodes would do."),
+    Entry(
+        "simulate",
+        LOOK,
+        "simulate:simulate",
+        "Play a workload on a cluster: waits, use, fairness; what more nodes would do.",
+    ),
     Entry("dataset", DATA, "dataset:dataset", "Push, list, pull and remove datasets; their leaderboards."),
     Entry("board", DATA, "board:board", "Show the leaderboard of a dataset."),
     Entry("pull", DATA, "pull:pull", "Fetch code, checkpoint, files and logs of a run."),
     Entry("sync", DATA, "sync:sync", "Upload runs that were recorded without a server."),
-    Entry("queue", SERVER, "queue:queue", "Share the cluster: declare queues, see what each uses, borrows and lends."),
+    Entry(
+        "queue",
+        SERVER,
+        "queue:queue",
+        "Share the cluster: declare queues, see what each uses, borrows and lends.",
+    ),
     Entry("reserve", SERVER, "reserve:reserve", "Hold nodes or resources for users or a queue and a time."),
     Entry("node", SERVER, "node:node", "List machines; take them out of service and back."),
     Entry("pool", SERVER, "pool:pool", "List pools of machines and what is in use of them."),

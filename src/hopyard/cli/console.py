@@ -13,18 +13,27 @@ from hopyard.domain.spans import span as span
 from hopyard.domain.text import shown, shows_itself
 
 _COMBINING = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
-_NOT_FOR_TERMINALS = re.compile(  # C0 is escaped by JSON itself; of marks one upon another, those after the first eight
+# C0 is escaped by JSON itself; of marks one upon another, those after the first eight
+_NOT_FOR_TERMINALS = re.compile(
     "[\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
     f"|(?<={_COMBINING * 8}){_COMBINING}"
 )
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 PHASE_STYLE = {
-    "running": "cyan", "starting": "cyan", "stopping": "yellow", "queued": "yellow", "succeeded": "green", "failed": "red", "cancelled": "dim",
-}  # fmt: skip
+    "running": "cyan",
+    "starting": "cyan",
+    "stopping": "yellow",
+    "queued": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "dim",
+}
 
 
-# What begins and ends a painted text until it is written: nobody outside this process can know it, so no text of other people is painted.
-_KEY = "".join(chr(0xFDD0 + byte % 32) for byte in os.urandom(12))  # characters that Unicode leaves to programs themselves
+# What begins and ends a painted text until it is written: nobody outside this process can know it, so no text
+# of other people is painted.
+# characters that Unicode leaves to programs themselves
+_KEY = "".join(chr(0xFDD0 + byte % 32) for byte in os.urandom(12))
 _MARKS = {style: _KEY + chr(0xFDD0 + number) for number, style in enumerate(_STYLES)}
 _END = _KEY + "\ufdef"
 _MARK = re.compile(f"({_KEY}.)", re.S)
@@ -40,7 +49,10 @@ def say(text: str = "") -> None:
 def say_homes(homes: Sequence[str]) -> None:
     """That homes of Hopyard were left out of what was packed, if any were."""
     if homes:
-        say(f"note: left out, since it belongs to a home of Hopyard: {', '.join(homes[:5])}" + (f" and {len(homes) - 5} more" if len(homes) > 5 else ""))
+        say(
+            f"note: left out, since it belongs to a home of Hopyard: {', '.join(homes[:5])}"
+            + (f" and {len(homes) - 5} more" if len(homes) > 5 else "")
+        )
 
 
 def out(text: str = "") -> None:
@@ -54,25 +66,30 @@ def out_lines(lines: Iterable[str]) -> None:
 
 
 def out_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """CSV on stdout, the names of the columns first. On a terminal, texts show themselves only, as those of `out` do."""
+    """CSV on stdout, the names of the columns first. On a terminal, texts show themselves only, as those of
+    `out` do."""
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     plainly = is_terminal(sys.stdout)
-    writer.writerows([shown(cell) if plainly and isinstance(cell, str) else cell for cell in row] for row in rows)
+    writer.writerows(
+        [shown(cell) if plainly and isinstance(cell, str) else cell for cell in row] for row in rows
+    )
 
 
 def rendered(text: str) -> str:
-    """One line as a terminal may have it: painted as it was painted here, and else only what shows itself. Everything that a
-    command writes goes through this, because names of metrics, messages and reasons are other people's."""
+    """One line as a terminal may have it: painted as it was painted here, and else only what shows itself.
+    Everything that a command writes goes through this, because names of metrics, messages and reasons are
+    other people's."""
     if shows_itself(text):
         return text
     return "".join(_SEQUENCES[part] if part in _SEQUENCES else shown(part) for part in _MARK.split(text))
 
 
 def cleaned(text: str) -> str:
-    """One line with all that is not visible escaped, and still painted where it was: what `rendered` makes of it is as wide."""
+    """One line with all that is not visible escaped, and still painted where it was: what `rendered` makes of
+    it is as wide."""
     if shows_itself(text):
         return text
     return "".join(part if part in _SEQUENCES else shown(part) for part in _MARK.split(text))
@@ -80,7 +97,11 @@ def cleaned(text: str) -> str:
 
 def plain(text: str) -> str:
     """As `cleaned`, no longer painted."""
-    return text if shows_itself(text) else "".join(shown(part) for part in _MARK.split(text) if part not in _SEQUENCES)
+    return (
+        text
+        if shows_itself(text)
+        else "".join(shown(part) for part in _MARK.split(text) if part not in _SEQUENCES)
+    )
 
 
 def out_json(value: Any) -> None:
@@ -89,7 +110,8 @@ def out_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """JSON that people read, with a line break at its end. What would act on a terminal is escaped, as JSON can."""
+    """JSON that people read, with a line break at its end.
+    What would act on a terminal is escaped, as JSON can."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.isascii() or "\x7f" in text:
         text = _NOT_FOR_TERMINALS.sub(lambda found: json.dumps(found[0])[1:-1], text)
@@ -113,7 +135,8 @@ def has_unicode(stream: TextIO) -> bool:
 
 
 def paint(text: str, style: str | None, stream: TextIO | None = None) -> str:
-    """`text` in a style where `stream` (stdout by default) shows it and NO_COLOR is not set. Nothing depends on it."""
+    """`text` in a style where `stream` (stdout by default) shows it and NO_COLOR is not set.
+    Nothing depends on it."""
     if not style or os.environ.get("NO_COLOR") or not can_draw(stream or sys.stdout):
         return text
     return _MARKS[style] + text + _END
@@ -123,7 +146,9 @@ def paint_phase(phase: str, stream: TextIO | None = None) -> str:
     return paint(phase, PHASE_STYLE.get(phase), stream)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None) -> list[str]:
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
+) -> list[str]:
     """Lines of an aligned table. right: columns aligned to the right. width: the last column is cut to fit.
 
     A cell may be painted: only what shows counts for its width.
@@ -163,7 +188,14 @@ def shown_width(text: str) -> int:
     import unicodedata
 
     text = _MARK.sub("", text)
-    return sum(0 if unicodedata.combining(c) or c in _NO_WIDTH else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0
+        if unicodedata.combining(c) or c in _NO_WIDTH
+        else 2
+        if unicodedata.east_asian_width(c) in "WF"
+        else 1
+        for c in text
+    )
 
 
 _NO_WIDTH = "\u200c\u200d\ufe0e\ufe0f"
@@ -176,7 +208,8 @@ def terminal_width(fallback: int = 100) -> int:
 
 
 def age(seconds: float) -> str:
-    """A span in its largest unit alone: `42 s`, `3 min`, `2 h`, `5 d`; rounded to seconds first, as `span` is."""
+    """A span in its largest unit alone: `42 s`, `3 min`, `2 h`, `5 d`; rounded to seconds first, as `span`
+    is."""
     whole = round(seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= size:
@@ -194,8 +227,8 @@ def bytes_text(amount: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, without needless zeros; of larger numbers all digits in front of the point, as of counts. None is what the
-    API says of a value that is not a finite number."""
+    """Four significant digits, without needless zeros; of larger numbers all digits in front of the point, as
+    of counts. None is what the API says of a value that is not a finite number."""
     if value is None:
         return "not finite"
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -42,8 +42,8 @@ class DatasetGroup(click.Group):
 def dataset(ctx: click.Context) -> None:
     """Push, list, pull and remove datasets; their leaderboards.
 
-    A dataset has versions that never change: pushing changed data makes a new one. `hop run -d NAME` gives a script the newest,
-    `-d NAME:3` a certain one.
+    A dataset has versions that never change: pushing changed data makes a new one. `hop run -d NAME` gives a
+    script the newest, `-d NAME:3` a certain one.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -58,8 +58,8 @@ def dataset(ctx: click.Context) -> None:
 def push(name: str, path: Path, message: str, metric: str | None, as_json: bool) -> None:
     """Make a version of the folder or file PATH; only what the server lacks is sent.
 
-    Everything in a folder counts, except what a `.hopignore` file in it names, and `.git`. A push that was broken off goes on
-    where it was when it is repeated.
+    Everything in a folder counts, except what a `.hopignore` file in it names, and `.git`. A push that was
+    broken off goes on where it was when it is repeated.
     """
     import time
 
@@ -76,8 +76,12 @@ def push(name: str, path: Path, message: str, metric: str | None, as_json: bool)
         tree = pack(path, rules=DATA, cache=home.pack_cache, without=home.root, progress=bar)
         console.say_homes(tree.homes)
         if not tree.files:
-            raise SpecError(f"`{path}` holds no files", hints=("a `.hopignore` file in it may leave out too much",))
-        answer, sent = _push_version(client, name, tree, {"manifest": tree.digest, "message": message, "metric": metric}, bar)
+            raise SpecError(
+                f"`{path}` holds no files", hints=("a `.hopignore` file in it may leave out too much",)
+            )
+        answer, sent = _push_version(
+            client, name, tree, {"manifest": tree.digest, "message": message, "metric": metric}, bar
+        )
     if as_json:
         console.out_json({**answer, "uploaded_bytes": sent})
         return
@@ -87,11 +91,16 @@ def push(name: str, path: Path, message: str, metric: str | None, as_json: bool)
         console.say(f"{name}: unchanged, still version {version['number']}{mended}")
         return
     amount = f"{_count(version['files'], 'file')}, {console.bytes_text(version['size_bytes'])}"
-    console.say(f"{name} version {version['number']}: {amount}, uploaded {console.bytes_text(sent)} in {took}")
+    console.say(
+        f"{name} version {version['number']}: {amount}, uploaded {console.bytes_text(sent)} in {took}"
+    )
 
 
-def _push_version(client: Client, name: str, tree: PackedTree, body: dict[str, Any], bar: Any) -> tuple[dict[str, Any], int]:
-    """The server's answer and how many bytes were sent. Asks first: an unchanged tree needs this one request."""
+def _push_version(
+    client: Client, name: str, tree: PackedTree, body: dict[str, Any], bar: Any
+) -> tuple[dict[str, Any], int]:
+    """The server's answer and how many bytes were sent.
+    Asks first: an unchanged tree needs this one request."""
     sent = 0
     for left in range(_ROUNDS, -1, -1):
         try:
@@ -122,7 +131,15 @@ def ls(as_json: bool) -> None:
     rows = []
     for one in found:
         newest = one["newest"] or {}
-        rows.append([one["name"], str(newest.get("number", "-")), *_amounts(newest), one["metric"] or "-", newest.get("message", "")])
+        rows.append(
+            [
+                one["name"],
+                str(newest.get("number", "-")),
+                *_amounts(newest),
+                one["metric"] or "-",
+                newest.get("message", ""),
+            ]
+        )
     head = ["NAME", "VERSION", "FILES", "SIZE", "PUSHED", "METRIC", "MESSAGE"]
     console.out_lines(console.table(head, rows, right=(1, 2, 3), width=_width()))
 
@@ -134,11 +151,16 @@ def versions(name: str, as_json: bool) -> None:
     """List the versions of a dataset, the newest first."""
     from hopyard.sdk.connect import connect
 
-    found = list(connect().pages(f"/datasets/{check_name(name, what='dataset')}/versions", "versions", cursor="before"))
+    found = list(
+        connect().pages(f"/datasets/{check_name(name, what='dataset')}/versions", "versions", cursor="before")
+    )
     if as_json:
         console.out_json(found)
         return
-    rows = [[str(one["number"]), *_amounts(one), one["created_by"], one["manifest"][:12], one["message"]] for one in found]
+    rows = [
+        [str(one["number"]), *_amounts(one), one["created_by"], one["manifest"][:12], one["message"]]
+        for one in found
+    ]
     head = ["VERSION", "FILES", "SIZE", "PUSHED", "BY", "MANIFEST", "MESSAGE"]
     console.out_lines(console.table(head, rows, right=(0, 1, 2), width=_width()))
 
@@ -156,12 +178,24 @@ def describe(ref: str, as_json: bool) -> None:
     if as_json:
         console.out_json({**about, "version": version})
         return
-    direction = {True: " (higher is better)", False: " (lower is better)", None: ""}[about["higher_is_better"]]
+    direction = {True: " (higher is better)", False: " (lower is better)", None: ""}[
+        about["higher_is_better"]
+    ]
     lines = [
         ("dataset", name),
-        ("version", f"{version['number']} of {about['versions']}" if about["versions"] != 1 else str(version["number"])),
+        (
+            "version",
+            f"{version['number']} of {about['versions']}"
+            if about["versions"] != 1
+            else str(version["number"]),
+        ),
         ("message", version["message"]),
-        ("damaged", f"{version['damaged']}; `hop dataset push` of the same data mends it" if version.get("damaged") else ""),
+        (
+            "damaged",
+            f"{version['damaged']}; `hop dataset push` of the same data mends it"
+            if version.get("damaged")
+            else "",
+        ),
         ("files", f"{version['files']:,}"),
         ("size", console.bytes_text(version["size_bytes"])),
         ("pushed", f"{_moment(version['created_at'])} by {version['created_by']}"),
@@ -214,7 +248,10 @@ def path_command(ref: str) -> None:
     client = connect()
     name, number = _parse(ref)
     version = client.get(f"/datasets/{name}/versions/{number}")
-    with TransferBar() as bar, TreeCache(Home.default().trees).use(version["manifest"], client.fetch, progress=bar) as folder:
+    with (
+        TransferBar() as bar,
+        TreeCache(Home.default().trees).use(version["manifest"], client.fetch, progress=bar) as folder,
+    ):
         found = folder
     console.out(str(found))
 
@@ -256,7 +293,11 @@ def _amounts(version: dict[str, Any]) -> list[str]:
     """FILES, SIZE, PUSHED of a row."""
     if not version:
         return ["-", "-", "-"]
-    return [f"{version['files']:,}", console.bytes_text(version["size_bytes"]), f"{console.span(console.seconds_since(version['created_at']))} ago"]
+    return [
+        f"{version['files']:,}",
+        console.bytes_text(version["size_bytes"]),
+        f"{console.span(console.seconds_since(version['created_at']))} ago",
+    ]
 
 
 def _count(amount: int, what: str) -> str:

@@ -34,8 +34,8 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`sections[name][key]` holds both sides; None where a side has nothing. hidden: variables whose values are
-    both another user's, so that it is not known whether they differ."""
+    """`sections[name][key]` holds both sides; None where a side has nothing.
+    hidden: variables whose values are both another user's, so that it is not known whether they differ."""
 
     files: tuple[FileChange, ...]
     sections: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
@@ -55,8 +55,18 @@ def diff(left: str, right: str, as_json: bool) -> None:
     found = compare(client, one, two)
     if as_json:
         files = [{"path": change.path, "kind": change.kind, "diff": change.diff} for change in found.files]
-        sections = {name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()}
-        console.out_json({"left": one["name"], "right": two["name"], "code": files, **sections, "hidden": list(found.hidden)})
+        sections = {
+            name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()
+        }
+        console.out_json(
+            {
+                "left": one["name"],
+                "right": two["name"],
+                "code": files,
+                **sections,
+                "hidden": list(found.hidden),
+            }
+        )
         return
     console.out_lines(_lines(run_title(one), run_title(two), found))
 
@@ -65,8 +75,14 @@ def compare(client: Client, one: Run, two: Run) -> Difference:
     """All that differs between two runs."""
     sides = [_facts(run) for run in (one, two)]
     sections = {name: _unequal(sides[0][name], sides[1][name]) for name in _SECTIONS}
-    hidden = [name for name, value in (one["spec"].get("env") or {}).items() if value == (two["spec"].get("env") or {}).get(name) == HIDDEN]
-    return Difference(tuple(_files(client, one["spec"].get("code"), two["spec"].get("code"))), sections, tuple(hidden))
+    hidden = [
+        name
+        for name, value in (one["spec"].get("env") or {}).items()
+        if value == (two["spec"].get("env") or {}).get(name) == HIDDEN
+    ]
+    return Difference(
+        tuple(_files(client, one["spec"].get("code"), two["spec"].get("code"))), sections, tuple(hidden)
+    )
 
 
 def _facts(run: Run) -> dict[str, dict[str, Any]]:
@@ -78,7 +94,9 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
 
         resources[f"{role['name']} command"] = shlex.join(role["command"])
         resources[f"{role['name']} replicas"] = format_replicas(role["min_replicas"], role["replicas"])
-        resources |= {f"{role['name']} {key}": value for key, value in {**role["resources"], **role["where"]}.items()}
+        resources |= {
+            f"{role['name']} {key}": value for key, value in {**role["resources"], **role["where"]}.items()
+        }
         resources[f"{role['name']} topology"] = _topology(role)
     latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
     return {
@@ -86,7 +104,9 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
         "study": _study(spec.get("study")),
         "packages": dict(environment.get("packages") or {}),
         "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
-        "resources": resources | {"time limit (s)": spec.get("time_limit_s"), "topology": _topology(spec)} | {key: spec.get(key) for key in ("queue", "priority", "preemptible")},
+        "resources": resources
+        | {"time limit (s)": spec.get("time_limit_s"), "topology": _topology(spec)}
+        | {key: spec.get(key) for key in ("queue", "priority", "preemptible")},
         "environment": {
             "interpreter": environment.get("interpreter") or None,
             "requirements": environment.get("requirements"),
@@ -108,16 +128,33 @@ def _study(said: dict[str, Any] | None) -> dict[str, Any]:
     plain = {key: said[key] for key in ("metric", "goal", "parallel", "trials", "concurrent", "seed")}
     partitions = {f"partitions.{key}": value for key, value in (mop.get("partitions") or {}).items()}
     return {
-        **plain, "epochs": said["max_epochs"], "searcher": said["searcher"]["name"], **{f"searcher.{key}": value for key, value in said["searcher"]["options"].items()},
-        "begins with": begun_with(begin, said["metric"]) if begin else None, **space, **{key: mop[key] for key in ("trainable", "workers", "deterministic", "threads", "hybrid") if key in mop}, **partitions,
-    }  # fmt: skip
+        **plain,
+        "epochs": said["max_epochs"],
+        "searcher": said["searcher"]["name"],
+        **{f"searcher.{key}": value for key, value in said["searcher"]["options"].items()},
+        "begins with": begun_with(begin, said["metric"]) if begin else None,
+        **space,
+        **{
+            key: mop[key]
+            for key in ("trainable", "workers", "deterministic", "threads", "hybrid")
+            if key in mop
+        },
+        **partitions,
+    }
 
 
 def _range(parameter: dict[str, Any]) -> Any:
     if parameter["kind"] == "constant":
         return parameter["value"]
-    own = {key: value for key, value in parameter.items() if key not in ("name", "kind") and value not in (None, [], False)}
-    return f"{parameter['kind']} " + " ".join(f"{key}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}" for key, value in own.items())
+    own = {
+        key: value
+        for key, value in parameter.items()
+        if key not in ("name", "kind") and value not in (None, [], False)
+    }
+    return f"{parameter['kind']} " + " ".join(
+        f"{key}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+        for key, value in own.items()
+    )
 
 
 def _topology(said: dict[str, Any]) -> str | None:
@@ -130,7 +167,8 @@ def _unequal(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
 
-# -- code --------------------------------------------------------------------------------------------------------------
+# -- code
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _files(client: Client, left: str | None, right: str | None) -> Iterator[FileChange]:
@@ -142,10 +180,18 @@ def _files(client: Client, left: str | None, right: str | None) -> Iterator[File
         before, after = old.get(path), new.get(path)
         if before != after:
             kind = "added" if before is None else "removed" if after is None else "changed"
-            yield FileChange(path, kind, _unified(path, _text(client, left, before), _text(client, right, after), before, after))
+            yield FileChange(
+                path,
+                kind,
+                _unified(path, _text(client, left, before), _text(client, right, after), before, after),
+            )
     links = [{link.path: link.target for link in side.links} for side in (one, two)]
     for path, (was, now) in _unequal(links[0], links[1]).items():
-        yield FileChange(path, "added" if was is None else "removed" if now is None else "changed", f"link: {was or 'none'} -> {now or 'none'}\n")
+        yield FileChange(
+            path,
+            "added" if was is None else "removed" if now is None else "changed",
+            f"link: {was or 'none'} -> {now or 'none'}\n",
+        )
 
 
 def _manifest(client: Client, digest: str | None) -> Manifest:
@@ -166,20 +212,29 @@ def _text(client: Client, manifest: str | None, entry: FileEntry | None) -> list
     return data.decode(errors="replace").splitlines(keepends=True)
 
 
-def _unified(path: str, before: list[str] | None, after: list[str] | None, old: FileEntry | None, new: FileEntry | None) -> str:
+def _unified(
+    path: str, before: list[str] | None, after: list[str] | None, old: FileEntry | None, new: FileEntry | None
+) -> str:
     import difflib
 
     if before is None or after is None:
         return ""
     mode = ""
     if old is not None and new is not None and old.executable != new.executable:
-        mode = f"mode: {'executable' if old.executable else 'plain'} -> {'executable' if new.executable else 'plain'}\n"
+        mode = (
+            f"mode: {'executable' if old.executable else 'plain'} -> "
+            f"{'executable' if new.executable else 'plain'}\n"
+        )
     names = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
-    lines = [line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in difflib.unified_diff(before, after, *names)]
+    lines = [
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(before, after, *names)
+    ]
     return mode + "".join(lines)
 
 
-# -- text --------------------------------------------------------------------------------------------------------------
+# -- text
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _lines(left: str, right: str, found: Difference) -> Iterator[str]:

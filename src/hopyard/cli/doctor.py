@@ -22,8 +22,14 @@ from hopyard.private_files import OTHERS
 _GIB = 1024**3
 _FREE_WARN, _FREE_FAIL = 10 * _GIB, 1 * _GIB
 _SKEW_WARN_S = 5.0
-_MEND_BLOBS = "push the dataset, or submit the same code, again; or copy `blobs` back from a backup: this check takes in what is good there"
-_OTHER_DATABASE = "compare `database:` in config.yaml with what it was; of an SQLite home, `hopyard.db` may have been moved or lost: copy it back from a backup"
+_MEND_BLOBS = (
+    "push the dataset, or submit the same code, again; or copy `blobs` back from a backup: this check "
+    "takes in what is good there"
+)
+_OTHER_DATABASE = (
+    "compare `database:` in config.yaml with what it was; of an SQLite home, `hopyard.db` may have "
+    "been moved or lost: copy it back from a backup"
+)
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -38,10 +44,15 @@ class Finding:
 
 
 @click.command("doctor")
-@click.option("--verify", is_flag=True, help="Also read all blobs, cached trees and environments, and check their digests.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Also read all blobs, cached trees and environments, and check their digests.",
+)
 @json_option
 def doctor(verify: bool, as_json: bool) -> int:
-    """Check this machine: folders, disk, server, database, clock, limits, GPUs and tools. The exit code is 1 if something fails."""
+    """Check this machine: folders, disk, server, database, clock, limits, GPUs and tools.
+    The exit code is 1 if something fails."""
     home = Home.default()
     found: list[Finding] = []
     for check in (*CHECKS, *((check_caches, check_blobs) if verify else ())):
@@ -74,11 +85,20 @@ def check_home(home: Home) -> Iterator[Finding]:
         yield Finding("home", "ok", f"{home.root} does not exist yet; the first command makes it")
         return
     if not os.access(home.root, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("home", "fail", f"{home.root} cannot be written", f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})")
+        yield Finding(
+            "home",
+            "fail",
+            f"{home.root} cannot be written",
+            f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})",
+        )
         return
     check_owner(home.root, about.st_uid)
     home.check_entries()
-    readable = [path for path in (home.root, *sorted(home.root.iterdir())) if not path.is_symlink() and path.stat().st_mode & OTHERS]
+    readable = [
+        path
+        for path in (home.root, *sorted(home.root.iterdir()))
+        if not path.is_symlink() and path.stat().st_mode & OTHERS
+    ]
     if readable:
         path, closed = readable[0], "700" if readable[0].is_dir() else "600"
         yield Finding("home", "fail", f"{path} can be read by others", f"chmod {closed} {path}")
@@ -87,7 +107,12 @@ def check_home(home: Home) -> Iterator[Finding]:
     for above in home.root.resolve().parents:
         who = _may_replace(above.stat())
         if who:
-            yield Finding("parent", "warn", f"{who} may rename and replace the contents of {above}, this home included", f"chmod +t {above}, or move the home")
+            yield Finding(
+                "parent",
+                "warn",
+                f"{who} may rename and replace the contents of {above}, this home included",
+                f"chmod +t {above}, or move the home",
+            )
     if os.geteuid() == 0:
         yield Finding("user", "warn", AS_ROOT, ROOT_HINT)
 
@@ -100,7 +125,9 @@ def _may_replace(folder: os.stat_result) -> str:
         return ""
     if folder.st_mode & stat.S_IWOTH:
         return "every user"
-    return f"the group {folder.st_gid}" if folder.st_mode & stat.S_IWGRP and _has_others(folder.st_gid) else ""
+    return (
+        f"the group {folder.st_gid}" if folder.st_mode & stat.S_IWGRP and _has_others(folder.st_gid) else ""
+    )
 
 
 def _has_others(gid: int) -> bool:
@@ -122,7 +149,9 @@ def _has_others(gid: int) -> bool:
 def check_disk(home: Home) -> Iterator[Finding]:
     place = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(place).free
-    level: Literal["ok", "warn", "fail"] = "fail" if free < _FREE_FAIL else "warn" if free < _FREE_WARN else "ok"
+    level: Literal["ok", "warn", "fail"] = (
+        "fail" if free < _FREE_FAIL else "warn" if free < _FREE_WARN else "ok"
+    )
     hint = "" if level == "ok" else "`hop rm` deletes old runs; HOPYARD_HOME moves everything to another disk"
     yield Finding("disk", level, f"{console.bytes_text(free)} free at {place}", hint)
 
@@ -135,7 +164,11 @@ def check_settings(home: Home) -> Iterator[Finding]:
     except HopyardError as bad:
         yield Finding("settings", "fail", bad.message, "; ".join(bad.hints))
         return
-    yield Finding("settings", "ok", str(home.settings_file) if home.settings_file.exists() else "defaults (there is no config.yaml)")
+    yield Finding(
+        "settings",
+        "ok",
+        str(home.settings_file) if home.settings_file.exists() else "defaults (there is no config.yaml)",
+    )
 
 
 def check_server(home: Home) -> Iterator[Finding]:
@@ -145,7 +178,12 @@ def check_server(home: Home) -> Iterator[Finding]:
 
     url = far_url(home)
     if url is not None:
-        yield Finding("server", "ok", f"the one at {url} is used here: what is said of server, nodes, clock and blobs is about that one, all else about {home.root}")
+        yield Finding(
+            "server",
+            "ok",
+            f"the one at {url} is used here: what is said of server, nodes, clock and blobs is about "
+            f"that one, all else about {home.root}",
+        )
     try:
         client = connect(start=False)
         began = time.perf_counter()
@@ -154,20 +192,39 @@ def check_server(home: Home) -> Iterator[Finding]:
         status = client.get("/status")
     except ServerUnavailable as away:
         if (home.read_server() or {}).get("pid"):
-            yield Finding("server", "warn", f"does not answer: {away.message}", "; ".join(away.hints) or f"the next command starts it again; its log is {home.server_log}")
+            yield Finding(
+                "server",
+                "warn",
+                f"does not answer: {away.message}",
+                "; ".join(away.hints) or f"the next command starts it again; its log is {home.server_log}",
+            )
         else:
             yield Finding("server", "ok", "not running; the first command that needs it starts it")
         return
     for node in status["nodes"]:
         if node.get("trouble"):
-            yield Finding("nodes", "fail", f"{node['id']} is out of service: {node['trouble']}", "it is open again by itself once that is over")
+            yield Finding(
+                "nodes",
+                "fail",
+                f"{node['id']} is out of service: {node['trouble']}",
+                "it is open again by itself once that is over",
+            )
     for warning in status["warnings"]:
         if warning != AS_ROOT:
-            yield Finding("server", "warn", warning, _OTHER_DATABASE if "belong to another database" in warning else "")
+            yield Finding(
+                "server", "warn", warning, _OTHER_DATABASE if "belong to another database" in warning else ""
+            )
     unready = [node["id"] for node in status["nodes"] if not node.get("ready", True)]
-    yield Finding("server", "ok", f"{client.url} answers in {took * 1000:.1f} ms, version {status['version']}")
+    yield Finding(
+        "server", "ok", f"{client.url} answers in {took * 1000:.1f} ms, version {status['version']}"
+    )
     if unready or not status["nodes"]:
-        yield Finding("nodes", "fail", f"not ready: {', '.join(unready)}" if unready else "there is none", f"see {home.server_log}")
+        yield Finding(
+            "nodes",
+            "fail",
+            f"not ready: {', '.join(unready)}" if unready else "there is none",
+            f"see {home.server_log}",
+        )
     yield _clock(health["started_at"], status["uptime_s"])
 
 
@@ -175,7 +232,12 @@ def _clock(started_at: str, uptime_s: float) -> Finding:
     """This clock against the server's, which is told by when it started and how long ago that was."""
     skew = abs(console.seconds_since(started_at) - uptime_s)
     if skew > _SKEW_WARN_S:
-        return Finding("clock", "warn", f"differs from the server's by {console.span(skew)}", "let both machines set their clocks by NTP")
+        return Finding(
+            "clock",
+            "warn",
+            f"differs from the server's by {console.span(skew)}",
+            "let both machines set their clocks by NTP",
+        )
     return Finding("clock", "ok", "agrees with the server's")
 
 
@@ -200,9 +262,18 @@ def check_database(home: Home) -> Iterator[Finding]:
     except sqlite3.Error as broken:
         told = [str(broken)]
     if told == ["ok"]:
-        yield Finding("database", "ok", f"{home.database.name} is whole ({console.bytes_text(home.database.stat().st_size)})")
+        yield Finding(
+            "database",
+            "ok",
+            f"{home.database.name} is whole ({console.bytes_text(home.database.stat().st_size)})",
+        )
     else:
-        yield Finding("database", "fail", f"{home.database} is damaged: {'; '.join(told)}", "`hop down`, then restore the file from a backup")
+        yield Finding(
+            "database",
+            "fail",
+            f"{home.database} is damaged: {'; '.join(told)}",
+            "`hop down`, then restore the file from a backup",
+        )
 
 
 def _postgresql(address: str) -> Finding:
@@ -210,14 +281,27 @@ def _postgresql(address: str) -> Finding:
     try:
         import psycopg
     except ImportError:
-        return Finding("database", "fail", "PostgreSQL needs the driver psycopg", "pip install 'hopyard[postgres]'")
+        return Finding(
+            "database", "fail", "PostgreSQL needs the driver psycopg", "pip install 'hopyard[postgres]'"
+        )
     try:
         with psycopg.connect(address.replace("+psycopg", "", 1), connect_timeout=5) as connection:
-            found = connection.execute("SELECT current_setting('server_version'), to_regclass('alembic_version') IS NOT NULL").fetchone()
+            found = connection.execute(
+                "SELECT current_setting('server_version'), to_regclass('alembic_version') IS NOT NULL"
+            ).fetchone()
     except psycopg.Error as failed:
-        return Finding("database", "fail", f"PostgreSQL does not answer: {str(failed).strip().splitlines()[-1]}", "see whether it runs, and `database:` in config.yaml")
+        return Finding(
+            "database",
+            "fail",
+            f"PostgreSQL does not answer: {str(failed).strip().splitlines()[-1]}",
+            "see whether it runs, and `database:` in config.yaml",
+        )
     version, made = found or ("", False)
-    return Finding("database", "ok", f"PostgreSQL {version} answers" + ("" if made else "; nothing of Hopyard is in it yet"))
+    return Finding(
+        "database",
+        "ok",
+        f"PostgreSQL {version} answers" + ("" if made else "; nothing of Hopyard is in it yet"),
+    )
 
 
 def check_limits(_home: Home) -> Iterator[Finding]:
@@ -225,7 +309,12 @@ def check_limits(_home: Home) -> Iterator[Finding]:
     if writable:
         yield Finding("limits", "ok", f"cgroups can be made below {writable[0]}")
     else:
-        yield Finding("limits", "warn", "cgroups cannot be made here", "memory limits are kept by watching the process tree instead, once a second or so")
+        yield Finding(
+            "limits",
+            "warn",
+            "cgroups cannot be made here",
+            "memory limits are kept by watching the process tree instead, once a second or so",
+        )
 
 
 def _cgroups() -> Iterator[Path]:
@@ -237,7 +326,11 @@ def _cgroups() -> Iterator[Path]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            yield from (root / path.lstrip("/") for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")) if (root / "cgroup.procs").exists())
+            yield from (
+                root / path.lstrip("/")
+                for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+                if (root / "cgroup.procs").exists()
+            )
         elif "memory" in controllers.split(","):
             yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
 
@@ -247,15 +340,34 @@ def check_privacy(home: Home) -> Iterator[Finding]:
     from hopyard.config.settings import read_settings
     from hopyard.replica.mounts import Protection, find_protection
 
-    hint = "runs of one home can reach each other: give users that do not trust each other separate servers (docs/operating/isolation.md)"
+    hint = (
+        "runs of one home can reach each other: give users that do not trust each other separate "
+        "servers (docs/operating/isolation.md)"
+    )
     if not read_settings(home.settings_file).runs.namespaces:
-        yield Finding("privacy", "warn", "`runs: {namespaces: false}`: runs can read and change the whole home, tokens and caches included", hint)
+        yield Finding(
+            "privacy",
+            "warn",
+            "`runs: {namespaces: false}`: runs can read and change the whole home, tokens and caches "
+            "included",
+            hint,
+        )
         return
     protection = find_protection()
     if protection is Protection.MODES:
-        yield Finding("privacy", "warn", "the kernel allows runs no user namespaces: they can read and change the whole home, tokens and caches included", hint)
+        yield Finding(
+            "privacy",
+            "warn",
+            "the kernel allows runs no user namespaces: they can read and change the whole home, "
+            "tokens and caches included",
+            hint,
+        )
     else:
-        yield Finding("privacy", "ok", f"runs see of the home their own folder, and caches read-only (by a {protection.value})")
+        yield Finding(
+            "privacy",
+            "ok",
+            f"runs see of the home their own folder, and caches read-only (by a {protection.value})",
+        )
 
 
 def check_gpu(home: Home) -> Iterator[Finding]:
@@ -276,13 +388,19 @@ def check_gpu(home: Home) -> Iterator[Finding]:
         found = ", ".join(f"{count} x {name}" for name, count in models.items()) + f", driver {driver}"
         yield Finding("gpu", "ok", f"{found}; {declared}" if declared else found)
     except pynvml.NVMLError as broken:
-        yield Finding("gpu", "warn", f"the driver does not answer: {broken}", "`nvidia-smi` should work; a reboot may be due after a driver update")
+        yield Finding(
+            "gpu",
+            "warn",
+            f"the driver does not answer: {broken}",
+            "`nvidia-smi` should work; a reboot may be due after a driver update",
+        )
     finally:
         pynvml.nvmlShutdown()
 
 
 def _declared(home: Home) -> str:
-    """What config.yaml says that there is of GPUs, which goes before what is found; "" where it says nothing or cannot be read."""
+    """What config.yaml says that there is of GPUs, which goes before what is found; "" where it says nothing
+    or cannot be read."""
     from hopyard.config.settings import read_settings
 
     try:
@@ -293,7 +411,10 @@ def _declared(home: Home) -> str:
         return ""
     if not node.gpus:
         return f"{home.settings_file.name} declares none, so runs get none"
-    return f"{home.settings_file.name} declares {node.gpus} x {node.gpu_model or 'GPU'}, which runs are given on trust"
+    return (
+        f"{home.settings_file.name} declares {node.gpus} x {node.gpu_model or 'GPU'}, which runs are "
+        "given on trust"
+    )
 
 
 def check_tools(_home: Home) -> Iterator[Finding]:
@@ -317,13 +438,24 @@ def check_python(_home: Home) -> Iterator[Finding]:
     if not version:
         yield Finding("python", "fail", f"{interpreter} does not start", "activate another environment")
         return
-    yield Finding("python", "ok", f"{version.removeprefix('Python ')} at {interpreter}; runs without --requirements use it")
-    code = "import torch; print(torch.__version__, 'with CUDA' if torch.cuda.is_available() else 'without CUDA')"
+    yield Finding(
+        "python",
+        "ok",
+        f"{version.removeprefix('Python ')} at {interpreter}; runs without --requirements use it",
+    )
+    code = (
+        "import torch; print(torch.__version__, 'with CUDA' if torch.cuda.is_available() else 'without CUDA')"
+    )
     torch = _said(interpreter, "-c", code)
     if torch:
         yield Finding("torch", "ok", torch)
     else:
-        yield Finding("torch", "warn", f"cannot be imported by {interpreter}", "only matters to scripts that use it: pip install torch, or --requirements")
+        yield Finding(
+            "torch",
+            "warn",
+            f"cannot be imported by {interpreter}",
+            "only matters to scripts that use it: pip install torch, or --requirements",
+        )
 
 
 def _uv() -> str | None:
@@ -355,9 +487,16 @@ def check_caches(home: Home) -> Iterator[Finding]:
     changed = [str(manifest) for manifest, whole in trees if not whole]
     changed += [marker.parent.name for marker in home.envs.glob("*/.ready") if not is_whole(marker.parent)]
     if changed:
-        yield Finding("caches", "warn", f"changed since they were made: {', '.join(name[:12] for name in changed)}", "nothing to do: the next run that uses one makes it again")
+        yield Finding(
+            "caches",
+            "warn",
+            f"changed since they were made: {', '.join(name[:12] for name in changed)}",
+            "nothing to do: the next run that uses one makes it again",
+        )
     else:
-        yield Finding("caches", "ok", f"{len(trees)} trees are what their digests say, and no environment was changed")
+        yield Finding(
+            "caches", "ok", f"{len(trees)} trees are what their digests say, and no environment was changed"
+        )
 
 
 def check_blobs(home: Home) -> Iterator[Finding]:
@@ -374,14 +513,34 @@ def check_blobs(home: Home) -> Iterator[Finding]:
             break
     lost = [digest for digest in found["lost"] if digest not in damaged]
     if damaged:
-        yield Finding("blobs", "fail", f"damaged, and set aside: {', '.join(digest[:12] for digest in damaged)}", _MEND_BLOBS)
+        yield Finding(
+            "blobs",
+            "fail",
+            f"damaged, and set aside: {', '.join(digest[:12] for digest in damaged)}",
+            _MEND_BLOBS,
+        )
     if lost:
         more = found["lost_count"] - len(found["lost"])
-        yield Finding("blobs", "fail", f"in use, and not here: {', '.join(digest[:12] for digest in lost)}" + (f" and {more} more" if more else ""), _MEND_BLOBS)
+        yield Finding(
+            "blobs",
+            "fail",
+            f"in use, and not here: {', '.join(digest[:12] for digest in lost)}"
+            + (f" and {more} more" if more else ""),
+            _MEND_BLOBS,
+        )
     if not damaged and not lost:
         yield Finding("blobs", "ok", f"{console.bytes_text(size)} are what their digests say")
 
 
 CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
-    check_home, check_disk, check_settings, check_server, check_database, check_limits, check_privacy, check_gpu, check_tools, check_python,
-)  # fmt: skip
+    check_home,
+    check_disk,
+    check_settings,
+    check_server,
+    check_database,
+    check_limits,
+    check_privacy,
+    check_gpu,
+    check_tools,
+    check_python,
+)

@@ -56,7 +56,8 @@ def hints_of(broken: OSError) -> list[str]:
 
 
 def report_fault(fault: Exception) -> int:
-    """Tell of an exception that nothing expected, in one line; where it was raised is written to a file. Return the exit code."""
+    """Tell of an exception that nothing expected, in one line; where it was raised is written to a file.
+    Return the exit code."""
     import traceback
 
     details = "".join(traceback.format_exception(fault))
@@ -66,15 +67,21 @@ def report_fault(fault: Exception) -> int:
         sys.stderr.write(details)
         place = "above"
     said = "".join(traceback.format_exception_only(fault)).strip().partition("\n")[0]
-    tell(f"a fault of hop itself: {said}", hints=(f"the details are {place}: attach them to a report of the fault",))
+    tell(
+        f"a fault of hop itself: {said}",
+        hints=(f"the details are {place}: attach them to a report of the fault",),
+    )
     return FAILED
 
 
 def _write_private(details: str) -> str:
-    """Where it was written: to a file of its own that only this user can read, since a fault may quote what a command was given."""
+    """Where it was written: to a file of its own that only this user can read, since a fault may quote what a
+    command was given."""
     import tempfile
 
-    with tempfile.NamedTemporaryFile("w", prefix="hop-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace") as file:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="hop-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as file:
         file.write(details)
     return f"in {file.name}"
 
@@ -100,4 +107,7 @@ def meant_by(option: str, command: click.Command) -> str | None:
     """The hint for an option that the command has not, where something is known of it or near."""
     from hopyard.cli.familiar import option_hint
 
-    return option_hint(option, [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)])
+    return option_hint(
+        option,
+        [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)],
+    )

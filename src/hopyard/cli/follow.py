@@ -1,4 +1,5 @@
-"""Follows a run until it has ended, over lost connections and restarted servers, without losing or doubling a byte."""
+"""Follows a run until it has ended, over lost connections and restarted servers, without losing or doubling a
+byte."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class Follower:
         self._refused = ""  # why the attempt before could not be started
 
     def follow(self) -> Run:
-        """Write what comes until the run is final; the run as it ended. Raises OutputGone, NotFound (removed meanwhile),
-        ServerUnavailable when the server died and cannot be started again."""
+        """Write what comes until the run is final; the run as it ended. Raises OutputGone, NotFound (removed
+        meanwhile), ServerUnavailable when the server died and cannot be started again."""
         self._line.show_run(self.run)
         self._line.start()
         faults = _Faults()
@@ -64,7 +65,9 @@ class Follower:
             "streams": ",".join(self._streams),
             "ranks": "all" if self._rank is None else self._rank,
         }
-        with self.client.open("GET", f"/runs/{self.run['id']}/follow", query=query, timeout_s=_QUIET_S) as response:
+        with self.client.open(
+            "GET", f"/runs/{self.run['id']}/follow", query=query, timeout_s=_QUIET_S
+        ) as response:
             while True:
                 head = response.readline()
                 if not head.endswith(b"\n"):
@@ -79,7 +82,9 @@ class Follower:
         kind = frame["kind"]
         if kind == "output":
             self._output.write(frame["rank"], frame["stream"], data)
-            self._cursors[f"{frame['attempt']}:{frame['rank']}:{frame['stream']}"] = frame["offset"] + frame["size"]
+            self._cursors[f"{frame['attempt']}:{frame['rank']}:{frame['stream']}"] = (
+                frame["offset"] + frame["size"]
+            )
         elif kind == "progress":
             self._line.show_progress(frame)
         elif kind in ("state", "end"):
@@ -97,7 +102,8 @@ class Follower:
             self._output.flush()
             step = (run.get("attempt") or {}).get("resumed_from_step")
             origin = f"from the checkpoint at step {step}" if step is not None else "from the beginning"
-            if run["spec"].get("study") is not None:  # what it decided stands in its journal, whether a state was saved or not
+            # what it decided stands in its journal, whether a state was saved or not
+            if run["spec"].get("study") is not None:
                 origin = "where the study was"
             before = "made room" if run["preemptions"] > self._preemptions else self._refused or "was lost"
             self._line.say(f"attempt {number} starts {origin}: the one before {before}")
@@ -117,7 +123,10 @@ class Follower:
                 return client
             if not told and time.monotonic() - began > _TELL_AFTER_S:
                 told = True
-                self._line.say("the server is away; the run goes on, and so does this as soon as it is back (Ctrl-C leaves)")
+                self._line.say(
+                    "the server is away; the run goes on, and so does this as soon as it is back "
+                    "(Ctrl-C leaves)"
+                )
 
 
 class _Faults:
@@ -136,7 +145,8 @@ class _Faults:
 
 
 def ask_surely(client: Client, question: Callable[[Client], T]) -> tuple[Client, T]:
-    """The answer, and a client of the server that gave it: one that goes away meanwhile is waited for as `find_again` says."""
+    """The answer, and a client of the server that gave it: one that goes away meanwhile is waited for as
+    `find_again` says."""
     faults = _Faults()
     while True:
         try:
@@ -151,8 +161,9 @@ def ask_surely(client: Client, question: Callable[[Client], T]) -> tuple[Client,
 
 
 def find_again() -> Client | None:
-    """A client of the server that there is now, None while there is none. One that crashed (`server.json` still names its
-    process) is started again: raises ServerUnavailable when that fails. One that was shut down is waited for."""
+    """A client of the server that there is now, None while there is none. One that crashed (`server.json`
+    still names its process) is started again: raises ServerUnavailable when that fails. One that was shut
+    down is waited for."""
     from hopyard.config.home import Home
     from hopyard.sdk.connect import connect
 
@@ -169,4 +180,3 @@ def find_again() -> Client | None:
 
 def _attempt_number(run: Run) -> int:
     return int((run.get("attempt") or {}).get("number") or 0)
-

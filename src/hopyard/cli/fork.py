@@ -33,7 +33,9 @@ BEST = "best"
 
 @click.command("fork")
 @run_argument(metavar="RUN[@CHECKPOINT]")
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that changes (repeatable).")
+@click.option(
+    "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that changes (repeatable)."
+)
 @env_option
 @secret_option
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
@@ -47,23 +49,56 @@ BEST = "best"
 @topology_option
 @pool_option
 @where_option
-@click.option("--time", metavar="2h", help="Time limit of each attempt: a run that is lost or preempted has all of it again.")
+@click.option(
+    "--time",
+    metavar="2h",
+    help="Time limit of each attempt: a run that is lost or preempted has all of it again.",
+)
 @max_output_option
 @max_metrics_option
-@click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: that of RUN]")
+@click.option(
+    "-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: that of RUN]"
+)
 @priority_option
 @preempt_option
 @click.option("--project", help="The project it belongs to.  [default: that of RUN]")
-@click.option("--checkpoint", metavar="newest|STEP|best", help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.")
-@click.option("--epochs", type=click.IntRange(1), metavar="N", help="With --checkpoint best: train so many epochs more.  [default: the study's]")
-@click.option("--trust", is_flag=True, help="Read all of another user's checkpoint. Else only tensors, arrays and plain values are: anything more runs code of theirs.")
+@click.option(
+    "--checkpoint",
+    metavar="newest|STEP|best",
+    help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --checkpoint best: train so many epochs more.  [default: the study's]",
+)
+@click.option(
+    "--trust",
+    is_flag=True,
+    help=(
+        "Read all of another user's checkpoint. Else only tensors, arrays and plain values are: "
+        "anything more runs code of theirs."
+    ),
+)
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, detach: bool, as_json: bool, **options: Any) -> int:
-    """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now.
+def fork(
+    ref: str,
+    checkpoint: str | None,
+    epochs: int | None,
+    trust: bool,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever
+    is here now.
 
-    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run has the name of RUN, which means the newer one from then on. A study that is forked searches from the beginning; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
-    `hop search resume` goes on with a study.
+    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run has the name of RUN, which means the
+    newer one from then on. A study that is forked searches from the beginning; with --checkpoint best its
+    best model is trained on, in a study of one trial (`parallel: mop`). `hop search resume` goes on with a
+    study.
     """
     from datetime import UTC, datetime
 
@@ -75,26 +110,49 @@ def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, deta
     changes = changes_of(options)
     changes["checkpoint"], changes["epochs"], changes["trust"] = wanted, epochs, trust
     if epochs is not None and wanted != BEST:
-        raise SpecError("--epochs: only a study's best model is trained for so many more", hints=("`hop fork STUDY --checkpoint best --epochs N`; of a script, change its parameter: `-p epochs=N`",))
+        raise SpecError(
+            "--epochs: only a study's best model is trained for so many more",
+            hints=(
+                (
+                    "`hop fork STUDY --checkpoint best --epochs N`; of a script, change its parameter: `-p "
+                    "epochs=N`"
+                ),
+            ),
+        )
     client = connect()
     source = client.get(f"/runs/{get_run(client, ref)['id']}")
     study = source["spec"].get("study")
     if study is None and wanted == BEST:
-        raise SpecError(f"--checkpoint: `best` is the best model of a study, and {source['name']} is none", hints=("`newest`, or a step: `hop info RUN` lists the checkpoints",))
+        raise SpecError(
+            f"--checkpoint: `best` is the best model of a study, and {source['name']} is none",
+            hints=("`newest`, or a step: `hop info RUN` lists the checkpoints",),
+        )
     if study is not None:
         _check_study(client, source, options["params"], wanted)
     roles = roles_of(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
-    saved = list(client.pages(f"/runs/{source['id']}/checkpoints", "checkpoints")) if wanted == "newest" else []
+    saved = (
+        list(client.pages(f"/runs/{source['id']}/checkpoints", "checkpoints")) if wanted == "newest" else []
+    )
     run = client.post(f"/runs/{source['id']}/fork", changes, plan=1)
     if ref != source["name"]:
         label = run["spec"]["label"]
-        console.say(f"forks {source['name']}" + (f"; `{label}` means {run['name']} from now on (`--name` gives it another)" if label and label == source["spec"]["label"] else ""))
+        console.say(
+            f"forks {source['name']}"
+            + (
+                f"; `{label}` means {run['name']} from now on (`--name` gives it another)"
+                if label and label == source["spec"]["label"]
+                else ""
+            )
+        )
     if saved and study is None and run["spec"]["resume"]["step"] < saved[-1]["step"]:
         step = run["spec"]["resume"]["step"]
-        console.say(f"warning: the checkpoint of step {saved[-1]['step']} of {source['name']} cannot be read: it starts from that of step {step}")
+        console.say(
+            f"warning: the checkpoint of step {saved[-1]['step']} of {source['name']} cannot be read: "
+            f"it starts from that of step {step}"
+        )
     if study is None:
         return finish(client, run, detach=detach, as_json=as_json)
     _tell(source, run)
@@ -107,7 +165,9 @@ def _split(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
     """The run, and the checkpoint that is named behind its `@` or by the option. Raises SpecError."""
     run, at, behind = ref.partition("@")
     if at and checkpoint is not None and behind != checkpoint:
-        raise SpecError(f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("say one of the two",))
+        raise SpecError(
+            f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("say one of the two",)
+        )
     if not at:
         return run, _checkpoint(checkpoint, what="--checkpoint")
     return run, _checkpoint(behind, what=ref)
@@ -116,26 +176,45 @@ def _split(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
 def _tell(source: Run, run: Run) -> None:
     begin = run["spec"]["study"].get("beginning")
     if begin is None or run["spec"]["resume"] is None:
-        console.say(f"{source['name']} is searched anew" + ("; `--checkpoint best` trains its best model on" if source["spec"]["study"]["parallel"] == "mop" else ""))
+        console.say(
+            f"{source['name']} is searched anew"
+            + (
+                "; `--checkpoint best` trains its best model on"
+                if source["spec"]["study"]["parallel"] == "mop"
+                else ""
+            )
+        )
         return
-    lives = "" if source["phase"] in ("succeeded", "failed", "cancelled") else ", the best that it has saved so far; it goes on"
+    lives = (
+        ""
+        if source["phase"] in ("succeeded", "failed", "cancelled")
+        else ", the best that it has saved so far; it goes on"
+    )
     console.say(f"from {begun_with(begin, run['spec']['study']['metric'])}{lives}")
 
 
 def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | int | None) -> None:
-    """What cannot be of a study. The server would say it, too, but does not know what the journal knows. Raises SpecError."""
+    """What cannot be of a study. The server would say it, too, but does not know what the journal knows.
+    Raises SpecError."""
     name, hops = study["name"], study["spec"]["study"]["parallel"] == "mop"
     if checkpoint == BEST and hops:
         return
     if checkpoint is None:
         if params:
             hints = ["change the file, and start another: `hop search search.yaml -p K=V`"]
-            hints += [f"`hop fork {name} --checkpoint best -p K=V` trains its best model on with changes"] * hops
+            hints += [
+                f"`hop fork {name} --checkpoint best -p K=V` trains its best model on with changes"
+            ] * hops
             raise SpecError(f"--param: {name} is a study: its parameters are those of its space", hints=hints)
         return
     if hops:
-        hints = [f"`hop fork {name} --checkpoint best` trains its best model on", f"`hop search resume {name}` goes on with all of them"]
-        raise SpecError(f"--checkpoint: {name} is a study, whose checkpoints hold the states of its trials", hints=hints)
+        hints = [
+            f"`hop fork {name} --checkpoint best` trains its best model on",
+            f"`hop search resume {name}` goes on with all of them",
+        ]
+        raise SpecError(
+            f"--checkpoint: {name} is a study, whose checkpoints hold the states of its trials", hints=hints
+        )
     from hopyard.cli.studyshow import read_journal
     from hopyard.studies.view.standing import StudyView
 
@@ -143,7 +222,10 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
     hints = [f"`hop search resume {name}` goes on with all of them"]
     if best is not None and best.run:
         hints.insert(0, f"the best one is a run: `hop fork {best.run_name or best.run} --checkpoint newest`")
-    raise SpecError(f"--checkpoint: {name} is a study, whose fork searches anew; checkpoints are of its trials", hints=hints)
+    raise SpecError(
+        f"--checkpoint: {name} is a study, whose fork searches anew; checkpoints are of its trials",
+        hints=hints,
+    )
 
 
 def changes_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +261,10 @@ def roles_of(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[
     if not sizes:
         return placed
     if len(roles) != 1:
-        raise SpecError(f"the run has {len(roles)} roles, so it is not told whose size is meant", hints=("describe the gang in a hop.yaml and `hop run` it",))
+        raise SpecError(
+            f"the run has {len(roles)} roles, so it is not told whose size is meant",
+            hints=("describe the gang in a hop.yaml and `hop run` it",),
+        )
     counts: dict[str, Any] = {key: sizes.pop(key) for key in ("replicas", "min_replicas") if key in sizes}
     return [{**placed[0], **counts, "resources": {**placed[0]["resources"], **sizes}}]
 
@@ -188,5 +273,8 @@ def _checkpoint(text: str | None, *, what: str) -> str | int | None:
     if text is None or text in ("newest", BEST):
         return text
     if not text.isascii() or not text.isdecimal():
-        raise SpecError(f"{what}: `{text}` is neither `newest` nor a step", hints=("`hop info RUN` lists the checkpoints", "`best` is the best model of a study"))
+        raise SpecError(
+            f"{what}: `{text}` is neither `newest` nor a step",
+            hints=("`hop info RUN` lists the checkpoints", "`best` is the best model of a study"),
+        )
     return int(text)

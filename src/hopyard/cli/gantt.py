@@ -30,7 +30,8 @@ def lines_of(chart: Gantt, *, width: int) -> list[str]:
     lines = []
     for row, strip in zip(chart.rows, strips(chart, columns), strict=True):
         picture = "".join(
-            console.paint((sign(trial) if trial is not None else _IDLE) * len(list(cells)), _style(trial)) for trial, cells in groupby(strip)
+            console.paint((sign(trial) if trial is not None else _IDLE) * len(list(cells)), _style(trial))
+            for trial, cells in groupby(strip)
         )
         share = row.busy_s / chart.attended_s if chart.attended_s else 0.0
         lines.append(f"{row.worker:<{margin}}{picture}  {share:4.0%} busy")
@@ -43,10 +44,16 @@ def summary(chart: Gantt) -> str:
     text = f"{units} units in {console.span(chart.attended_s)}, {chart.idle_share:.1%} idle"
     if chart.breaks:
         away = console.span(chart.span_s - chart.attended_s)
-        text += f" (without {away} between attempts{f', {len(chart.breaks)} times' if len(chart.breaks) > 1 else ''})"
+        text += (
+            f" (without {away} between "
+            f"attempts{f', {len(chart.breaks)} times' if len(chart.breaks) > 1 else ''})"
+        )
     median, most = chart.gap_s(0.5), chart.gap_s(0.99)
     if median is not None and most is not None:
-        text += f"; from a unit's end to the next one's beginning {1000 * median:.1f} ms (median), {1000 * most:.1f} ms (99 of 100)"
+        text += (
+            f"; from a unit's end to the next one's beginning {1000 * median:.1f} ms (median), "
+            f"{1000 * most:.1f} ms (99 of 100)"
+        )
     return text
 
 
@@ -77,8 +84,8 @@ def _axis(span_s: float, columns: int) -> str:
 
 
 def write_png(chart: Gantt, file: Path, *, title: str) -> None:
-    """Hops coloured by trial; evaluations are hatched. Raises UsageError without matplotlib, SpecError where there is nothing to draw yet, or
-    the file cannot be written."""
+    """Hops coloured by trial; evaluations are hatched. Raises UsageError without matplotlib, SpecError where
+    there is nothing to draw yet, or the file cannot be written."""
     if not chart.rows:
         raise SpecError(_EMPTY, hints=("`hop search show` tells how the study stands",))
     try:
@@ -91,19 +98,41 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    trials = sorted({bar.trial for row in chart.rows for bar in row.bars}, key=lambda t: (int(t) if t.isdecimal() else 0, t))
+    trials = sorted(
+        {bar.trial for row in chart.rows for bar in row.bars},
+        key=lambda t: (int(t) if t.isdecimal() else 0, t),
+    )
     few = colormaps["tab20"]
-    colour: dict[str, Any] = {trial: few(at) if len(trials) <= few.N else hsv_to_rgb((at * _GOLDEN % 1.0, 0.5, 0.95)) for at, trial in enumerate(trials)}
+    colour: dict[str, Any] = {
+        trial: few(at) if len(trials) <= few.N else hsv_to_rgb((at * _GOLDEN % 1.0, 0.5, 0.95))
+        for at, trial in enumerate(trials)
+    }
     figure = Figure(figsize=(11, 1.6 + 0.45 * len(chart.rows)), layout="constrained")
     axes = figure.subplots()
     for at, row in enumerate(chart.rows):
         for bar in row.bars:
             axes.barh(
-                at, bar.ended_at - bar.began_at, left=bar.began_at - chart.began_at, height=0.8, color=colour[bar.trial],
-                edgecolor="white", linewidth=0.3, hatch=_HATCH if bar.kind == "evaluate" else None,
-            )  # fmt: skip
-            if bar.kind == "train" and bar.ended_at - bar.began_at > _NAMED_SHARE * (1 + len(bar.trial)) * chart.span_s:
-                axes.text((bar.began_at + bar.ended_at) / 2 - chart.began_at, at, bar.trial, ha="center", va="center", fontsize="x-small")
+                at,
+                bar.ended_at - bar.began_at,
+                left=bar.began_at - chart.began_at,
+                height=0.8,
+                color=colour[bar.trial],
+                edgecolor="white",
+                linewidth=0.3,
+                hatch=_HATCH if bar.kind == "evaluate" else None,
+            )
+            if (
+                bar.kind == "train"
+                and bar.ended_at - bar.began_at > _NAMED_SHARE * (1 + len(bar.trial)) * chart.span_s
+            ):
+                axes.text(
+                    (bar.began_at + bar.ended_at) / 2 - chart.began_at,
+                    at,
+                    bar.trial,
+                    ha="center",
+                    va="center",
+                    fontsize="x-small",
+                )
     axes.set_yticks(range(len(chart.rows)), [row.worker for row in chart.rows])
     axes.invert_yaxis()
     axes.set(xlabel="seconds", title=f"{title}: {chart.idle_share:.1%} idle", xlim=(0.0, chart.span_s or 1.0))
@@ -116,7 +145,14 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
         named.append(Patch(color=_BREAK_COLOUR, label="between attempts"))
     if any(bar.kind == "evaluate" for row in chart.rows for bar in row.bars):
         named.append(Patch(facecolor="lightgrey", edgecolor="white", hatch=_HATCH, label="evaluation"))
-    axes.legend(handles=named, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(named) // 12, fontsize="small", frameon=False)
+    axes.legend(
+        handles=named,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        ncols=1 + len(named) // 12,
+        fontsize="small",
+        frameon=False,
+    )
     try:
         figure.savefig(file, format="png", dpi=120)
     except OSError as broken:

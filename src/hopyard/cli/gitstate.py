@@ -1,8 +1,8 @@
 """Where the code stands in git, asked while the code is being packed.
 
-Only the run's folder is looked at, and nothing that the repository's configuration names is started for it: no hooks, no file system
-monitor, no external diff, no filters (files that have one count as they lie on the disk). Submodules are not looked into, since their
-own configuration would hold there.
+Only the run's folder is looked at, and nothing that the repository's configuration names is started for it:
+no hooks, no file system monitor, no external diff, no filters (files that have one count as they lie on the
+disk). Submodules are not looked into, since their own configuration would hold there.
 """
 
 from __future__ import annotations
@@ -24,19 +24,34 @@ _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
 _LONGEST = 1024  # characters of a branch or a remote
 _MOST_LEFT_OUT = 1000  # changed files that git is told to leave out, one by one
-# Objects that are missing in a partial clone are not fetched: the repository's settings would name the programs for that.
-_GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
+# Objects that are missing in a partial clone are not fetched: the repository's settings would name the
+# programs for that.
+_GIT_ENVIRONMENT = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_TERMINAL_PROMPT": "0",
+}
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
 # These name another repository than the folder's, or programs to start.
 _NOT_PASSED = (
-    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR",
-    "GIT_NAMESPACE", "GIT_PREFIX", "GIT_EXTERNAL_DIFF", "GIT_PAGER",
-)  # fmt: skip
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_PAGER",
+)
 
 
 class GitProbe:
-    """Starts `git` at once and collects what it said later. Without git, or outside a repository, there is nothing to say."""
+    """Starts `git` at once and collects what it said later.
+    Without git, or outside a repository, there is nothing to say."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,7 +65,15 @@ class GitProbe:
                 return
             self._no_filters = without
             for words in (
-                ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty", "--", "."),
+                (
+                    "status",
+                    "--porcelain=v2",
+                    "--branch",
+                    "--untracked-files=no",
+                    "--ignore-submodules=dirty",
+                    "--",
+                    ".",
+                ),
                 (*_DIFF, "--name-only", "--no-renames", "--relative", "-z", "HEAD", "--", "."),
                 (*_DIFF, "--binary", "HEAD", "--", "."),
                 ("config", "--get", "remote.origin.url"),
@@ -62,12 +85,22 @@ class GitProbe:
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         import subprocess  # only here: outside a repository its import would be for nothing
 
-        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {**_GIT_ENVIRONMENT, "LC_ALL": "C"}
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {
+            **_GIT_ENVIRONMENT,
+            "LC_ALL": "C",
+        }
         command = (*_GIT, *self._no_filters, "-C", str(self._folder), *words)
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
 
     def _without_filters(self) -> list[str] | None:
-        """Options that switch every filter off that is configured; None where one cannot be named by an option."""
+        """Options that switch every filter off that is configured; None where one cannot be named by an
+        option."""
         from subprocess import TimeoutExpired
 
         child = self._start("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
@@ -80,17 +113,24 @@ class GitProbe:
         names = {os.fsdecode(key).rpartition(".")[0] for key in output.split(b"\0") if key}
         if child.returncode not in (0, 1) or any("=" in name for name in names):
             return None
-        return [word for name in sorted(names) for setting in ("clean=", "smudge=", "process=", "required=false") for word in ("-c", f"{name}.{setting}")]
+        return [
+            word
+            for name in sorted(names)
+            for setting in ("clean=", "smudge=", "process=", "required=false")
+            for word in ("-c", f"{name}.{setting}")
+        ]
 
     def collect(self) -> tuple[dict[str, Any] | None, bytes]:
-        """The GitState as JSON without its diff (None where there is none to tell), and the diff of the folder, without the files that are
-        not packed either; what it lacks is told."""
+        """The GitState as JSON without its diff (None where there is none to tell), and the diff of the
+        folder, without the files that are not packed either; what it lacks is told."""
         if not self._children:
             return None, b""
         from subprocess import TimeoutExpired
 
         try:
-            status, names, diff, remote = (child.communicate(timeout=_TIMEOUT_S)[0] for child in self._children)
+            status, names, diff, remote = (
+                child.communicate(timeout=_TIMEOUT_S)[0] for child in self._children
+            )
         except (OSError, TimeoutExpired):
             self.close()
             return None, b""
@@ -106,9 +146,17 @@ class GitProbe:
             diff = self._diff_without(left_out)
         branch = "" if head["head"] == "(detached)" else head["head"]
         origin = without_secret(remote.decode(errors="replace").strip())
-        state = {"commit": head["oid"], "branch": _one_line(branch), "dirty": dirty, "remote": _one_line(origin)}
+        state = {
+            "commit": head["oid"],
+            "branch": _one_line(branch),
+            "dirty": dirty,
+            "remote": _one_line(origin),
+        }
         if dirty and len(diff) > _MAX_DIFF_BYTES:
-            say(f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a diff; the code itself is kept whole")
+            say(
+                f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a "
+                "diff; the code itself is kept whole"
+            )
             diff = b""
         return state, without_credentials(diff.decode("latin-1")).encode("latin-1") if dirty else b""
 
@@ -118,8 +166,13 @@ class GitProbe:
         if len(left_out) > _MOST_LEFT_OUT:
             say(f"note: no diff is kept: ignore files name {len(left_out)} of the changed files")
             return b""
-        say(f"note: the diff that is kept lacks what ignore files name: {', '.join(left_out[:3])}{' …' if len(left_out) > 3 else ''}")
-        child = self._start(*_DIFF, "--binary", "HEAD", "--", ".", *(f":(exclude,literal){name}" for name in left_out))
+        say(
+            "note: the diff that is kept lacks what ignore files name: "
+            f"{', '.join(left_out[:3])}{' …' if len(left_out) > 3 else ''}"
+        )
+        child = self._start(
+            *_DIFF, "--binary", "HEAD", "--", ".", *(f":(exclude,literal){name}" for name in left_out)
+        )
         self._children.append(child)
         try:
             return child.communicate(timeout=_TIMEOUT_S)[0]

@@ -1,7 +1,8 @@
-"""What a run wrote, for a terminal: colours and progress bars as they are, and of all other control sequences their text alone.
+"""What a run wrote, for a terminal: colours and progress bars as they are, and of all other control sequences
+their text alone.
 
-A sequence can set the clipboard or the title of the window, clear the screen, switch to another one, or make the terminal type an
-answer. A pipe, a file and `--raw` have every byte.
+A sequence can set the clipboard or the title of the window, clear the screen, switch to another one, or make
+the terminal type an answer. A pipe, a file and `--raw` have every byte.
 """
 
 from __future__ import annotations
@@ -11,13 +12,29 @@ import re
 from hopyard.domain.text import shown
 
 _LONGEST = 64  # of a sequence that waits for its end
-# Colours; moves of the cursor and erasing of (parts of) lines, as progress bars use them; hiding and showing the cursor.
+# Colours; moves of the cursor and erasing of (parts of) lines, as progress bars use them; hiding and showing
+# the cursor.
 _ALLOWED = rb"\x1b\[(?:[0-9;:]{0,40}m|[0-9;]{0,16}[A-GKP@LMX]|0?J|\?(?:25|7|2026)[hl])"
-# In UTF-8: C1, line and paragraph separators, marks of direction, which show a text in another order than it is read (`domain.text`).
+# In UTF-8: C1, line and paragraph separators, marks of direction, which show a text in another order than it
+# is read (`domain.text`).
 _ACTING = rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
-_LETTERS = rb"(?:(?!" + _ACTING + rb")(?:[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}))+"
-_PIECES = re.compile(rb"(?P<allowed>" + _ALLOWED + rb"|" + _LETTERS + rb")|(?P<acting>" + _ACTING + rb")|[\x00-\x07\x0e-\x1f\x7f-\x9f]")
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:?]*)?|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z")
+_LETTERS = (
+    rb"(?:(?!"
+    + _ACTING
+    + rb")(?:[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}))+"
+)
+_PIECES = re.compile(
+    rb"(?P<allowed>"
+    + _ALLOWED
+    + rb"|"
+    + _LETTERS
+    + rb")|(?P<acting>"
+    + _ACTING
+    + rb")|[\x00-\x07\x0e-\x1f\x7f-\x9f]"
+)
+_UNFINISHED = re.compile(
+    rb"(?:\x1b(?:\[[0-9;:?]*)?|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
+)
 
 
 class Harmless:

@@ -18,7 +18,8 @@ def caller_interpreter(environ: Mapping[str, str]) -> str:
 
 
 def installed_packages(interpreter: str) -> dict[str, str]:
-    """Name and version of what is installed beside an interpreter, read from folder names alone (a few milliseconds)."""
+    """Name and version of what is installed beside an interpreter, read from folder names alone (a few
+    milliseconds)."""
     found: dict[str, str] = {}
     for folder in _site_packages(Path(interpreter)):
         try:

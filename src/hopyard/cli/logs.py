@@ -24,15 +24,29 @@ _BLOCK = 256 * 1024
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only the standard error, on stdout.")
 @click.option("--rank", type=click.IntRange(0), help="Only the replica of this rank.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--attempt", type=click.IntRange(1), help="Only this attempt, as it was, also what a resume rolled back.")
-@click.option("--raw", is_flag=True, help="Every byte as it was written: carriage returns of progress bars, and all control sequences.")
+@click.option(
+    "--attempt", type=click.IntRange(1), help="Only this attempt, as it was, also what a resume rolled back."
+)
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Every byte as it was written: carriage returns of progress bars, and all control sequences.",
+)
 def logs(
-    ref: str, follow: bool, only_stdout: bool, only_stderr: bool, rank: int | None, tail: int | None, attempt: int | None, raw: bool
+    ref: str,
+    follow: bool,
+    only_stdout: bool,
+    only_stderr: bool,
+    rank: int | None,
+    tail: int | None,
+    attempt: int | None,
+    raw: bool,
 ) -> int | None:
     """Print what RUN (the newest run where it is left out) wrote: stdout to stdout, stderr to stderr.
 
-    Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte. On a terminal, control
-    sequences other than colours and those of progress bars are shown as text, except with --raw.
+    Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte. On a
+    terminal, control sequences other than colours and those of progress bars are shown as text, except with
+    --raw.
     """
     from hopyard.cli.follow import ask_surely
     from hopyard.cli.times import localised
@@ -41,7 +55,10 @@ def logs(
     if only_stdout and only_stderr:
         raise UsageError("--stdout and --stderr exclude each other", hints=("leave both out to see both",))
     if follow and attempt is not None:
-        raise UsageError("--attempt is of the past and cannot be followed", hints=("leave out -f, or --attempt",))
+        raise UsageError(
+            "--attempt is of the past and cannot be followed", hints=("leave out -f, or --attempt",)
+        )
+
     def find(client: Client) -> Run:
         found: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
         return found
@@ -50,7 +67,10 @@ def logs(
     client, run = ask_surely(client, find) if follow else (client, find(client))
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     if rank is not None and rank >= size:
-        raise SpecError(f"--rank: {run['name']} has no replica {rank}", hints=(f"its ranks are 0 to {size - 1}" if size > 1 else "its only rank is 0",))
+        raise SpecError(
+            f"--rank: {run['name']} has no replica {rank}",
+            hints=(f"its ranks are 0 to {size - 1}" if size > 1 else "its only rank is 0",),
+        )
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else ("stdout", "stderr")
     ranks = range(size) if rank is None else (rank,)
     if follow:
@@ -60,7 +80,11 @@ def logs(
     for stream in streams:
         sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
         for one in ranks:
-            data = _attempt_log(client, run, attempt, one, stream, tail) if attempt else _log(client, run, one, stream, tail)
+            data = (
+                _attempt_log(client, run, attempt, one, stream, tail)
+                if attempt
+                else _log(client, run, one, stream, tail)
+            )
             mark = b"[%d] " % one if size > 1 and rank is None else b""
             pieces = _shaped(data, raw=raw, mark=mark)
             for piece in pieces if raw or not sink.isatty() else _harmless(pieces):
@@ -70,15 +94,22 @@ def logs(
 
 
 def _log(client: Client, run: Run, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
-    with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank, "tail_lines": tail}) as response:
+    with client.open(
+        "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank, "tail_lines": tail}
+    ) as response:
         while data := response.read(_BLOCK):
             yield data
 
 
-def _attempt_log(client: Client, run: Run, attempt: int, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
+def _attempt_log(
+    client: Client, run: Run, attempt: int, rank: int, stream: str, tail: int | None
+) -> Iterator[bytes]:
     numbers = [a["number"] for a in run.get("attempts") or ()]
     if attempt not in numbers:
-        raise NotFound(f"{run['name']} has no attempt {attempt}", hints=(f"it has {', '.join(map(str, numbers)) or 'none yet'}",))
+        raise NotFound(
+            f"{run['name']} has no attempt {attempt}",
+            hints=(f"it has {', '.join(map(str, numbers)) or 'none yet'}",),
+        )
     data = b"".join(_raw(client, run, f"{run['id']}.{attempt}", rank, stream, 0))
     yield data if tail is None else last_lines(data, tail)
 
@@ -92,15 +123,20 @@ def _raw(client: Client, run: Run, attempt: str, rank: int, stream: str, offset:
         yield data
 
 
-def _raw_part(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
+def _raw_part(
+    client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int
+) -> tuple[bytes, int]:
     """Bytes of a stream as shipped, and the stream's length."""
-    with client.open("GET", f"/runs/{run['id']}/raw/{attempt}/{rank}/{stream}", query={"offset": offset, "limit": limit}) as response:
+    with client.open(
+        "GET", f"/runs/{run['id']}/raw/{attempt}/{rank}/{stream}", query={"offset": offset, "limit": limit}
+    ) as response:
         length = int(response.headers.get("X-Length") or 0)
         return response.read(), length
 
 
 def _shaped(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]:
-    """The bytes as they are to be printed: line by line, redrawn lines in their last state, each behind `mark`."""
+    """The bytes as they are to be printed: line by line, redrawn lines in their last state, each behind
+    `mark`."""
     if raw and not mark:
         yield from data
         return
@@ -139,7 +175,15 @@ def last_state(line: bytes) -> bytes:
 
 
 def _follow(
-    client: Client, run: Run, streams: tuple[str, ...], rank: int | None, size: int, tail: int | None, ranks: range | tuple[int], *, raw: bool
+    client: Client,
+    run: Run,
+    streams: tuple[str, ...],
+    rank: int | None,
+    size: int,
+    tail: int | None,
+    ranks: range | tuple[int],
+    *,
+    raw: bool,
 ) -> int | None:
     from hopyard.cli.follow import Follower, ask_surely
     from hopyard.cli.output import Output, OutputGone
@@ -150,9 +194,13 @@ def _follow(
     output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",), raw=raw)
     cursors: dict[str, int] = {}
     if tail is not None:
-        client, cursors = ask_surely(client, lambda client: _cursors_of_tail(client, run, streams, ranks, tail))
+        client, cursors = ask_surely(
+            client, lambda client: _cursors_of_tail(client, run, streams, ranks, tail)
+        )
     try:
-        ended = Follower(client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors).follow()
+        ended = Follower(
+            client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors
+        ).follow()
         line.end_line()
     except KeyboardInterrupt:
         line.end_line()
@@ -166,7 +214,9 @@ def _follow(
     return None
 
 
-def _cursors_of_tail(client: Client, run: Run, streams: tuple[str, ...], ranks: range | tuple[int], tail: int) -> dict[str, int]:
+def _cursors_of_tail(
+    client: Client, run: Run, streams: tuple[str, ...], ranks: range | tuple[int], tail: int
+) -> dict[str, int]:
     """Cursors that leave only the last `tail` lines of what is there now."""
     cursors: dict[str, int] = {}
     attempts = run.get("attempts") or []

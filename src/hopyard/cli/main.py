@@ -35,7 +35,9 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(import_module(f"hopyard.cli.{module}"), attribute)
         return found
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _BY_NAME and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise unknown_command(args[0])
         name, command, rest = super().resolve_command(ctx, args)
@@ -53,14 +55,20 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(entry.name, help=entry.summary) for entry in COMMANDS if entry.name.startswith(incomplete)]
+        return [
+            CompletionItem(entry.name, help=entry.summary)
+            for entry in COMMANDS
+            if entry.name.startswith(incomplete)
+        ]
 
 
 def _asks_for_help(parent: click.Context, command: click.Command, arguments: Sequence[str]) -> bool:
     """Whether these arguments of a command, or those of the command below it, only ask for help."""
     if command.no_args_is_help and not arguments:
         return True
-    ctx = click.Context(command, parent=parent, info_name=command.name, resilient_parsing=True, **command.context_settings)
+    ctx = click.Context(
+        command, parent=parent, info_name=command.name, resilient_parsing=True, **command.context_settings
+    )
     try:
         given, left, _ = command.make_parser(ctx).parse_args(list(arguments))
     except click.UsageError:
@@ -75,7 +83,8 @@ def _asks_for_help(parent: click.Context, command: click.Command, arguments: Seq
 
 
 def unknown_command(name: str) -> UsageError:
-    """The error for a word that is no command: what is meant by it elsewhere, the closest one, or what to do with a script."""
+    """The error for a word that is no command: what is meant by it elsewhere, the closest one, or what to do
+    with a script."""
     from hopyard.cli.familiar import command_hint
     from hopyard.config.suggest import closest
 
@@ -98,7 +107,14 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 
 
 @click.group(cls=LazyGroup, context_settings=_SETTINGS, no_args_is_help=False, invoke_without_command=True)
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version.")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version.",
+)
 @click.pass_context
 def hop(ctx: click.Context) -> None:
     """Hopyard runs, follows and ranks deep-learning training.
@@ -111,8 +127,12 @@ def hop(ctx: click.Context) -> None:
     from hopyard.config.home import REPLICA_VARIABLE, Home
 
     if ctx.invoked_subcommand in _OF_A_MACHINE and os.environ.get(REPLICA_VARIABLE):
-        raise UsageError(f"`hop {ctx.invoked_subcommand}` starts, ends or copies a server, which no run does", hints=("type it outside of runs",))
-    if ctx.invoked_subcommand not in ("doctor", "help", "service") and not ctx.meta[_FOR_HELP]:  # these look at homes of others
+        raise UsageError(
+            f"`hop {ctx.invoked_subcommand}` starts, ends or copies a server, which no run does",
+            hints=("type it outside of runs",),
+        )
+    # these look at homes of others
+    if ctx.invoked_subcommand not in ("doctor", "help", "service") and not ctx.meta[_FOR_HELP]:
         Home.default().check()
 
 
@@ -128,13 +148,17 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
         if found is None:
             if at.parent is None:
                 raise unknown_command(word)
-            raise UsageError(f"`{at.command_path}` has no command `{word}`", hints=(f"`{at.command_path} --help` lists them",))
+            raise UsageError(
+                f"`{at.command_path}` has no command `{word}`",
+                hints=(f"`{at.command_path} --help` lists them",),
+            )
         at = click.Context(found, info_name=word, parent=at)
     click.echo(at.get_help())
 
 
 def _stand_in() -> None:
-    """Give what a caller closed (`hop run train.py >&-`) something to write to; else the next file opened would be in its place."""
+    """Give what a caller closed (`hop run train.py >&-`) something to write to; else the next file opened
+    would be in its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
@@ -144,7 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hop` with `arguments` (those of the process by default) and return the exit code."""
     _stand_in()
     try:
-        code = hop.main(args=None if arguments is None else list(arguments), prog_name="hop", standalone_mode=False)
+        code = hop.main(
+            args=None if arguments is None else list(arguments), prog_name="hop", standalone_mode=False
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (HopyardError, click.ClickException) as problem:
@@ -153,7 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failures.tell("interrupted")
         return failures.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone (`hop logs | head`); the interpreter must not complain while it ends.
+        # Whoever read our output has gone (`hop logs | head`); the interpreter must not complain while it
+        # ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as broken:
@@ -166,8 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """The program `hop`: `main`, and out. Nothing is left to clear away, so the interpreter need not take everything apart,
-    which takes it as long as it took to start."""
+    """The program `hop`: `main`, and out. Nothing is left to clear away, so the interpreter need not take
+    everything apart, which takes it as long as it took to start."""
     code = main()
     try:
         sys.stdout.flush()

@@ -36,7 +36,8 @@ node_argument: Callable[[Any], Any] = click.argument("name", metavar="NODE", she
 def node(ctx: click.Context) -> None:
     """Look at machines, and take them out of service for a while.
 
-    Cordoned, a machine gets nothing new; drained, its runs are asked to save a checkpoint as well, and go on elsewhere.
+    Cordoned, a machine gets nothing new; drained, its runs are asked to save a checkpoint as well, and go on
+    elsewhere.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -46,7 +47,8 @@ def node(ctx: click.Context) -> None:
 @click.option("--pool", metavar="NAME", help="Only nodes of this pool.")
 @json_option
 def list_nodes(pool: str | None, as_json: bool) -> None:
-    """List nodes: their state, what is in use of what they have, and for which reservation something of it is kept now."""
+    """List nodes: their state, what is in use of what they have, and for which reservation something of it is
+    kept now."""
     from hopyard.sdk.connect import connect
 
     found = [one for one in connect().get("/nodes")["nodes"] if pool in (None, one["pool"])]
@@ -74,7 +76,12 @@ def tell(name: str, as_json: bool) -> None:
 
 @node.command("cordon")
 @node_argument
-@click.option("--reason", default="", metavar="TEXT", help="Shown with the node.  [default: the one it is cordoned for already]")
+@click.option(
+    "--reason",
+    default="",
+    metavar="TEXT",
+    help="Shown with the node.  [default: the one it is cordoned for already]",
+)
 @json_option
 def cordon(name: str, reason: str, as_json: bool) -> None:
     """Let nothing new start on NODE; what runs there goes on."""
@@ -91,7 +98,12 @@ def uncordon(name: str, as_json: bool) -> None:
 
 @node.command("drain")
 @node_argument
-@click.option("--reason", default="", metavar="TEXT", help="Shown with the node, and told to the runs that are asked to leave.")
+@click.option(
+    "--reason",
+    default="",
+    metavar="TEXT",
+    help="Shown with the node, and told to the runs that are asked to leave.",
+)
 @click.option("--all", "everything", is_flag=True, help="Also runs that asked never to make room.")
 @json_option
 def drain(name: str, reason: str, everything: bool, as_json: bool) -> None:
@@ -111,13 +123,18 @@ def drain(name: str, reason: str, everything: bool, as_json: bool) -> None:
 
 @node.command("rm")
 @node_argument
-@click.option("--force", is_flag=True, help="Also where runs are live there by record: its server is gone for good, so they are lost.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where runs are live there by record: its server is gone for good, so they are lost.",
+)
 @json_option
 def remove(name: str, force: bool, as_json: bool) -> None:
     """Forget NODE, which is gone for good. Refused while it is there, or holds something of a run.
 
-    With --force, where its server has been away for 15 seconds, all runs of that server are lost: they wait again, and start elsewhere from their
-    newest checkpoints, or end where that was asked for. Should that server come back, it ends what it still has of them.
+    With --force, where its server has been away for 15 seconds, all runs of that server are lost: they wait
+    again, and start elsewhere from their newest checkpoints, or end where that was asked for. Should that
+    server come back, it ends what it still has of them.
     """
     from hopyard.sdk.connect import connect
 
@@ -151,19 +168,30 @@ def _tell_state(told: Node, as_json: bool) -> None:
 
 def state_of(one: Node) -> str:
     """In a few words whether something may start there."""
-    return ", ".join(words) if (words := [*["not ready"] * (not one["ready"]), *["cordoned"] * one["cordoned"], *["out of service"] * bool(one["trouble"])]) else "open"
+    return (
+        ", ".join(words)
+        if (
+            words := [
+                *["not ready"] * (not one["ready"]),
+                *["cordoned"] * one["cordoned"],
+                *["out of service"] * bool(one["trouble"]),
+            ]
+        )
+        else "open"
+    )
 
 
 def reason_of(one: Node) -> str:
-    """Why nothing starts there: what an administrator said, what the node itself lacks, and what is with its server."""
+    """Why nothing starts there: what an administrator said, what the node itself lacks, and what is with its
+    server."""
     from hopyard.cli.times import localised
 
     return "; ".join(filter(None, [one["cordon_reason"], one["trouble"], localised(one["not_ready"])]))
 
 
 def table_of(nodes: list[Node]) -> list[str]:
-    """The lines of the table, head first. What only some nodes have is told where any does: extras, who has reserved something of them
-    now, why they are cordoned."""
+    """The lines of the table, head first. What only some nodes have is told where any does: extras, who has
+    reserved something of them now, why they are cordoned."""
     told = [
         ("NODE", [one["id"] for one in nodes]),
         ("POOL", [one["pool"] for one in nodes]),
@@ -179,7 +207,10 @@ def table_of(nodes: list[Node]) -> list[str]:
         ("REASON", [reason_of(one) for one in nodes]),
     ]
     told += [(name, cells) for name, cells in some if any(cells)]
-    head, rows = [name for name, _ in told], [list(row) for row in zip(*(cells for _, cells in told), strict=True)]
+    head, rows = (
+        [name for name, _ in told],
+        [list(row) for row in zip(*(cells for _, cells in told), strict=True)],
+    )
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.table(head, rows, right=(3, 4, 5), width=width)
 

@@ -1,4 +1,5 @@
-"""Options and arguments that several commands share, so that they are spelled and explained the same everywhere."""
+"""Options and arguments that several commands share, so that they are spelled and explained the same
+everywhere."""
 
 from __future__ import annotations
 
@@ -15,29 +16,75 @@ from hopyard.errors import SpecError
 F = TypeVar("F", bound=Callable[..., Any])
 
 env_option = click.option(
-    "-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable; K alone passes on the one set here (repeatable)."
+    "-e",
+    "--env",
+    multiple=True,
+    metavar="K[=V]",
+    help="An environment variable; K alone passes on the one set here (repeatable).",
 )
 secret_option = click.option(
-    "--secret", "secrets", multiple=True, metavar="NAME", help="A secret kept by `hop secret set NAME`, as the variable NAME (repeatable)."
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME",
+    help="A secret kept by `hop secret set NAME`, as the variable NAME (repeatable).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
-gpu_memory_option = click.option("--gpu-memory", metavar="20G", help="So much memory of one GPU; the rest of it is for others.")
-extras_option = click.option("--resource", "extras", multiple=True, metavar="NAME=N", help="Other countable things of a node, by name (repeatable).")
-pool_option = click.option("--pool", metavar="NAME,...", help="Only nodes of these pools.")
-where_option = click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only nodes with this label (repeatable: all must match).")
-topology_option = click.option(
-    "--topology", metavar="RULE:LEVEL", help="How close replicas are: same, near, balanced or spread, of node or a label: same:node, spread:rack; in slices same:rack/4."
+gpu_memory_option = click.option(
+    "--gpu-memory", metavar="20G", help="So much memory of one GPU; the rest of it is for others."
 )
-queue_option = click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: the server's]")
-priority_option = click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the queue's]")
+extras_option = click.option(
+    "--resource",
+    "extras",
+    multiple=True,
+    metavar="NAME=N",
+    help="Other countable things of a node, by name (repeatable).",
+)
+pool_option = click.option("--pool", metavar="NAME,...", help="Only nodes of these pools.")
+where_option = click.option(
+    "--where",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="Only nodes with this label (repeatable: all must match).",
+)
+topology_option = click.option(
+    "--topology",
+    metavar="RULE:LEVEL",
+    help=(
+        "How close replicas are: same, near, balanced or spread, of node or a label: same:node, "
+        "spread:rack; in slices same:rack/4."
+    ),
+)
+queue_option = click.option(
+    "-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: the server's]"
+)
+priority_option = click.option(
+    "--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the queue's]"
+)
 max_output_option = click.option(
-    "--max-output", metavar="SIZE", help="Keep so much of each of stdout and stderr, and the newest part of what follows: 50M. At most what the server keeps."
+    "--max-output",
+    metavar="SIZE",
+    help=(
+        "Keep so much of each of stdout and stderr, and the newest part of what follows: 50M. At most "
+        "what the server keeps."
+    ),
 )
 max_metrics_option = click.option(
-    "--max-metrics", metavar="SIZE", help="Keep so much of the metrics of each replica, and the newest values of what follows: 50M. At most what the server keeps."
+    "--max-metrics",
+    metavar="SIZE",
+    help=(
+        "Keep so much of the metrics of each replica, and the newest values of what follows: 50M. At "
+        "most what the server keeps."
+    ),
 )
-preempt_option = click.option("--no-preempt", "preemptible", flag_value=False, default=None, help="Never asked to make room for another run.")
+preempt_option = click.option(
+    "--no-preempt",
+    "preemptible",
+    flag_value=False,
+    default=None,
+    help="Never asked to make room for another run.",
+)
 
 
 class PngFile(click.Path):
@@ -51,15 +98,22 @@ class PngFile(click.Path):
         if not file.name:
             raise SpecError("--png: it names no file", hints=("for example --png plot.png",))
         if file.suffix.lower() != ".png":
-            raise SpecError(f"--png: {file} does not end in .png", hints=(f"it is a PNG that is written: {file.with_suffix('.png')}",))
+            raise SpecError(
+                f"--png: {file} does not end in .png",
+                hints=(f"it is a PNG that is written: {file.with_suffix('.png')}",),
+            )
         if not file.parent.is_dir():  # told before anything takes time
-            raise SpecError(f"--png: {file} cannot be written: there is no folder {file.parent}", hints=("make it first",))
+            raise SpecError(
+                f"--png: {file} cannot be written: there is no folder {file.parent}", hints=("make it first",)
+            )
         return file
 
 
 def run_argument(name: str = "ref", **settings: Any) -> Callable[[F], F]:
     """The argument that names a run."""
-    return click.argument(name, metavar=settings.pop("metavar", "RUN"), shell_complete=complete_run, **settings)
+    return click.argument(
+        name, metavar=settings.pop("metavar", "RUN"), shell_complete=complete_run, **settings
+    )
 
 
 def last_run_argument(name: str = "ref") -> Callable[[F], F]:
@@ -81,7 +135,11 @@ def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete:
         runs = connect(start=False).get("/runs", studies=1, limit=100)["runs"]
     except HopyardError:
         return []
-    return [CompletionItem(run["name"], help=run["spec"]["study"]["name"]) for run in runs if run["name"].startswith(incomplete)]
+    return [
+        CompletionItem(run["name"], help=run["spec"]["study"]["name"])
+        for run in runs
+        if run["name"].startswith(incomplete)
+    ]
 
 
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -93,10 +151,14 @@ def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
         runs = connect(start=False).get("/runs", limit=100)["runs"]
     except HopyardError:
         return []
-    return [CompletionItem(run["name"], help=run["phase"]) for run in runs if run["name"].startswith(incomplete)]
+    return [
+        CompletionItem(run["name"], help=run["phase"]) for run in runs if run["name"].startswith(incomplete)
+    ]
 
 
-def complete_dataset(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_dataset(
+    _ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Names of datasets, when a server is there to ask."""
     from hopyard.errors import HopyardError
     from hopyard.sdk.connect import connect

@@ -1,4 +1,5 @@
-"""Puts a run's bytes where the script meant them: stdout to stdout, stderr to stderr, exactly as they came."""
+"""Puts a run's bytes where the script meant them: stdout to stdout, stderr to stderr, exactly as they
+came."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ class OutputGone(Exception):
 
 
 class SharedLine:
-    """The current line of a terminal that shows both streams. Which of them wrote first is not known to a few milliseconds, so
-    words of one are kept out of the other's unfinished line, such as a progress bar's."""
+    """The current line of a terminal that shows both streams. Which of them wrote first is not known to a few
+    milliseconds, so words of one are kept out of the other's unfinished line, such as a progress bar's."""
 
     def __init__(self) -> None:
         self._open = ""  # the stream that left its line unfinished
-        self._broken = ""  # the stream whose line was ended for it: its own line end is then not shown a second time
+        # the stream whose line was ended for it: its own line end is then not shown a second time
+        self._broken = ""
 
     def place(self, stream: str, data: bytes) -> bytes:
         """What to write for `data` of `stream`."""
@@ -41,17 +43,28 @@ class SharedLine:
 class Output:
     """replicas: with several, every line begins with `[rank] ` and is written whole, so that they do not mix.
 
-    all_to_stderr: stdout carries something else (a JSON answer). raw: a terminal gets control sequences as they are, too.
+    all_to_stderr: stdout carries something else (a JSON answer). raw: a terminal gets control sequences as
+    they are, too.
     """
 
-    def __init__(self, line: StatusLine, *, replicas: int, all_to_stderr: bool = False, all_to_stdout: bool = False, raw: bool = False) -> None:
+    def __init__(
+        self,
+        line: StatusLine,
+        *,
+        replicas: int,
+        all_to_stderr: bool = False,
+        all_to_stdout: bool = False,
+        raw: bool = False,
+    ) -> None:
         self._line, self._prefixed = line, replicas > 1
         stdout, stderr = sys.stdout.buffer, sys.stderr.buffer
         self._sinks: dict[str, BinaryIO] = {
             "stdout": stderr if all_to_stderr else stdout,
             "stderr": stdout if all_to_stdout else stderr,
         }
-        self._guards = {stream: Harmless() for stream, sink in self._sinks.items() if sink.isatty() and not raw}
+        self._guards = {
+            stream: Harmless() for stream, sink in self._sinks.items() if sink.isatty() and not raw
+        }
         self._partial: dict[tuple[int, str], bytes] = {}
         self._shared = SharedLine() if stdout.isatty() and stderr.isatty() else None
 

@@ -21,10 +21,14 @@ from hopyard.config.suggest import hints_for
 from hopyard.errors import NotFound, SpecError, UsageError
 from hopyard.sdk.client import Client
 
-_SPLIT = re.compile(r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)\Z", re.I)
+_SPLIT = re.compile(
+    r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)\Z",
+    re.I,
+)
 _MOST_CHARTS = 6
 _POINTS = 2000
-_OF_CURVES = ("metrics of replica", "tensorboard of replica")  # begin what a run says of the points that its curves lack
+# begin what a run says of the points that its curves lack
+_OF_CURVES = ("metrics of replica", "tensorboard of replica")
 _SPANS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
@@ -40,13 +44,38 @@ class Chart:
 @click.command("plot")
 @last_run_argument()
 @click.argument("metrics", nargs=-1, metavar="[METRIC]...")
-@click.option("--with", "others", multiple=True, metavar="RUN", help="Draw the same metrics of this run beside it (repeatable).")
-@click.option("--x", "axis", type=click.Choice(("step", "time")), default="step", show_default=True, help="Draw over steps, or over the time since each run began.")
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="RUN",
+    help="Draw the same metrics of this run beside it (repeatable).",
+)
+@click.option(
+    "--x",
+    "axis",
+    type=click.Choice(("step", "time")),
+    default="step",
+    show_default=True,
+    help="Draw over steps, or over the time since each run began.",
+)
 @click.option("--png", type=PngFile(), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
-@click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Moving average: 0 is none, 0.9 is much.")
+@click.option(
+    "--smooth",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    metavar="WEIGHT",
+    help="Moving average: 0 is none, 0.9 is much.",
+)
 @click.option("--width", type=click.IntRange(40, 400), help="Columns; those of the terminal by default.")
-@click.option("--height", type=click.IntRange(6, 200), default=16, show_default=True, help="Rows of each chart.")
-@click.option("--rank", type=click.IntRange(0), help="Metrics of the replica of this rank; by default of the lowest that logged them.")
+@click.option(
+    "--height", type=click.IntRange(6, 200), default=16, show_default=True, help="Rows of each chart."
+)
+@click.option(
+    "--rank",
+    type=click.IntRange(0),
+    help="Metrics of the replica of this rank; by default of the lowest that logged them.",
+)
 @json_option
 def plot(
     ref: str,
@@ -60,7 +89,8 @@ def plot(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    """Draw METRICs of RUN (the newest run where it is left out; `*` stands for any text); all metrics where none is named.
+    """Draw METRICs of RUN (the newest run where it is left out; `*` stands for any text); all metrics where
+    none is named.
 
     Metrics that differ only in train, val or test share a chart.
     """
@@ -82,7 +112,9 @@ def plot(
     else:
         shown = charts if metrics else charts[:_MOST_CHARTS]
         for number, chart in enumerate(shown):
-            console.out_lines([*[""] * bool(number), *lines_of(chart, width or min(console.terminal_width(), 160), height)])
+            console.out_lines(
+                [*[""] * bool(number), *lines_of(chart, width or min(console.terminal_width(), 160), height)]
+            )
         left = [chart.title for chart in charts[len(shown) :]]
         if left:
             console.say(f"not drawn: {', '.join(left)}; name the metrics that you want")
@@ -92,19 +124,35 @@ def plot(
                 console.say(f"warning: {run['name']}: {sentence}")
 
 
-def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int | None) -> dict[str, dict[str, Any]]:
+def _series(
+    client: Client, run: Run, metrics: tuple[str, ...], rank: int | None
+) -> dict[str, dict[str, Any]]:
     from fnmatch import fnmatchcase
 
     plain = metrics and not any("*" in name for name in metrics)
     asked = ",".join(metrics) if plain else None
-    found: dict[str, dict[str, Any]] = dict(client.pages(f"/runs/{run['id']}/metrics", "series", names=asked, rank=rank, max_points=_POINTS))
+    found: dict[str, dict[str, Any]] = dict(
+        client.pages(f"/runs/{run['id']}/metrics", "series", names=asked, rank=rank, max_points=_POINTS)
+    )
     found = {name: one for name, one in found.items() if one["steps"]}
     for wanted in metrics:
         if not any(fnmatchcase(name, wanted) for name in found):
-            known = found if not plain else dict(client.pages(f"/runs/{run['id']}/metrics", "series", rank=rank, max_points=2))
-            hints = hints_for(wanted, known, what="it has") if known else ("it has logged none; `hop.log(loss=…, step=…)` does",)
+            known = (
+                found
+                if not plain
+                else dict(client.pages(f"/runs/{run['id']}/metrics", "series", rank=rank, max_points=2))
+            )
+            hints = (
+                hints_for(wanted, known, what="it has")
+                if known
+                else ("it has logged none; `hop.log(loss=…, step=…)` does",)
+            )
             raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints)
-    return {name: one for name, one in found.items() if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)}
+    return {
+        name: one
+        for name, one in found.items()
+        if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)
+    }
 
 
 def titles_of(runs: Sequence[Run]) -> dict[str, str]:
@@ -115,9 +163,16 @@ def titles_of(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def over_time(found: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) -> str:
-    """Put the time since each run began in the place of the steps; its unit, which suits the longest of them."""
-    began = {run["name"]: datetime.fromisoformat(run["started_at"] or run["submitted_at"]).timestamp() for run in runs}
-    longest = max((one["times"][-1] - began[name] for name, series in found.items() for one in series.values()), default=0.0)
+    """Put the time since each run began in the place of the steps; its unit, which suits the longest of
+    them."""
+    began = {
+        run["name"]: datetime.fromisoformat(run["started_at"] or run["submitted_at"]).timestamp()
+        for run in runs
+    }
+    longest = max(
+        (one["times"][-1] - began[name] for name, series in found.items() for one in series.values()),
+        default=0.0,
+    )
     size, unit = next((span for span in _SPANS if longest >= 2 * span[0]), _SPANS[-1])
     for name, series in found.items():
         for one in series.values():
@@ -126,14 +181,20 @@ def over_time(found: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) 
 
 
 def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: str = "step") -> list[Chart]:
-    """Series of each run by its title → charts: one per metric, where train, val and test of one thing count as one."""
+    """Series of each run by its title → charts: one per metric, where train, val and test of one thing count
+    as one."""
     groups: dict[str, list[Curve]] = {}
     for run, series in found.items():
         for name, one in series.items():
             ys = [float("nan") if value is None else float(value) for value in one["values"]]
             label = name if len(found) == 1 else f"{run} {name}"
-            groups.setdefault(_SPLIT.sub("", name) or name, []).append(Curve(label, one["steps"], smoothed(ys, smooth) if smooth else ys))
-    return [Chart(title if len(curves) > 1 else curves[0].name, tuple(curves), unit) for title, curves in groups.items()]
+            groups.setdefault(_SPLIT.sub("", name) or name, []).append(
+                Curve(label, one["steps"], smoothed(ys, smooth) if smooth else ys)
+            )
+    return [
+        Chart(title if len(curves) > 1 else curves[0].name, tuple(curves), unit)
+        for title, curves in groups.items()
+    ]
 
 
 def lines_of(chart: Chart, width: int, height: int) -> list[str]:
@@ -143,7 +204,11 @@ def lines_of(chart: Chart, width: int, height: int) -> list[str]:
     for index, curve in enumerate(chart.curves):
         last = console.number(curve.ys[-1])
         colour = COLOURS[index % len(COLOURS)]
-        head.append(console.paint(f"{MARKS[index % len(MARKS)]} {curve.name} {last}", colour) if several else f"{last} {_place(chart.unit, curve.xs[-1])}")
+        head.append(
+            console.paint(f"{MARKS[index % len(MARKS)]} {curve.name} {last}", colour)
+            if several
+            else f"{last} {_place(chart.unit, curve.xs[-1])}"
+        )
     if several and chart.unit != "step":
         head.append(f"over {chart.unit}")
     picture = draw(chart.curves, width=width, height=height, unicode=console.has_unicode(sys.stdout))

@@ -36,13 +36,23 @@ def list_pools(as_json: bool) -> None:
 
 
 def table_of(pools: list[dict[str, Any]]) -> list[str]:
-    """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, extras, and why nodes are not ready:
-    where there are any."""
+    """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, extras, and
+    why nodes are not ready: where there are any."""
     from hopyard.cli.times import localised
 
     extras, reserved = any(one["extras"] for one in pools), any(one["reserved"] for one in pools)
     closed = any(one["not_ready"] for one in pools)
-    head = ["POOL", "NODES", "OPEN", *["RESERVED"] * reserved, "CPU", "MEMORY", "GPU", *["EXTRAS"] * extras, *["REASON"] * closed]
+    head = [
+        "POOL",
+        "NODES",
+        "OPEN",
+        *["RESERVED"] * reserved,
+        "CPU",
+        "MEMORY",
+        "GPU",
+        *["EXTRAS"] * extras,
+        *["REASON"] * closed,
+    ]
     rows = [
         [
             one["name"],
@@ -62,4 +72,10 @@ def table_of(pools: list[dict[str, Any]]) -> list[str]:
 
 
 def _gpus(one: dict[str, Any]) -> str:
-    return ", ".join(f"{cards['model']} {cards['used_milli'] / 1000:g}/{cards['milli'] / 1000:g}" for cards in one["gpus"]) or "-"
+    return (
+        ", ".join(
+            f"{cards['model']} {cards['used_milli'] / 1000:g}/{cards['milli'] / 1000:g}"
+            for cards in one["gpus"]
+        )
+        or "-"
+    )

@@ -37,15 +37,31 @@ _WATCH_S = 1.0
 
 @click.command("ps")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also runs that have ended.")
-@click.option("--phase", "phases", multiple=True, metavar="PHASE", help="Only this phase (repeatable, or comma-separated).")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    metavar="PHASE",
+    help="Only this phase (repeatable, or comma-separated).",
+)
 @click.option("--user", help="Only runs of this user.")
 @click.option("--project", help="Only runs of this project.")
 @click.option("-n", "--name", "label", help="Only runs with this label.")
-@click.option("--tag", "tags", multiple=True, metavar="K=V", help="Only runs with this tag (repeatable: all must match).")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="K=V",
+    help="Only runs with this tag (repeatable: all must match).",
+)
 @click.option("-d", "--dataset", shell_complete=complete_dataset, help="Only runs that use this dataset.")
 @click.option("--parent", metavar="STUDY", help="Only the trials of this study.")
-@click.option("--trials", is_flag=True, help="Also the runs of studies' trials, which are only counted otherwise.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]")
+@click.option(
+    "--trials", is_flag=True, help="Also the runs of studies' trials, which are only counted otherwise."
+)
+@click.option(
+    "--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]"
+)
 @click.option("--watch", is_flag=True, help="Redraw every second until Ctrl-C.")
 @json_option
 def ps(
@@ -69,22 +85,34 @@ def ps(
     pairs: dict[str, str] = {}
     for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
         if pairs.setdefault(key, value) != value:
-            raise SpecError(f"--tag: `{key}` is asked for with two values", hints=("no run has both: name each tag once",))
+            raise SpecError(
+                f"--tag: `{key}` is asked for with two values", hints=("no run has both: name each tag once",)
+            )
     client = connect()
-    nothing = _nothing(filtered=bool(phases or tags or parent or any(filters.values())), everything=everything)
+    nothing = _nothing(
+        filtered=bool(phases or tags or parent or any(filters.values())), everything=everything
+    )
     study = None if parent is None else str(get_run(client, parent)["id"])
     shown = int(trials or bool(tags) or study is not None)
 
     def show() -> None:
         if as_json:
-            console.out_json(list_runs(client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters))
+            console.out_json(
+                list_runs(
+                    client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters
+                )
+            )
             sys.stdout.flush()
             return
         most = limit or _SHOWN
-        found = list_runs(client, phases=wanted, tags=pairs, limit=most + 1, parent=study, trials=shown, **filters)
+        found = list_runs(
+            client, phases=wanted, tags=pairs, limit=most + 1, parent=study, trials=shown, **filters
+        )
         runs = found[:most]
         if watch and console.can_draw(sys.stdout):
-            sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(map(console.rendered, table_of(runs) or [nothing])) + "\n")
+            sys.stdout.write(
+                "\x1b[H\x1b[2J" + "\n".join(map(console.rendered, table_of(runs) or [nothing])) + "\n"
+            )
         elif runs:
             console.out_lines(table_of(runs))
             if len(found) > most and limit is None:
@@ -100,24 +128,47 @@ def ps(
             show()
 
 
-def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int | None, **filters: str | int | None) -> list[Run]:
+def list_runs(
+    client: Client,
+    *,
+    phases: tuple[str, ...],
+    tags: dict[str, str],
+    limit: int | None,
+    **filters: str | int | None,
+) -> list[Run]:
     """The newest `limit` runs that match, or all."""
     tag = [f"{key}={value}" for key, value in tags.items()]
-    return list(client.pages("/runs", "runs", cursor="before", most=limit or sys.maxsize, phase=",".join(phases) or None, tag=tag, **filters))
+    return list(
+        client.pages(
+            "/runs",
+            "runs",
+            cursor="before",
+            most=limit or sys.maxsize,
+            phase=",".join(phases) or None,
+            tag=tag,
+            **filters,
+        )
+    )
 
 
 def _phases(given: tuple[str, ...], everything: bool) -> tuple[str, ...]:
     words = tuple(word.strip() for text in given for word in text.split(","))
     for word in words:
         if word not in PHASES:
-            raise SpecError(f"--phase: `{word}` is not a phase", hints=hints_for(familiar.phase(word), PHASES))
+            raise SpecError(
+                f"--phase: `{word}` is not a phase", hints=hints_for(familiar.phase(word), PHASES)
+            )
     return words or (() if everything else LIVE)
 
 
 def _nothing(*, filtered: bool, everything: bool) -> str:
     if filtered:
         return "no run matches" + ("" if everything else "; `-a` looks among ended ones too")
-    return "no runs yet; `hop run train.py` starts one" if everything else "no live runs; `hop ps -a` lists ended ones"
+    return (
+        "no runs yet; `hop run train.py` starts one"
+        if everything
+        else "no live runs; `hop ps -a` lists ended ones"
+    )
 
 
 def table_of(runs: list[Run]) -> list[str]:
@@ -128,21 +179,36 @@ def table_of(runs: list[Run]) -> list[str]:
     gpus = {run["id"]: gpus_of(run) for run in runs}
     queues = len({run["spec"].get("queue") for run in runs}) > 1
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    longest = max(8, width // 8) if width is not None else sys.maxsize  # a label is not worth more of a narrow terminal
-    head = ["RUN", *["LABEL"] * labels, *["QUEUE"] * queues, *["GPUS"] * any(gpus.values()), "PHASE", "AGE", "TIME", ""]
+    # a label is not worth more of a narrow terminal
+    longest = max(8, width // 8) if width is not None else sys.maxsize
+    head = [
+        "RUN",
+        *["LABEL"] * labels,
+        *["QUEUE"] * queues,
+        *["GPUS"] * any(gpus.values()),
+        "PHASE",
+        "AGE",
+        "TIME",
+        "",
+    ]
     rows = []
     for run in runs:
-        more = [console.cut(run["spec"].get("label") or "", longest)] * labels + [run["spec"].get("queue") or ""] * queues + [gpus[run["id"]]] * any(gpus.values())
+        more = (
+            [console.cut(run["spec"].get("label") or "", longest)] * labels
+            + [run["spec"].get("queue") or ""] * queues
+            + [gpus[run["id"]]] * any(gpus.values())
+        )
         took = console.span(duration_s(run)) if run.get("started_at") else ""
-        age = console.span(console.seconds_since(run["submitted_at"]))  # after what it took and rounded alike, so that it is never less
+        # after what it took and rounded alike, so that it is never less
+        age = console.span(console.seconds_since(run["submitted_at"]))
         rows.append([run["name"], *more, console.paint_phase(run["phase"]), age, took, detail(run)])
     numbers = (len(head) - 3, len(head) - 2)
     return console.table(head, rows, right=numbers, width=width)
 
 
 def gpus_of(run: Run) -> str:
-    """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between. Of an elastic run that has started,
-    with as many replicas as it has: `4x A100:1`."""
+    """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between.
+    Of an elastic run that has started, with as many replicas as it has: `4x A100:1`."""
     texts = []
     placed = (run.get("attempt") or {}).get("counts") if run["phase"] != "queued" else None
     for i, role in enumerate(run["spec"]["roles"]):
@@ -150,7 +216,11 @@ def gpus_of(run: Run) -> str:
         if not (asked["gpus"] or asked["gpu_milli"] or asked["gpu_memory_bytes"]):
             continue
         gpus = Gpus(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
-        one = f"{format_memory(asked['gpu_memory_bytes'])} of one" if asked["gpu_memory_bytes"] else format_gpus(gpus)
+        one = (
+            f"{format_memory(asked['gpu_memory_bytes'])} of one"
+            if asked["gpu_memory_bytes"]
+            else format_gpus(gpus)
+        )
         times = str(placed[i]) if placed else format_replicas(role["min_replicas"], role["replicas"])
         texts.append(one if times == "1" else f"{times}x {one}")
     return " + ".join(texts)
@@ -163,7 +233,9 @@ def detail(run: Run) -> str:
     if not trials:
         return said
     live = sum(count for phase, count in run["trials"].items() if phase in LIVE)
-    counted = f"{trials} {'run' if trials == 1 else 'runs'} of its trials" + (f", {live} alive" if live else "")
+    counted = f"{trials} {'run' if trials == 1 else 'runs'} of its trials" + (
+        f", {live} alive" if live else ""
+    )
     return f"{counted}  {said}" if said else counted
 
 

@@ -28,9 +28,23 @@ _KEPT_APART = "# by hop pull: what was fetched does not travel with later runs o
 @click.option("--files", is_flag=True, help="Files that the run made or changed in its folder.")
 @click.option("--logs", is_flag=True, help="What it wrote to stdout and stderr.")
 @click.option("--step", type=int, metavar="N", help="Which checkpoint.")
-@click.option("--force", is_flag=True, help="Write into DEST even if it holds something; parts of the same name are replaced.")
-def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool, logs: bool, step: int | None, force: bool) -> None:
-    """Fetch code, checkpoint, files and logs of RUN into DEST (a new folder named after the run); all unless some are named.
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Write into DEST even if it holds something; parts of the same name are replaced.",
+)
+def pull(
+    ref: str,
+    dest: Path | None,
+    code: bool,
+    checkpoint: bool,
+    files: bool,
+    logs: bool,
+    step: int | None,
+    force: bool,
+) -> None:
+    """Fetch code, checkpoint, files and logs of RUN into DEST (a new folder named after the run); all unless
+    some are named.
 
     A folder that is made for it has a `.hopignore`, so that what was fetched does not travel with later runs.
     """
@@ -63,7 +77,9 @@ def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool,
                     console.say(f"note: {run['name']} has no {part}")
             top.write("run.json", [console.json_text(run).encode()])
     except OSError as broken:
-        raise SpecError(f"{dest} cannot be written: {broken.strerror}", hints=("name another DEST",)) from broken
+        raise SpecError(
+            f"{dest} cannot be written: {broken.strerror}", hints=("name another DEST",)
+        ) from broken
     console.out(str(dest))
 
 
@@ -75,32 +91,47 @@ def _check_free(dest: Path, force: bool) -> None:
 
 
 def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | None:
-    """The checkpoint of `step`, or the newest that is not damaged; None where the run has none. Raises NotFound for a step without one,
-    IntegrityError for a damaged one."""
+    """The checkpoint of `step`, or the newest that is not damaged; None where the run has none.
+    Raises NotFound for a step without one, IntegrityError for a damaged one."""
     listed = {one["step"]: one for one in client.pages(f"/runs/{run['id']}/checkpoints", "checkpoints")}
     found = {at: one for at, one in listed.items() if not one.get("damaged")}
     if step is None:
         if listed and (not found or max(listed) > max(found)):
-            console.say(f"warning: the checkpoint of step {max(listed)} is damaged" + (f": that of step {max(found)} is fetched" if found else ", and there is no other"))
+            console.say(
+                f"warning: the checkpoint of step {max(listed)} is damaged"
+                + (f": that of step {max(found)} is fetched" if found else ", and there is no other")
+            )
         return found[max(found)] if found else None
     if step in listed and step not in found:
-        raise IntegrityError(f"--step: the checkpoint of step {step} of {run['name']} is damaged", hints=(f"it has: {', '.join(map(str, sorted(found))) or 'no other'}",))
+        raise IntegrityError(
+            f"--step: the checkpoint of step {step} of {run['name']} is damaged",
+            hints=(f"it has: {', '.join(map(str, sorted(found))) or 'no other'}",),
+        )
     if step not in found:
-        raise NotFound(f"--step: {run['name']} has no checkpoint at step {step}", hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",))
+        raise NotFound(
+            f"--step: {run['name']} has no checkpoint at step {step}",
+            hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",),
+        )
     return dict(found[step])
 
 
-def _pull_code(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder) -> str:
+def _pull_code(
+    client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder
+) -> str:
     digest = run["spec"].get("code")
     return _tree(client, digest, dest / "code", force) if digest else ""
 
 
-def _pull_files(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder) -> str:
+def _pull_files(
+    client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder
+) -> str:
     digest = run.get("artifact")
     return _tree(client, digest, dest / "files", force) if digest else ""
 
 
-def _pull_checkpoint(client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None, _top: OpenFolder) -> str:
+def _pull_checkpoint(
+    client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None, _top: OpenFolder
+) -> str:
     return _tree(client, saved["manifest"], dest / f"checkpoint-{saved['step']}", force) if saved else ""
 
 
@@ -120,15 +151,20 @@ def pull_tree_to(client: Client, digest: str, into: Path) -> None:
     _tree(client, digest, into, force=False)
 
 
-def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None, top: OpenFolder) -> str:
+def _pull_logs(
+    client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None, top: OpenFolder
+) -> str:
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     total = 0
     with top.below("logs") as folder:
         for rank in range(size):
             for stream in ("stdout", "stderr"):
                 name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
-                with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}) as response:
-                    total += folder.write(name, iter(lambda: response.read(_BLOCK), b""))  # read before the loop goes on
+                with client.open(
+                    "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}
+                ) as response:
+                    # read before the loop goes on
+                    total += folder.write(name, iter(lambda: response.read(_BLOCK), b""))
     return f"{dest / 'logs'}  {console.bytes_text(total)}"
 
 

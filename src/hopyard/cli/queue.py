@@ -30,10 +30,11 @@ def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 @click.group("queue", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def queue(ctx: click.Context) -> None:
-    """Share the cluster between teams: a tree of queues, each with what it is guaranteed and what it may use at most.
+    """Share the cluster between teams: a tree of queues, each with what it is guaranteed and what it may use
+    at most.
 
-    A run waits in a queue (`hop run --queue NAME`). What is guaranteed to one and idle, others may borrow until it is wanted
-    back. The rules are told in docs/guides/queues.md.
+    A run waits in a queue (`hop run --queue NAME`). What is guaranteed to one and idle, others may borrow
+    until it is wanted back. The rules are told in docs/guides/queues.md.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -44,10 +45,11 @@ def queue(ctx: click.Context) -> None:
 @click.option("--dry-run", is_flag=True, help="Check it and tell what would change; change nothing.")
 @json_option
 def apply(file: Path, dry_run: bool, as_json: bool) -> None:
-    """Put the tree of queues in FILE (`-`: on stdin) in the place of the one that stands, whole or not at all.
+    """Put the tree of queues in FILE (`-`: on stdin) in the place of the one that stands, whole or not at
+    all.
 
-    The server's owner may change everything, administrators what is below their queue. Refused while runs wait in a queue that
-    would be gone. What runs goes on.
+    The server's owner may change everything, administrators what is below their queue. Refused while runs
+    wait in a queue that would be gone. What runs goes on.
     """
     from hopyard.config.queues import tree_of
     from hopyard.config.reader import read_yaml, read_yaml_text
@@ -80,7 +82,8 @@ def apply(file: Path, dry_run: bool, as_json: bool) -> None:
 def ls(as_json: bool) -> None:
     """List the queues: what each is guaranteed, uses, borrows and lends, and how many runs run and wait.
 
-    SHARE is how much of the cluster it uses, of the resource of which that is most. LENT is what others use of its guarantee.
+    SHARE is how much of the cluster it uses, of the resource of which that is most. LENT is what others use
+    of its guarantee.
     """
     from hopyard.cli.queuetable import table_of
     from hopyard.sdk.connect import connect
@@ -96,7 +99,8 @@ def ls(as_json: bool) -> None:
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queue)
 @json_option
 def describe(name: str, as_json: bool) -> None:
-    """Tell everything about a queue: its limits, who may use and change it, and its users in the order in which they come next."""
+    """Tell everything about a queue: its limits, who may use and change it, and its users in the order in
+    which they come next."""
     from hopyard.cli.queuetable import lines_of
     from hopyard.domain.ids import check_name
     from hopyard.sdk.connect import connect

@@ -16,7 +16,8 @@ _BAR = 10
 
 
 def table_of(found: dict[str, Any]) -> list[str]:
-    """The tree, a line for each queue, with the resources that somebody limits and those that are used without that."""
+    """The tree, a line for each queue, with the resources that somebody limits and those that are used
+    without that."""
     queues = found["queues"]
     named = _named(queues)
     rows = [
@@ -45,7 +46,10 @@ def lines_of(one: dict[str, Any], *, half_life_s: float, owner: str) -> list[str
     who = ", ".join(one["submitters"]) or "everybody"
     habits = [text for text, on in _habits(one) if on]
     lines = [
-        ("queue", one["name"] + ("" if one["declared"] else " (removed: what runs in it goes on, nothing starts)")),
+        (
+            "queue",
+            one["name"] + ("" if one["declared"] else " (removed: what runs in it goes on, nothing starts)"),
+        ),
         ("below", one["parent"] or ""),
         ("guarantee", amounts(one["guarantee"])),
         ("maximum", amounts(one["maximum"])),
@@ -58,11 +62,18 @@ def lines_of(one: dict[str, Any], *, half_life_s: float, owner: str) -> list[str
         ("borrowed", amounts(one["borrowed"])),
         ("lent", amounts(one["lent"])),
         ("runs", f"{one['running']} running, {one['waiting']} waiting"),
-        ("priorities", f"{low} to {high}, {one['default_priority']} without one" + "".join(f"; {user} up to {highest}" for user, highest in one["user_priorities"].items())),
+        (
+            "priorities",
+            f"{low} to {high}, {one['default_priority']} without one"
+            + "".join(f"; {user} up to {highest}" for user, highest in one["user_priorities"].items()),
+        ),
         ("habits", "; ".join(habits)),
         ("submitters", who),
         ("admins", ", ".join(dict.fromkeys([*one["admins"], owner]))),
-        *(("reserved" if at == 0 else "", brief(found)) for at, found in enumerate(one.get("reservations") or [])),
+        *(
+            ("reserved" if at == 0 else "", brief(found))
+            for at, found in enumerate(one.get("reservations") or [])
+        ),
     ]
     told = [f"{label:<11} {text}" for label, text in lines if text not in ("", "-")]
     return told + _users(one.get("users") or [], half_life_s)
@@ -71,7 +82,8 @@ def lines_of(one: dict[str, Any], *, half_life_s: float, owner: str) -> list[str
 def amounts(of: Mapping[str, int], only: Iterable[str] | None = None) -> str:
     """`gpus 4, cpus 16, memory 64G`; `-` for none."""
     names = sorted(
-        (name for name in of if only is None or name in only), key=lambda name: ({GPU: 0, CPU: 2, MEMORY: 3}.get(name, 1), name)
+        (name for name in of if only is None or name in only),
+        key=lambda name: ({GPU: 0, CPU: 2, MEMORY: 3}.get(name, 1), name),
     )
     return ", ".join(f"{spelled(name)} {value(name, of[name])}" for name in names) or "-"
 
@@ -100,10 +112,21 @@ def _users(users: list[dict[str, Any]], half_life_s: float) -> list[str]:
     if not users:
         return []
     rows = [
-        [one["user"], amounts(one["used"]), f"{one['share']:.1%}", f"{one['past_share']:.1%}", str(one["running"]), str(one["waiting"])]
+        [
+            one["user"],
+            amounts(one["used"]),
+            f"{one['share']:.1%}",
+            f"{one['past_share']:.1%}",
+            str(one["running"]),
+            str(one["waiting"]),
+        ]
         for one in users
-    ]  # fmt: skip
+    ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    table = console.table(["USER", "USED", "SHARE", "PAST", "RUNNING", "WAITING"], rows, right=(2, 3, 4, 5), width=width)
-    said = f"users in the order in which they come next; past use counts half every {format_time(half_life_s)}"
+    table = console.table(
+        ["USER", "USED", "SHARE", "PAST", "RUNNING", "WAITING"], rows, right=(2, 3, 4, 5), width=width
+    )
+    said = (
+        f"users in the order in which they come next; past use counts half every {format_time(half_life_s)}"
+    )
     return ["", *table, console.paint(said, "dim")]

@@ -16,10 +16,19 @@ def tell_remarks(run: Run) -> None:
 
 def remarks(run: Run) -> Iterator[str]:
     for one in run.get("pinned") or ():
-        yield f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} {age(seconds_since(one['created_at']))} ago"
+        yield (
+            f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} "
+            f"{age(seconds_since(one['created_at']))} ago"
+        )
     if run.get("queue_gone"):
-        yield f"note: queue {run['queue_gone']} of the forked run was removed: this one waits in {run['spec']['queue']}, the default; `-q QUEUE` names another"
+        yield (
+            f"note: queue {run['queue_gone']} of the forked run was removed: this one waits in "
+            f"{run['spec']['queue']}, the default; `-q QUEUE` names another"
+        )
     names = run.get("not_inherited") or ()
     if names:
         yield f"note: not taken over from the other user's run: {', '.join(names)}"
-        yield f"hint: give them yourself: -e {names[0]}=…, or `hop secret set {names[0]}` and --secret {names[0]}"
+        yield (
+            f"hint: give them yourself: -e {names[0]}=…, or `hop secret set {names[0]}` and --secret "
+            f"{names[0]}"
+        )

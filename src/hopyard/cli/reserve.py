@@ -36,7 +36,9 @@ class ReserveGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name if cmd_name in self.commands else "add")
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             return super().resolve_command(ctx, ["add", *args])
         return super().resolve_command(ctx, args)
@@ -47,14 +49,17 @@ class ReserveGroup(click.Group):
 def reserve(ctx: click.Context) -> None:
     """Hold nodes or resources for users or a queue, from a time to a time, once or again and again.
 
-    `hop reserve NAME …` is short for `hop reserve add NAME …`. A reservation is granted at once, or refused with what is in the
-    way. While it holds only its owner's runs use what is reserved; others that would still be there are not started.
+    `hop reserve NAME …` is short for `hop reserve add NAME …`. A reservation is granted at once, or refused
+    with what is in the way. While it holds only its owner's runs use what is reserved; others that would
+    still be there are not started.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-def complete_reservation(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_reservation(
+    _ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Names of reservations, when a server is there to ask."""
     from hopyard.errors import HopyardError
     from hopyard.sdk.connect import connect
@@ -94,12 +99,27 @@ def complete_reservation(_ctx: click.Context, _parameter: click.Parameter, incom
 @pool_option
 @where_option
 @click.option("--user", "users", metavar="NAME,...", help="Who may use it.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Whose runs may use it: those of this queue and of all below it.")
-@click.option("--every", metavar="day|week|SPAN", help="Again after so long; after whole days at the same time of day here, whatever clocks do.  [default: once]")
+@click.option(
+    "-q", "--queue", metavar="QUEUE", help="Whose runs may use it: those of this queue and of all below it."
+)
+@click.option(
+    "--every",
+    metavar="day|week|SPAN",
+    help=(
+        "Again after so long; after whole days at the same time of day here, whatever clocks do.  "
+        "[default: once]"
+    ),
+)
 @click.option("--until", metavar="TIME", help="No more after this time.  [default: for ever]")
-@click.option("--dry-run", is_flag=True, help="Tell whether it would be granted, where, and what it costs others; reserve nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Tell whether it would be granted, where, and what it costs others; reserve nothing.",
+)
 @json_option
-def add(name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool, as_json: bool, **given: Any) -> None:
+def add(
+    name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool, as_json: bool, **given: Any
+) -> None:
     """Reserve NAME. Times are in the zone of this machine, unless they have an offset.
 
     The server's owner may reserve for anybody, administrators of a queue for that queue.
@@ -108,7 +128,9 @@ def add(name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool
 
     body = request(name, begin, lasts, end, given, datetime.now().astimezone())
     try:
-        answer = connect().call("POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)}, once=True)
+        answer = connect().call(
+            "POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)}, once=True
+        )
     except UsageError as refused:
         raise _by_option(refused, lasts) from refused
     if as_json:
@@ -121,7 +143,9 @@ def add(name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool
         console.say("nothing was reserved: a dry run")
 
 
-def request(name: str, begin: str, lasts: str | None, end: str | None, given: dict[str, Any], now: datetime) -> dict[str, Any]:
+def request(
+    name: str, begin: str, lasts: str | None, end: str | None, given: dict[str, Any], now: datetime
+) -> dict[str, Any]:
     """What is sent to the server. Raises SpecError."""
     from hopyard.config.reservations import parse_every, parse_when
     from hopyard.config.units import parse_time
@@ -131,18 +155,32 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
     if name in reserve.commands:
         raise SpecError(f"NAME: `{name}` is a command of `hop reserve`", hints=("choose another name",))
     if lasts is None and end is None:
-        raise SpecError("--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",))
+        raise SpecError(
+            "--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",)
+        )
     if lasts is not None and end is not None:
         raise SpecError("--for: with --to it is said twice how long it lasts", hints=("give one of the two",))
     start = parse_when(begin, now)
-    stop = _after(start, parse_time(lasts, what="--for")) if lasts is not None else parse_when(end or "", now, what="--to")
-    body: dict[str, Any] = {"name": name, "start_at": start.isoformat(), "end_at": stop.isoformat(), **_place(given)}
-    body["users"] = [check_name(user.strip(), what="--user") for user in (given["users"] or "").split(",") if user.strip()]
+    stop = (
+        _after(start, parse_time(lasts, what="--for"))
+        if lasts is not None
+        else parse_when(end or "", now, what="--to")
+    )
+    body: dict[str, Any] = {
+        "name": name,
+        "start_at": start.isoformat(),
+        "end_at": stop.isoformat(),
+        **_place(given),
+    }
+    body["users"] = [
+        check_name(user.strip(), what="--user") for user in (given["users"] or "").split(",") if user.strip()
+    ]
     if given["queue"] is not None:
         body["queue"] = check_name(given["queue"], what="--queue")
     if not body["users"] and given["queue"] is None:
         raise SpecError(
-            "--user: say who may use it, or with --queue whose runs", hints=("for example --user alice, or --queue vision",)
+            "--user: say who may use it, or with --queue whose runs",
+            hints=("for example --user alice, or --queue vision",),
         )
     if given["every"] is not None:
         body["every_s"] = parse_every(given["every"])
@@ -153,7 +191,8 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
 
 
 def local_zone() -> str:
-    """The name of this machine's time zone, "" where it has none: what repeats keeps its time of day there."""
+    """The name of this machine's time zone, "" where it has none: what repeats keeps its time of day
+    there."""
     from zoneinfo import available_timezones
 
     link = os.path.realpath("/etc/localtime")
@@ -174,7 +213,9 @@ def _after(start: datetime, seconds: float) -> datetime:
     try:
         return start + timedelta(seconds=seconds)
     except OverflowError:
-        raise SpecError("--from: it begins in more than five years", hints=("choose a time that is sooner",)) from None
+        raise SpecError(
+            "--from: it begins in more than five years", hints=("choose a time that is sooner",)
+        ) from None
 
 
 def _place(given: dict[str, Any]) -> dict[str, Any]:
@@ -186,13 +227,25 @@ def _place(given: dict[str, Any]) -> dict[str, Any]:
         both = "are whole: leave out what they have" if sizes else "nothing is asked for"
         raise SpecError(f"--nodes: {both}", hints=(_EXACTLY_ONE,))
     if given["nodes"] is not None:
-        beside = [option for option, name in (("--pool", "pools"), ("--where", "labels")) if places.get(name)] + ["--count"] * (given["count"] > 1)
+        beside = [
+            option for option, name in (("--pool", "pools"), ("--where", "labels")) if places.get(name)
+        ] + ["--count"] * (given["count"] > 1)
         if beside:
-            raise SpecError(f"{beside[0]}: the nodes are named already", hints=("leave it out, or say what of which nodes: --gpus A100:8 --pool big",))
-        return {"nodes": [check_name(node.strip(), what="--nodes") for node in given["nodes"].split(",") if node.strip()]}
+            raise SpecError(
+                f"{beside[0]}: the nodes are named already",
+                hints=("leave it out, or say what of which nodes: --gpus A100:8 --pool big",),
+            )
+        return {
+            "nodes": [
+                check_name(node.strip(), what="--nodes") for node in given["nodes"].split(",") if node.strip()
+            ]
+        }
     sizes.pop("cpu_limited", None)
     sizes.setdefault("cpu_milli", 1000 * max(sizes.get("gpus", 0), 1))
-    where = {"pools": list(places.get("pools", ())), "labels": [list(pair) for pair in places.get("labels", ())]}
+    where = {
+        "pools": list(places.get("pools", ())),
+        "labels": [list(pair) for pair in places.get("labels", ())],
+    }
     return {"resources": sizes, "count": given["count"], "where": where}
 
 
@@ -203,7 +256,9 @@ def ls(everything: bool, as_json: bool) -> None:
     """List reservations: those that hold now and those that come up."""
     from hopyard.sdk.connect import connect
 
-    found = [one for one in connect().pages("/reservations", "reservations") if everything or one["next_start_at"]]
+    found = [
+        one for one in connect().pages("/reservations", "reservations") if everything or one["next_start_at"]
+    ]
     if as_json:
         console.out_json(found)
     elif not found:
@@ -244,13 +299,21 @@ def rm(names: tuple[str, ...], as_json: bool) -> None:
             others = ("nothing was given up: leave it out to give up the others",) if len(names) > 1 else ()
             raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
     each = distinct(found, "name")
-    do_each(each, lambda one: client.call("DELETE", f"/reservations/{one['name']}"), said=lambda one, _: f"gave up {one['name']}", as_json=as_json)
+    do_each(
+        each,
+        lambda one: client.call("DELETE", f"/reservations/{one['name']}"),
+        said=lambda one, _: f"gave up {one['name']}",
+        as_json=as_json,
+    )
 
 
 def table_of(found: list[Reservation]) -> list[str]:
     """The lines of the table, head first. Whether they repeat is told where any does."""
     again = any(one["every_s"] for one in found)
-    rows = [[one["name"], when(one), *[repeats(one) or "once"] * again, owner_of(one), what_of(one)] for one in found]
+    rows = [
+        [one["name"], when(one), *[repeats(one) or "once"] * again, owner_of(one), what_of(one)]
+        for one in found
+    ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.table(["NAME", "WHEN", *["REPEATS"] * again, "FOR", "WHAT"], rows, width=width)
 
@@ -271,7 +334,8 @@ def lines_of(one: Reservation) -> list[str]:
 
 
 def when(one: Reservation) -> str:
-    """`now, until 13:00`, `2026-12-01 09:00 for 4h`, `over`; of one that repeats, the time that comes next."""
+    """`now, until 13:00`, `2026-12-01 09:00 for 4h`, `over`; of one that repeats, the time that comes
+    next."""
     from hopyard.cli.times import clock
     from hopyard.config.units import format_time
 
@@ -287,7 +351,10 @@ def sentence(one: Reservation) -> str:
     from hopyard.cli.times import between
 
     again = repeats(one)
-    return f"{one['name']}: {between(one['start_at'], one['end_at'])}{f', {again}' if again else ''}, {what_of(one)}, for {owner_of(one)}"
+    return (
+        f"{one['name']}: {between(one['start_at'], one['end_at'])}{f', {again}' if again else ''}, "
+        f"{what_of(one)}, for {owner_of(one)}"
+    )
 
 
 def brief(one: Reservation) -> str:

@@ -21,7 +21,8 @@ _STOP_TIMEOUT_S = 90.0
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End runs that are alive first.")
 def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
-    """Delete ended runs with their logs, metrics and checkpoints, and a study with its trials. This cannot be undone.
+    """Delete ended runs with their logs, metrics and checkpoints, and a study with its trials.
+    This cannot be undone.
 
     Code, datasets and environments that other runs use stay.
     """
@@ -31,7 +32,10 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     runs = distinct([get_run(client, ref) for ref in refs])
     live = [run["name"] for run in runs if not (final(run) or being_synced(run))]
     if live and not force:
-        raise Conflict(f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended", hints=("--force ends what is alive first",))
+        raise Conflict(
+            f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended",
+            hints=("--force ends what is alive first",),
+        )
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
@@ -42,7 +46,9 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
 
     def delete(run: Run) -> Run:
         with suppress(NotFound):  # a trial went with its study
-            client.call("DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S)
+            client.call(
+                "DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S
+            )
         return run
 
     do_each(runs, delete, said=lambda run, _: f"deleted {_named(run)}")
@@ -51,4 +57,8 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
 def _named(run: Run) -> str:
     """Runs of its trials go with a study."""
     trials = sum((run.get("trials") or {}).values())
-    return f"{run['name']} and {trials} {'run' if trials == 1 else 'runs'} of its trials" if trials else str(run["name"])
+    return (
+        f"{run['name']} and {trials} {'run' if trials == 1 else 'runs'} of its trials"
+        if trials
+        else str(run["name"])
+    )

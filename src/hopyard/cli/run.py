@@ -62,44 +62,90 @@ class RunCommand(click.Command):
             if self._names_what(words[:at]):
                 hints.append(_with_dashes(words, at))
             elif not meant:
-                hints.append(f"options of the script go behind it, after `--`: hop run SCRIPT -- {unknown.option_name}")
-            raise UsageError(f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")) from unknown
+                hints.append(
+                    f"options of the script go behind it, after `--`: hop run SCRIPT -- {unknown.option_name}"
+                )
+            raise UsageError(
+                f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")
+            ) from unknown
 
     def _names_what(self, words: list[str]) -> bool:
-        """Whether a script or command is among the words: what comes behind it may be meant for it, and what comes before may not."""
+        """Whether a script or command is among the words: what comes behind it may be meant for it, and what
+        comes before may not."""
         return bool(self.make_context("run", words, resilient_parsing=True).params.get("what"))
 
 
 def _with_dashes(words: list[str], at: int) -> str:
-    """The hint that shows the command line as it was meant: options of the script or command go after `--`."""
+    """The hint that shows the command line as it was meant: options of the script or command go after
+    `--`."""
     import shlex
 
     return f"options of the script go after `--`: hop run {shlex.join([*words[:at], '--', *words[at:]])}"
 
 
 @click.command("run", cls=RunCommand)
-@click.argument("what", metavar="SCRIPT|COMMAND|FILE.yaml", shell_complete=lambda _c, _p, _i: [click.shell_completion.CompletionItem("", type="file")])
+@click.argument(
+    "what",
+    metavar="SCRIPT|COMMAND|FILE.yaml",
+    shell_complete=lambda _c, _p, _i: [click.shell_completion.CompletionItem("", type="file")],
+)
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
-@click.option("-d", "--dataset", "datasets", multiple=True, metavar="NAME[:VERSION]", shell_complete=complete_dataset, help="A dataset that the script reads (repeatable).")
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter for `hop.params` (repeatable).")
+@click.option(
+    "-d",
+    "--dataset",
+    "datasets",
+    multiple=True,
+    metavar="NAME[:VERSION]",
+    shell_complete=complete_dataset,
+    help="A dataset that the script reads (repeatable).",
+)
+@click.option(
+    "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter for `hop.params` (repeatable)."
+)
 @env_option
 @secret_option
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
-@click.option("--cpus", metavar="N", help="CPUs of each replica, also fractions; also the most it may use.  [default: 1, more while nobody else wants them]")
+@click.option(
+    "--cpus",
+    metavar="N",
+    help=(
+        "CPUs of each replica, also fractions; also the most it may use.  [default: 1, more while "
+        "nobody else wants them]"
+    ),
+)
 @click.option("--memory", metavar="8G", help="Memory of each replica; more is out of memory.")
-@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.")
+@click.option(
+    "--gpus",
+    metavar="N|MODEL:N",
+    help="GPUs of each replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.",
+)
 @gpu_memory_option
 @extras_option
-@click.option("--time", metavar="2h", help="Time limit of each attempt: 2h, 90m, 3600. A run that is lost or preempted has all of it again.")
+@click.option(
+    "--time",
+    metavar="2h",
+    help="Time limit of each attempt: 2h, 90m, 3600. A run that is lost or preempted has all of it again.",
+)
 @max_output_option
 @max_metrics_option
-@click.option("--replicas", metavar="N|MIN-MAX", help="So many replicas, started together or not at all; elastic 2-8: as many as fit.")
+@click.option(
+    "--replicas",
+    metavar="N|MIN-MAX",
+    help="So many replicas, started together or not at all; elastic 2-8: as many as fit.",
+)
 @topology_option
 @pool_option
 @where_option
-@click.option("--requirements", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", help="Build the environment from this file, once.")
-@click.option("--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use.")
+@click.option(
+    "--requirements",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Build the environment from this file, once.",
+)
+@click.option(
+    "--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use."
+)
 @queue_option
 @priority_option
 @preempt_option
@@ -109,8 +155,8 @@ def _with_dashes(words: list[str], at: int) -> str:
 def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **options: Any) -> int:
     """Run a Python script, a command, or the gang that a hop.yaml describes; follow it until it ends.
 
-    The current folder is packed (what .gitignore and .hopignore name is left out) and travels with the run. Ctrl-C leaves the run
-    alone and stops following. The exit code is the script's.
+    The current folder is packed (what .gitignore and .hopignore name is left out) and travels with the run.
+    Ctrl-C leaves the run alone and stops following. The exit code is the script's.
     """
     from hopyard.cli.submit import submit
     from hopyard.cli.watch import finish
@@ -121,7 +167,10 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
     if code_folder != folder:
         say(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
     if code_folder == Path("/"):
-        raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the run",))
+        raise SpecError(
+            "the current folder is /: the whole machine would be packed",
+            hints=("cd into the folder of the code; it travels with the run",),
+        )
     client, submitted = submit(request, code_folder, interpreter=_interpreter(options.get("python")))
     return finish(client, submitted, detach=detach, as_json=as_json)
 
@@ -147,7 +196,9 @@ def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: 
     return _changed(request, options)
 
 
-def _only_role(request: RunRequest, arguments: tuple[str, ...], options: dict[str, Any], file: str) -> RoleRequest | None:
+def _only_role(
+    request: RunRequest, arguments: tuple[str, ...], options: dict[str, Any], file: str
+) -> RoleRequest | None:
     """The role that options of replicas are meant for; None where there are several and no such option."""
     if len(request.roles) == 1:
         return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
@@ -155,7 +206,10 @@ def _only_role(request: RunRequest, arguments: tuple[str, ...], options: dict[st
     if arguments:
         given.append("arguments")
     if given:
-        raise SpecError(f"{', '.join(given)}: {file} has {len(request.roles)} roles", hints=("say it in the file, role by role",))
+        raise SpecError(
+            f"{', '.join(given)}: {file} has {len(request.roles)} roles",
+            hints=("say it in the file, role by role",),
+        )
     return None
 
 
@@ -167,13 +221,17 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
     if options.get("project"):
         changes["project"] = check_name(options["project"], what="--project")
     if options.get("datasets"):
-        changes["datasets"] = tuple({**dict(request.datasets), **dict(parse_datasets(options["datasets"]))}.items())
+        changes["datasets"] = tuple(
+            {**dict(request.datasets), **dict(parse_datasets(options["datasets"]))}.items()
+        )
     if options.get("params"):
         changes["params"] = {**request.params, **pairs.parse_params(options["params"])}
     if options.get("env"):
         changes["env"] = {**request.env, **pairs.parse_env(options["env"], os.environ)}
     if options.get("secrets"):
-        changes["secrets"] = tuple(dict.fromkeys([*request.secrets, *pairs.parse_secrets(options["secrets"])]))
+        changes["secrets"] = tuple(
+            dict.fromkeys([*request.secrets, *pairs.parse_secrets(options["secrets"])])
+        )
     if options.get("tags"):
         changes["tags"] = {**request.tags, **pairs.parse_tags(options["tags"])}
     if options.get("requirements") is not None:
@@ -181,11 +239,17 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
     python = options.get("python")
     if python and "/" not in python:
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){0,2}", python):
-            raise SpecError(f"--python: `{python}` is not a version", hints=("for example 3.12; or give the path of an interpreter",))
+            raise SpecError(
+                f"--python: `{python}` is not a version",
+                hints=("for example 3.12; or give the path of an interpreter",),
+            )
         changes["python"] = python
     changed = replace(request, **changes) if changes else request
     if changed.python and changed.requirements is None:
-        raise SpecError(f"--python: version {changed.python} is built together with requirements only", hints=("add --requirements FILE, or give the path of an interpreter",))
+        raise SpecError(
+            f"--python: version {changed.python} is built together with requirements only",
+            hints=("add --requirements FILE, or give the path of an interpreter",),
+        )
     return changed
 
 
@@ -195,12 +259,15 @@ def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool
         return script_command(script, arguments, folder=packed)
     if what in ("python", "python3"):
         return ("python", *arguments)
-    from shutil import which  # with its archive formats it takes longer to import than a script takes to be found
+    # with its archive formats it takes longer to import than a script takes to be found
+    from shutil import which
 
     found = which(what)
     if found is None and not built:
         problem = f"`{what}` is not a program that can be run"
-        hints = [f"a script is run by its name: hop run {what}.py"] if (folder / f"{what}.py").is_file() else []
+        hints = (
+            [f"a script is run by its name: hop run {what}.py"] if (folder / f"{what}.py").is_file() else []
+        )
         if (folder / what).is_dir():
             problem = f"`{what}` is a folder"
         elif "/" in what and (folder / what).is_file():
@@ -215,7 +282,8 @@ def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool
 
 
 def _place(what: str, folder: Path) -> tuple[Path, str]:
-    """The folder to pack, and the path in it of a script: the current folder, or the script's own where it is not below that.
+    """The folder to pack, and the path in it of a script: the current folder, or the script's own where it is
+    not below that.
 
     Below `/` lies everything, so there it is the script's own, too.
     """
@@ -233,5 +301,8 @@ def _interpreter(python: str | None) -> str | None:
         return None
     path = Path(python).expanduser().absolute()
     if not os.access(path, os.X_OK) or not path.is_file():
-        raise SpecError(f"--python: {python} is not an interpreter", hints=("give the path of a python program, or a version with --requirements",))
+        raise SpecError(
+            f"--python: {python} is not an interpreter",
+            hints=("give the path of a python program, or a version with --requirements",),
+        )
     return str(path)

@@ -29,7 +29,9 @@ _SHOWN = 50
 class SearchGroup(click.Group):
     """`hop search search.yaml` is `hop search run search.yaml`: what is no command is a file."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
@@ -46,8 +48,9 @@ class SearchGroup(click.Group):
 def search(ctx: click.Context) -> None:
     """Search hyperparameters: `hop search search.yaml` starts a study and follows it.
 
-    A study is a run: `hop ps`, `hop stop`, `hop logs`, `hop why` and `hop pull` take it as any other. Its trials are runs of their own, or
-    hop between the workers of one gang, each of which keeps a part of the data (`parallel: mop`).
+    A study is a run: `hop ps`, `hop stop`, `hop logs`, `hop why` and `hop pull` take it as any other. Its
+    trials are runs of their own, or hop between the workers of one gang, each of which keeps a part of the
+    data (`parallel: mop`).
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -55,28 +58,55 @@ def search(ctx: click.Context) -> None:
 
 @search.command("run", short_help="Start the study that a file describes.")
 @click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path), required=False)
-@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that is the same in all trials (repeatable).")
+@click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    help="A parameter that is the same in all trials (repeatable).",
+)
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the study.")
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Another seed than the file's.")
 @queue_option
 @priority_option
-@click.option("--dry-run", is_flag=True, help="Check the file, show the first trials that would be tried, submit nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the file, show the first trials that would be tried, submit nothing.",
+)
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
 def run(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Start the study that FILE describes, and follow it until it ends.
 
-    The current folder is packed and travels with the study; scripts and trainables are named from there. Ctrl-C leaves the study alone and stops following.
+    The current folder is packed and travels with the study; scripts and trainables are named from there.
+    Ctrl-C leaves the study alone and stops following.
     """
     from hopyard.cli.studyrun import preview, start
 
     if file is None:
         label = options["label"]
-        named = (f"-n {label} is what the study is called; its file is named as well: hop search FILE.yaml -n {label}",) if label else ()
-        raise UsageError("FILE.yaml: the file that describes the study is missing", hints=(*named, "`hop search run --help` lists what it takes"))
+        named = (
+            (
+                (
+                    f"-n {label} is what the study is called; its file is named as well: hop search "
+                    f"FILE.yaml -n {label}"
+                ),
+            )
+            if label
+            else ()
+        )
+        raise UsageError(
+            "FILE.yaml: the file that describes the study is missing",
+            hints=(*named, "`hop search run --help` lists what it takes"),
+        )
     if not file.is_file():
-        raise SpecError(f"there is no file {file}" if not file.exists() else f"{file} is a folder, not a file", hints=_instead_of(file))
+        raise SpecError(
+            f"there is no file {file}" if not file.exists() else f"{file} is a folder, not a file",
+            hints=_instead_of(file),
+        )
     if dry_run:
         preview(file, options, as_json=as_json)
         return 0
@@ -85,7 +115,9 @@ def run(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options
 
 @search.command("ls")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also studies that have ended.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]")
+@click.option(
+    "--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]"
+)
 @json_option
 def ls(everything: bool, limit: int | None, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
@@ -95,25 +127,51 @@ def ls(everything: bool, limit: int | None, as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    found = list_runs(client, phases=() if everything else LIVE, tags={}, limit=limit or (None if as_json else _SHOWN), studies=1)
+    found = list_runs(
+        client,
+        phases=() if everything else LIVE,
+        tags={},
+        limit=limit or (None if as_json else _SHOWN),
+        studies=1,
+    )
     if as_json:
         console.out_json(found)
         return
     if not found:
-        console.say("no studies yet; `hop search search.yaml` starts one" if everything else "no live studies; `hop search ls -a` lists ended ones")
+        console.say(
+            "no studies yet; `hop search search.yaml` starts one"
+            if everything
+            else "no live studies; `hop search ls -a` lists ended ones"
+        )
         return
     rows = []
     names = continued_names(client, found)
     for each in found:
         study, summary = each["spec"]["study"], each.get("summary") or {}
         best = summary.get(study["metric"])
-        said = [f"{study['metric']} {console.number(best)}" if best is not None else "", why_failed(each), names.get(each["id"], ""), f"forked from {study['beginning']['study']}" if study.get("beginning") else ""]
-        rows.append([
-            each["name"], each["spec"].get("label") or study["name"], console.paint_phase(each["phase"]), searcher_name(study).rpartition(":")[2],
-            f"{summary.get('trials', 0):.0f}", console.age(console.seconds_since(each["submitted_at"])), "; ".join(filter(None, said)),
-        ])  # fmt: skip
+        said = [
+            f"{study['metric']} {console.number(best)}" if best is not None else "",
+            why_failed(each),
+            names.get(each["id"], ""),
+            f"forked from {study['beginning']['study']}" if study.get("beginning") else "",
+        ]
+        rows.append(
+            [
+                each["name"],
+                each["spec"].get("label") or study["name"],
+                console.paint_phase(each["phase"]),
+                searcher_name(study).rpartition(":")[2],
+                f"{summary.get('trials', 0):.0f}",
+                console.age(console.seconds_since(each["submitted_at"])),
+                "; ".join(filter(None, said)),
+            ]
+        )
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    console.out_lines(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "TRIALS", "AGE", "BEST"], rows, right=(4, 5), width=width))
+    console.out_lines(
+        console.table(
+            ["STUDY", "NAME", "PHASE", "SEARCHER", "TRIALS", "AGE", "BEST"], rows, right=(4, 5), width=width
+        )
+    )
 
 
 @search.command("show", short_help="Show how a study stands: its trials, the best first.")
@@ -136,7 +194,9 @@ def show(ref: str, trial: str | None, as_json: bool) -> None:
 @search.command("gantt", short_help="Draw which trial was on which worker when.")
 @last_study_argument()
 @click.option("--epochs", metavar="A-B", help="Only these epochs, counted from 0: 0-2, or one alone.")
-@click.option("--png", "file", type=PngFile(), metavar="FILE", help="Write a picture instead (needs matplotlib).")
+@click.option(
+    "--png", "file", type=PngFile(), metavar="FILE", help="Write a picture instead (needs matplotlib)."
+)
 @json_option
 def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> None:
     """Draw which trial was on which worker when, with the idle time measured."""
@@ -147,10 +207,21 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
 
     study, view = read_study(ref)
     if study["spec"]["study"]["parallel"] != "mop" and not view.bars:
-        raise SpecError(f"the trials of {study['name']} are runs of their own, so no worker is shared", hints=(f"hop ps -a --parent {study['name']} lists them",))
+        raise SpecError(
+            f"the trials of {study['name']} are runs of their own, so no worker is shared",
+            hints=(f"hop ps -a --parent {study['name']} lists them",),
+        )
     chart = chart_of(view, epochs=_epochs(epochs))
     if epochs is not None and view.bars and not chart.rows:
-        raise SpecError(f"--epochs: no unit of {epochs} has ended", hints=(f"there are epochs {min(bar.epoch for bar in view.bars)} to {max(bar.epoch for bar in view.bars)}",))
+        raise SpecError(
+            f"--epochs: no unit of {epochs} has ended",
+            hints=(
+                (
+                    f"there are epochs {min(bar.epoch for bar in view.bars)} to "
+                    f"{max(bar.epoch for bar in view.bars)}"
+                ),
+            ),
+        )
     if as_json:
         console.out_json({"study": study["name"], **as_data(chart)})
     elif file is not None:
@@ -162,20 +233,50 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
 
 @search.command("resume", short_help="Go on with a study that has ended.")
 @last_study_argument()
-@click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials in all, where the searcher can propose more.")
-@click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER", help="Take the code of this folder in place of the study's.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Where it waits now, and whose share it uses.  [default: the study's]")
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most so many trials in all, where the searcher can propose more.",
+)
+@click.option(
+    "--code",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Take the code of this folder in place of the study's.",
+)
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    help="Where it waits now, and whose share it uses.  [default: the study's]",
+)
 @click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the study's]")
 @env_option
 @secret_option
-@click.option("--trust", is_flag=True, help="Read all of another user's states. Else only tensors, arrays and plain values are: anything more runs code of theirs.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help=(
+        "Read all of another user's states. Else only tensors, arrays and plain values are: anything "
+        "more runs code of theirs."
+    ),
+)
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def resume(ref: str, code: Path | None, env: tuple[str, ...], secrets: tuple[str, ...], detach: bool, as_json: bool, **changed: Any) -> int:
+def resume(
+    ref: str,
+    code: Path | None,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+    **changed: Any,
+) -> int:
     """Go on with a study that was stopped, has failed, or has finished and is asked for more trials.
 
-    It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended; what was under way then is
-    repeated, and nothing else. A study that crashed goes on by itself.
+    It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended;
+    what was under way then is repeated, and nothing else. A study that crashed goes on by itself.
     """
     from hopyard.cli.studyresume import resume as go_on
     from hopyard.cli.studyrun import finish
@@ -184,7 +285,14 @@ def resume(ref: str, code: Path | None, env: tuple[str, ...], secrets: tuple[str
 
     variables, names = params.parse_env(env, os.environ), params.parse_secrets(secrets)
     client = connect()
-    client, run = go_on(client, get_study(client, ref), code=None if code is None else code.resolve(), env=variables, secrets=names, **changed)
+    client, run = go_on(
+        client,
+        get_study(client, ref),
+        code=None if code is None else code.resolve(),
+        env=variables,
+        secrets=names,
+        **changed,
+    )
     return finish(client, run, detach=detach, as_json=as_json)
 
 
@@ -193,7 +301,8 @@ def resume(ref: str, code: Path | None, env: tuple[str, ...], secrets: tuple[str
 @click.option("--trial", "trials", multiple=True, metavar="N", help="Only this trial (repeatable).")
 @json_option
 def replay(ref: str, trials: tuple[str, ...], as_json: bool) -> int:
-    """Train a study's trials again, in one process and in the recorded order, and compare every state with the recorded one.
+    """Train a study's trials again, in one process and in the recorded order, and compare every state with
+    the recorded one.
 
     Code and data are those of the study. Exit code 1 where a state differs; the first one is named.
     """
@@ -211,7 +320,9 @@ def _instead_of(file: Path) -> tuple[str, ...]:
     near = closest(str(file), there)
     if near or there:
         return (f"did you mean `{near}`?" if near else f"there is {', '.join(there[:3])}",)
-    return ("`hop search --help` lists the commands; docs/reference/search-file.md says what stands in the file",)
+    return (
+        "`hop search --help` lists the commands; docs/reference/search-file.md says what stands in the file",
+    )
 
 
 def _epochs(text: str | None) -> tuple[int, int] | None:
@@ -219,5 +330,7 @@ def _epochs(text: str | None) -> tuple[int, int] | None:
         return None
     low, dash, high = text.partition("-")
     if not (low.isdecimal() and (high.isdecimal() if dash else True)) or (dash and int(high) < int(low)):
-        raise SpecError(f"--epochs: `{text}` names no epochs", hints=("for example 0-2, or 3 alone; they count from 0",))
+        raise SpecError(
+            f"--epochs: `{text}` names no epochs", hints=("for example 0-2, or 3 alone; they count from 0",)
+        )
     return int(low), int(high if dash else low)

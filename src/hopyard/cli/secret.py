@@ -20,7 +20,8 @@ _LONGEST = 64 * 1024  # as the server takes it
 def secret(ctx: click.Context) -> None:
     """Keep secrets by name for your runs: `hop run --secret NAME` gives one to a run as the variable NAME.
 
-    A value can be set and removed, and is never shown again: not by a command, not by the API, not in what a run was asked for.
+    A value can be set and removed, and is never shown again: not by a command, not by the API, not in what a
+    run was asked for.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -28,7 +29,9 @@ def secret(ctx: click.Context) -> None:
 
 @secret.command("set")
 @click.argument("name", metavar="NAME")
-@click.option("--from-file", "file", type=click.Path(path_type=Path), help="Take the value from a file, whole.")
+@click.option(
+    "--from-file", "file", type=click.Path(path_type=Path), help="Take the value from a file, whole."
+)
 @json_option
 def set_secret(name: str, file: Path | None, as_json: bool) -> None:
     """Keep the value of NAME, read from the terminal without echo, from standard input, or from a file.
@@ -61,7 +64,9 @@ def ls(as_json: bool) -> None:
     elif not found:
         console.say("you have no secrets; `hop secret set NAME` keeps one")
     else:
-        console.out_lines(console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found]))
+        console.out_lines(
+            console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found])
+        )
 
 
 @secret.command("rm")
@@ -88,13 +93,25 @@ def _value(name: str, file: Path | None) -> str:
             data = sys.stdin.buffer.read() if file is None else file.read_bytes()
             value = data.decode()
         except OSError as bad:
-            raise SpecError(f"--from-file: {file} cannot be read: {bad.strerror}", hints=("name a file that is there and yours to read",)) from bad
+            raise SpecError(
+                f"--from-file: {file} cannot be read: {bad.strerror}",
+                hints=("name a file that is there and yours to read",),
+            ) from bad
         except UnicodeDecodeError as bad:
-            raise SpecError(f"the value of {name} is not UTF-8 text", hints=("a variable holds text: encode it, for example with base64",)) from bad
+            raise SpecError(
+                f"the value of {name} is not UTF-8 text",
+                hints=("a variable holds text: encode it, for example with base64",),
+            ) from bad
         if file is None:
             value = value.removesuffix("\n")
     if len(value) > _LONGEST:
-        raise SpecError(f"the value of {name} has {len(value):,} characters, at most {_LONGEST:,} are kept", hints=("push what is larger as a dataset: `hop dataset push`; a key to it can be the secret",))
+        raise SpecError(
+            f"the value of {name} has {len(value):,} characters, at most {_LONGEST:,} are kept",
+            hints=("push what is larger as a dataset: `hop dataset push`; a key to it can be the secret",),
+        )
     if not value or "\0" in value:
-        raise SpecError(f"the value of {name} is empty" if not value else f"the value of {name} holds a zero byte", hints=("a variable holds text",))
+        raise SpecError(
+            f"the value of {name} is empty" if not value else f"the value of {name} holds a zero byte",
+            hints=("a variable holds text",),
+        )
     return value

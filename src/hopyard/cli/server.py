@@ -24,20 +24,32 @@ def up(as_json: bool) -> None:
     before = find_server(home)
     server = before or start_server(home)
     if as_json:
-        console.out_json({"url": server.url, "pid": server.pid, "started": before is None, "warnings": _warnings(server.warning)})
+        console.out_json(
+            {
+                "url": server.url,
+                "pid": server.pid,
+                "started": before is None,
+                "warnings": _warnings(server.warning),
+            }
+        )
         return
-    console.say(f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})")
+    console.say(
+        f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})"
+    )
     for warning in _warnings(server.warning):
         console.say(f"warning: {warning}")
 
 
 def _warnings(told: str) -> list[str]:
-    """What the owner of a server on this machine must know. A home's server runs as the user who uses the home, or not at all."""
+    """What the owner of a server on this machine must know.
+    A home's server runs as the user who uses the home, or not at all."""
     return list(filter(None, [told, f"{AS_ROOT}; {ROOT_HINT}" if os.geteuid() == 0 else ""]))
 
 
 @click.command("down")
-@click.option("--keep-runs", "runs", flag_value="keep", help="Live runs go on; the next server takes them back.")
+@click.option(
+    "--keep-runs", "runs", flag_value="keep", help="Live runs go on; the next server takes them back."
+)
 @click.option("--stop-runs", "runs", flag_value="stop", help="End live runs first.")
 def down(runs: Literal["keep", "stop"] | None) -> None:
     """End the server of this machine. With live runs, say what becomes of them."""
@@ -48,7 +60,10 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
     try:
         ended = stop_server(home, runs=runs or "refuse")
     except Conflict as refused:
-        hints = ("--keep-runs lets them go on without it; the next server takes them back", "--stop-runs ends them")
+        hints = (
+            "--keep-runs lets them go on without it; the next server takes them back",
+            "--stop-runs ends them",
+        )
         raise Conflict(refused.message, hints=hints) from refused
     console.say(f"the server of {home.root} has ended" if ended else f"no server runs for {home.root}")
 
@@ -56,7 +71,8 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
 @click.command("status")
 @json_option
 def status(as_json: bool) -> int | None:
-    """Tell whether a server runs, what it offers and what it does. Starts none; the exit code is 1 when none runs."""
+    """Tell whether a server runs, what it offers and what it does.
+    Starts none; the exit code is 1 when none runs."""
     from hopyard.sdk.connect import connect, far_url, find_server, is_held
 
     try:
@@ -67,7 +83,9 @@ def status(as_json: bool) -> int | None:
         if url is None and (find_server(Home.default()) is not None or is_held(Home.default())):
             raise
         if as_json:
-            console.out_json({"running": False, **({"url": url} if url else {"home": str(Home.default().root)})})
+            console.out_json(
+                {"running": False, **({"url": url} if url else {"home": str(Home.default().root)})}
+            )
         elif url:
             console.out(missing.message)
             for hint in missing.hints:
@@ -87,7 +105,10 @@ def status_lines(told: dict[str, Any]) -> list[str]:
     """What `/status` said, for reading."""
     runs = {phase: count for phase, count in told["runs"].items() if count}
     lines = [
-        f"server     {told['url']}  version {told['version']}, pid {told['pid']}, up {console.span(told['uptime_s'])}",
+        (
+            f"server     {told['url']}  version {told['version']}, pid {told['pid']}, up "
+            f"{console.span(told['uptime_s'])}"
+        ),
         f"home       {told['home']}",
         f"runs       {', '.join(f'{count} {phase}' for phase, count in runs.items()) or 'none yet'}",
         f"blobs      {told['blobs']['count']:,} in {console.bytes_text(told['blobs']['bytes'])}",
@@ -99,8 +120,17 @@ def status_lines(told: dict[str, Any]) -> list[str]:
 def _node(node: dict[str, Any]) -> str:
     used = node.get("used") or {}
     cpus = f"CPU {used.get('cpu_milli', 0) / 1000:g} of {node['cpu_milli'] / 1000:g}"
-    memory = f"memory {console.bytes_text(used.get('memory_bytes', 0))} of {console.bytes_text(node['memory_bytes'])}"
+    memory = (
+        f"memory {console.bytes_text(used.get('memory_bytes', 0))} of "
+        f"{console.bytes_text(node['memory_bytes'])}"
+    )
     gpus = node.get("gpus") or []
     models = ", ".join(dict.fromkeys(gpu["model"] for gpu in gpus))
     graphics = f", GPU {sum(used.get('gpu_milli') or ()) / 1000:g} of {len(gpus)} ({models})" if gpus else ""
-    return f"{node['id']}  in use: {cpus}, {memory}{graphics}" + ("" if gpus else "; no GPU") + ("" if node.get("ready", True) else "  NOT READY") + ("  CORDONED" if node.get("cordoned") else "") + (f"  OUT OF SERVICE: {trouble}" if (trouble := node.get("trouble")) else "")
+    return (
+        f"{node['id']}  in use: {cpus}, {memory}{graphics}"
+        + ("" if gpus else "; no GPU")
+        + ("" if node.get("ready", True) else "  NOT READY")
+        + ("  CORDONED" if node.get("cordoned") else "")
+        + (f"  OUT OF SERVICE: {trouble}" if (trouble := node.get("trouble")) else "")
+    )

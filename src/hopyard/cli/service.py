@@ -21,7 +21,9 @@ from hopyard.errors import Conflict, Forbidden, NotFound, ServerUnavailable, Spe
 
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _TIMEOUT_S = 60.0
-_system_option = click.option("--system", is_flag=True, help="A unit of the whole machine, which starts at boot; needs root.")
+_system_option = click.option(
+    "--system", is_flag=True, help="A unit of the whole machine, which starts at boot; needs root."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,15 @@ def service(ctx: click.Context) -> None:
 
 @service.command("install")
 @_system_option
-@click.option("--run-as", metavar="USER", help="With --system: the owner of the server.  [default: the user of sudo, else root]")
+@click.option(
+    "--run-as",
+    metavar="USER",
+    help="With --system: the owner of the server.  [default: the user of sudo, else root]",
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
-@click.option("--force", is_flag=True, help="Replace a unit of another home, or one that `hop service` did not write.")
+@click.option(
+    "--force", is_flag=True, help="Replace a unit of another home, or one that `hop service` did not write."
+)
 def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> None:
     """Write the unit and start it. A server that runs already is replaced; its runs continue."""
     from hopyard.sdk.connect import check_own_server
@@ -61,11 +69,20 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
     about = unit.home.find_folder()
     if about is not None and user is not None and about.st_uid != user.pw_uid:
         raise SpecError(
-            f"{unit.home.root} belongs to {user_name(about.st_uid)}, and the server would run as {user.pw_name}: it would not start",
-            hints=(f"--run-as {user_name(about.st_uid)}", f"or unset {HOME_VARIABLE} to use the home of {user.pw_name}"),
+            f"{unit.home.root} belongs to {user_name(about.st_uid)}, and the server would run as "
+            f"{user.pw_name}: it would not start",
+            hints=(
+                f"--run-as {user_name(about.st_uid)}",
+                f"or unset {HOME_VARIABLE} to use the home of {user.pw_name}",
+            ),
         )
     check_own_server(unit.home)
-    text = unit_text(unit.home, python=sys.executable, path=os.environ.get("PATH", os.defpath), user=user.pw_name if user else None)
+    text = unit_text(
+        unit.home,
+        python=sys.executable,
+        path=os.environ.get("PATH", os.defpath),
+        user=user.pw_name if user else None,
+    )
     if only_print:
         console.out_lines(text.splitlines())
         return
@@ -75,7 +92,8 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
         console.say(f"wrote {unit.file}")
         start = " ".join(("systemctl", *unit.scope, "enable", "--now", unit.name))
         raise ServerUnavailable(
-            "systemd does not answer here, so nothing was started", hints=(f"where it does: {start}", "without systemd: `@reboot hop up` in crontab")
+            "systemd does not answer here, so nothing was started",
+            hints=(f"where it does: {start}", "without systemd: `@reboot hop up` in crontab"),
         )
     _replace_server(unit, user)
     console.say(f"wrote and started {unit.file}")
@@ -89,7 +107,8 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
 @_system_option
 @click.option("--run-as", metavar="USER", help="With --system: the owner of the server.")
 def uninstall(system: bool, run_as: str | None) -> None:
-    """End the unit and remove it. Live runs continue; the next `hop` command starts a server that adopts them."""
+    """End the unit and remove it. Live runs continue; the next `hop` command starts a server that adopts
+    them."""
     unit = _unit(system, _user(run_as) if system else None)
     if not unit.file.exists():
         raise NotFound(f"there is no unit {unit.file}", hints=("`hop service status` shows the units",))
@@ -110,7 +129,14 @@ def uninstall(system: bool, run_as: str | None) -> None:
 def status(system: bool, run_as: str | None, as_json: bool) -> int:
     """Show whether there is a unit, and its state in systemd. The exit code is 1 unless it is active."""
     unit = _unit(system, _user(run_as) if system else None)
-    told = {"unit": unit.name, "file": str(unit.file), "home": str(unit.home.root), "installed": unit.file.exists(), "state": "unknown", "enabled": False}
+    told = {
+        "unit": unit.name,
+        "file": str(unit.file),
+        "home": str(unit.home.root),
+        "installed": unit.file.exists(),
+        "state": "unknown",
+        "enabled": False,
+    }
     if unit.file.exists() and _reachable(unit):
         told["state"] = _ask(unit, "is-active", unit.name) or "unknown"
         told["enabled"] = _ask(unit, "is-enabled", unit.name) == "enabled"
@@ -120,7 +146,10 @@ def status(system: bool, run_as: str | None, as_json: bool) -> int:
         console.out(f"no unit: {unit.file}")
         console.say("hint: `hop service install` writes it")
     else:
-        console.out(f"{unit.name}  {told['state']}, {'starts at boot' if told['enabled'] else 'does not start at boot'}")
+        console.out(
+            f"{unit.name}  {told['state']}, "
+            f"{'starts at boot' if told['enabled'] else 'does not start at boot'}"
+        )
         console.out_lines([f"file  {unit.file}", f"home  {unit.home.root}"])
     return 0 if told["state"] == "active" else 1
 
@@ -141,7 +170,9 @@ def _unit(system: bool, user: pwd.struct_passwd | None) -> Unit:
 
 def _user(name: str | None) -> pwd.struct_passwd:
     if os.geteuid() != 0:
-        raise Forbidden("only root may write units of the whole machine", hints=("leave --system out, or use sudo",))
+        raise Forbidden(
+            "only root may write units of the whole machine", hints=("leave --system out, or use sudo",)
+        )
     wanted = name or os.environ.get("SUDO_USER") or "root"
     try:
         return pwd.getpwnam(wanted)
@@ -158,11 +189,14 @@ def _check_ours(unit: Unit) -> None:
     found = home_of_unit(unit.file.read_text(errors="replace"))
     if found != unit.home.root:
         what = "is not one of `hop service`" if found is None else f"is of the home {found}"
-        raise Conflict(f"{unit.file} {what}", hints=("look at it; `hop service install --force` replaces it",))
+        raise Conflict(
+            f"{unit.file} {what}", hints=("look at it; `hop service install --force` replaces it",)
+        )
 
 
 def _write(unit: Unit, text: str, user: pwd.struct_passwd | None) -> None:
-    """The unit, and the home where its user cannot make it. In folders of that user root makes nothing: a link could stand in its place."""
+    """The unit, and the home where its user cannot make it.
+    In folders of that user root makes nothing: a link could stand in its place."""
     if user is not None and user.pw_uid != os.geteuid():
         root = unit.home.root
         if not root.exists() and root.parent.stat().st_uid == os.geteuid():
@@ -193,7 +227,11 @@ def _replace_server(unit: Unit, user: pwd.struct_passwd | None) -> None:
             return
         time.sleep(0.1)
     look = " ".join(("systemctl", *unit.scope, "status", unit.name))
-    log = f"its log: journalctl --unit {unit.name}" if user is not None else f"its log is {unit.home.server_log}"
+    log = (
+        f"its log: journalctl --unit {unit.name}"
+        if user is not None
+        else f"its log is {unit.home.server_log}"
+    )
     raise ServerUnavailable(f"{unit.name} did not start", hints=(look, log))
 
 
@@ -219,4 +257,12 @@ def _systemctl(unit: Unit, *words: str) -> None:
 
 def _call(unit: Unit, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["systemctl", *unit.scope, *words]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, check=False)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )

@@ -18,11 +18,18 @@ def distinct(things: Sequence[Thing], key: str = "id") -> list[Thing]:
     return list({thing[key]: thing for thing in things}.values())
 
 
-def do_each(things: Sequence[Thing], act: Callable[[Thing], Any], *, said: Callable[[Thing, Any], str], as_json: bool = False) -> None:
-    """Do something with each thing, and print of each what came of it: a line, or with `as_json` one list of all answers at the end.
+def do_each(
+    things: Sequence[Thing],
+    act: Callable[[Thing], Any],
+    *,
+    said: Callable[[Thing, Any], str],
+    as_json: bool = False,
+) -> None:
+    """Do something with each thing, and print of each what came of it: a line, or with `as_json` one list of
+    all answers at the end.
 
-    A refusal is an error on stderr, and in the list `{"id", "name", "error": {"code", "message", "hints"}}`; the exit code is 1 then. The
-    refusal of a single thing is raised. An answer of None is passed over.
+    A refusal is an error on stderr, and in the list `{"id", "name", "error": {"code", "message", "hints"}}`;
+    the exit code is 1 then. The refusal of a single thing is raised. An answer of None is passed over.
     """
     answers: list[Any] = []
     refused = False

@@ -17,7 +17,8 @@ _LINE_S = 10.0  # without a terminal: one line in so many seconds
 
 
 class SimulationLine:
-    """wanted: None draws on a terminal and is silent without one; True tells a line now and then without one too."""
+    """wanted: None draws on a terminal and is silent without one; True tells a line now and then without one
+    too."""
 
     def __init__(self, wanted: bool | None) -> None:
         self._drawing = wanted is not False and console.can_draw(sys.stderr)
@@ -38,7 +39,9 @@ class SimulationLine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, bad: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, bad: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -59,5 +62,8 @@ class SimulationLine:
         full, empty = ("█", "░") if console.has_unicode(sys.stderr) else ("#", ".")
         cells = round(done * _BAR_CELLS)
         bar = full * cells + empty * (_BAR_CELLS - cells)
-        counts = f"{progress.ended} of {progress.runs} ended, {progress.running} run, {progress.waiting} wait, {progress.used:.0%} in use"
+        counts = (
+            f"{progress.ended} of {progress.runs} ended, {progress.running} run, {progress.waiting} "
+            f"wait, {progress.used:.0%} in use"
+        )
         return f"{self._title} {bar} {progress.now:%Y-%m-%d %H:%M} {counts}"[:width]

@@ -25,13 +25,17 @@ def tell_problems(workload: Workload) -> None:
     problems = workload.problems
     if not problems:
         return
-    console.say(f"{len(problems)} of {counted(len(problems) + len(workload.runs), 'row')} {'is' if len(problems) == 1 else 'are'} not played:")
+    console.say(
+        f"{len(problems)} of {counted(len(problems) + len(workload.runs), 'row')} "
+        f"{'is' if len(problems) == 1 else 'are'} not played:"
+    )
     for line in _lines(workload.row, ((workload.place(problem), problem.text) for problem in problems)):
         console.say(line)
 
 
 def too_large_lines(workload: Workload, added: str, report: Report) -> list[str]:
-    """Which rows were larger than the cluster, and what they lack. added: what makes it another cluster than the one given."""
+    """Which rows were larger than the cluster, and what they lack.
+    added: what makes it another cluster than the one given."""
     if not report.too_large:
         return []
     head = f"larger than the cluster{' ' if added else ''}{added}:"
@@ -48,7 +52,10 @@ def _lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"  {_listed(row, found)}: {why}"
     if len(kinds) > _KINDS:
         rest = sum(len(found) for _, found in kinds[_KINDS:])
-        yield f"  and {counted(rest, 'row')} more for {counted(len(kinds) - _KINDS, 'other reason')}; --json lists them"
+        yield (
+            f"  and {counted(rest, 'row')} more for {counted(len(kinds) - _KINDS, 'other reason')}; "
+            "--json lists them"
+        )
 
 
 def _listed(row: str, places: Sequence[str]) -> str:

@@ -21,8 +21,11 @@ _FINAL = ("succeeded", "failed", "cancelled")
 _TOLD = 5  # queues that are named
 
 
-def clusters_of(source: str, given: str | None, queues_file: Path | None, added: Sequence[str]) -> list[tuple[str, Cluster]]:
-    """The cluster, and the one with the machines that `--add` names, each with what to call it. Raises SpecError."""
+def clusters_of(
+    source: str, given: str | None, queues_file: Path | None, added: Sequence[str]
+) -> list[tuple[str, Cluster]]:
+    """The cluster, and the one with the machines that `--add` names, each with what to call it.
+    Raises SpecError."""
     from hopyard.config.clusterfile import more_nodes, read_cluster
     from hopyard.config.queues import read_queues
     from hopyard.simulator.settings import Cluster
@@ -33,7 +36,8 @@ def clusters_of(source: str, given: str | None, queues_file: Path | None, added:
     asked: tuple[Asked, ...] = ()
     if given is None and source != HISTORY:
         raise SpecError(
-            "--cluster: missing: on which machines?", hints=(f"a YAML file with pools, or {NODES} for those of your server",)
+            "--cluster: missing: on which machines?",
+            hints=(f"a YAML file with pools, or {NODES} for those of your server",),
         )
     if given is None or given == NODES:
         nodes = _server_nodes()
@@ -55,7 +59,9 @@ def clusters_of(source: str, given: str | None, queues_file: Path | None, added:
     return clusters
 
 
-def workload_of(source: str, format_: str | None, newest: int, replica_gpus: int, queue: str | None) -> Workload:
+def workload_of(
+    source: str, format_: str | None, newest: int, replica_gpus: int, queue: str | None
+) -> Workload:
     """Raises SpecError."""
     from hopyard.domain.ids import QueueName, check_name
     from hopyard.simulator.traces.formats import read_workload
@@ -67,12 +73,16 @@ def workload_of(source: str, format_: str | None, newest: int, replica_gpus: int
     if queue is None:
         return workload
     name = QueueName(check_name(queue, what="--queue"))
-    return replace(workload, runs=tuple(replace(run, spec=replace(run.spec, queue=name)) for run in workload.runs))
+    return replace(
+        workload, runs=tuple(replace(run, spec=replace(run.spec, queue=name)) for run in workload.runs)
+    )
 
 
-def with_server_queues(workload: Workload, clusters: Sequence[tuple[str, Cluster]]) -> list[tuple[str, Cluster]]:
-    """The own history is played in the server's tree of queues, unless another was given. Queues that are gone by now are played
-    as queues of their own, which is told."""
+def with_server_queues(
+    workload: Workload, clusters: Sequence[tuple[str, Cluster]]
+) -> list[tuple[str, Cluster]]:
+    """The own history is played in the server's tree of queues, unless another was given.
+    Queues that are gone by now are played as queues of their own, which is told."""
     from hopyard.config.queues import tree_of
     from hopyard.config.reader import Section
     from hopyard.domain.queue import Queue, QueueTree
@@ -81,10 +91,17 @@ def with_server_queues(workload: Workload, clusters: Sequence[tuple[str, Cluster
     if any(cluster.queues is not None for _, cluster in clusters):
         return [*clusters]
     tree = tree_of(Section("the server's queues", "", connect().get("/queues")["tree"]))
-    gone = sorted({run.spec.queue for run in workload.runs if run.spec.queue is not None} - tree.queues.keys())
+    gone = sorted(
+        {run.spec.queue for run in workload.runs if run.spec.queue is not None} - tree.queues.keys()
+    )
     if gone:
-        console.say(f"not in the server's tree of queues any more, and played as queues of their own: {', '.join(gone[:_TOLD])}")
-        tree = QueueTree({**tree.queues, **{name: Queue(name) for name in gone}}, tree.default, tree.half_life_s)
+        console.say(
+            "not in the server's tree of queues any more, and played as queues of their own: "
+            f"{', '.join(gone[:_TOLD])}"
+        )
+        tree = QueueTree(
+            {**tree.queues, **{name: Queue(name) for name in gone}}, tree.default, tree.half_life_s
+        )
     return [(title, replace(cluster, queues=tree)) for title, cluster in clusters]
 
 
@@ -107,7 +124,10 @@ def _server_nodes() -> tuple[Node, ...]:
     found: Sequence[Mapping[str, Any]] = connect().get("/nodes")["nodes"]
     nodes = tuple(_node(one) for one in found if one["ready"])
     if not nodes:
-        raise SpecError(f"--cluster {NODES}: the server has no machine that is ready", hints=("`hop status` shows its machines",))
+        raise SpecError(
+            f"--cluster {NODES}: the server has no machine that is ready",
+            hints=("`hop status` shows its machines",),
+        )
     return nodes
 
 
@@ -121,4 +141,6 @@ def _node(told: Mapping[str, Any]) -> Node:
     from hopyard.domain.cluster import Node
 
     known = {field.name for field in fields(Node)} - {"engine", "cordoned", "holds"}
-    return msgspec.convert({**{key: value for key, value in told.items() if key in known}, "engine": ENGINE}, Node)
+    return msgspec.convert(
+        {**{key: value for key, value in told.items() if key in known}, "engine": ENGINE}, Node
+    )

@@ -29,24 +29,40 @@ class Column:
 
 
 def table_of(columns: Sequence[Column], width: int) -> list[str]:
-    """One line per figure. Lines that say nothing for any report are left out. What is wider than `width` goes on below."""
-    found = [(name, [cell(column.report) for column in columns]) for name, cell in _rows([column.report for column in columns])]
+    """One line per figure. Lines that say nothing for any report are left out.
+    What is wider than `width` goes on below."""
+    found = [
+        (name, [cell(column.report) for column in columns])
+        for name, cell in _rows([column.report for column in columns])
+    ]
     shown = [(name, cells) for name, cells in found if any(cells)]
-    whole = console.table(["", *(column.title for column in columns)], [[name, *cells] for name, cells in shown], right=range(1, len(columns) + 1))
+    whole = console.table(
+        ["", *(column.title for column in columns)],
+        [[name, *cells] for name, cells in shown],
+        right=range(1, len(columns) + 1),
+    )
     if len(columns) == 1 or _fits(whole, width):
         return whole
-    return _blocks([["", *(name for name, _ in shown)]], columns, [[cells[at] for _, cells in shown] for at in range(len(columns))], width)
+    return _blocks(
+        [["", *(name for name, _ in shown)]],
+        columns,
+        [[cells[at] for _, cells in shown] for at in range(len(columns))],
+        width,
+    )
 
 
 def queue_table(columns: Sequence[Column], width: int) -> list[str]:
-    """One line per queue: its runs, what each report gave it of what it was entitled to, and its mean wait. None for one queue.
-    What is wider than `width` becomes a table of shares and one of waits."""
+    """One line per queue: its runs, what each report gave it of what it was entitled to, and its mean wait.
+    None for one queue. What is wider than `width` becomes a table of shares and one of waits."""
     found = [{queue.name: queue for queue in column.report.queues} for column in columns]
     names = sorted({name for queues in found for name in queues})
     if len(names) < 2:
         return []
     every = [[queues.get(name) for name in names] for queues in found]
-    fixed = [["QUEUE", *names], ["RUNS", *(str(max(queue.runs for queue in row if queue)) for row in zip(*every, strict=True))]]
+    fixed = [
+        ["QUEUE", *names],
+        ["RUNS", *(str(max(queue.runs for queue in row if queue)) for row in zip(*every, strict=True))],
+    ]
     measured = [_measured_in(row) for row in zip(*every, strict=True)]
     if len(set(measured)) > 1:  # a share of one is no share of the other
         fixed.append(["OF", *measured])
@@ -59,12 +75,20 @@ def queue_table(columns: Sequence[Column], width: int) -> list[str]:
     whole = _lines_of([*fixed, *beside])
     if len(columns) == 1 or _fits(whole, width):
         return whole
-    return ["share of each queue", *_blocks(fixed, columns, shares, width), "", "mean wait of each queue", *_blocks(fixed[:2], columns, waits, width)]
+    return [
+        "share of each queue",
+        *_blocks(fixed, columns, shares, width),
+        "",
+        "mean wait of each queue",
+        *_blocks(fixed[:2], columns, waits, width),
+    ]
 
 
-def _blocks(fixed: Sequence[Sequence[str]], columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Tables one below the other, each with the `fixed` columns and as many more as there is room for. Those of one cluster
-    stand together, below what was added to it."""
+def _blocks(
+    fixed: Sequence[Sequence[str]], columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> list[str]:
+    """Tables one below the other, each with the `fixed` columns and as many more as there is room for.
+    Those of one cluster stand together, below what was added to it."""
     lines: list[str] = []
     taken = sum(_widest(column) for column in fixed) + _GAP * (len(fixed) - 1)
     for added, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].added):
@@ -132,7 +156,12 @@ def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
     return [
         ("runs ended", lambda report: f"{report.ended} of {report.runs}"),
         ("larger than the cluster", lambda report: _count(sum(report.refused.values()))),
-        ("not ended", lambda report: ", ".join(f"{count} {reason}" for reason, count in sorted(report.unfinished.items()))),
+        (
+            "not ended",
+            lambda report: ", ".join(
+                f"{count} {reason}" for reason, count in sorted(report.unfinished.items())
+            ),
+        ),
         ("makespan", lambda report: console.span(report.makespan_s)),
         ("GPUs in use", lambda report: f"{report.gpu_use:.1%}" if report.by_gpu else ""),
         ("CPUs in use", lambda report: f"{report.cpu_use:.1%}"),
@@ -148,9 +177,20 @@ def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
         *((f"reserved for {name}, in use", _of_reserved(name)) for name in reserved),
         ("preemptions", lambda report: _count(report.losses.preemptions)),
         ("nodes lost", lambda report: _count(report.losses.node_losses)),
-        ("GPU hours in vain", lambda report: f"{report.losses.gpu_seconds / 3600:.1f}" if report.losses.gpu_seconds else ""),
-        ("promises kept", lambda report: f"{report.promises.kept} of {report.promises.given}" if report.promises.given else ""),
-        ("promises broken", lambda report: ", ".join(f"{count} {cause}" for cause, count in report.promises.broken.items())),
+        (
+            "GPU hours in vain",
+            lambda report: f"{report.losses.gpu_seconds / 3600:.1f}" if report.losses.gpu_seconds else "",
+        ),
+        (
+            "promises kept",
+            lambda report: (
+                f"{report.promises.kept} of {report.promises.given}" if report.promises.given else ""
+            ),
+        ),
+        (
+            "promises broken",
+            lambda report: ", ".join(f"{count} {cause}" for cause, count in report.promises.broken.items()),
+        ),
         ("promises late unsaid", lambda report: _count(report.promises.late)),
         ("decided in", lambda report: console.span(report.timing.policy_s)),
         ("played in", lambda report: console.span(report.timing.wall_s)),

@@ -53,7 +53,10 @@ class Span(click.ParamType[float]):
     "policies",
     multiple=True,
     metavar="NAME",
-    help="Play this policy (repeatable: a column for each): hopyard, fifo, capacity, best-fit, las or fgd.  [default: hopyard]",
+    help=(
+        "Play this policy (repeatable: a column for each): hopyard, fifo, capacity, best-fit, las or "
+        "fgd.  [default: hopyard]"
+    ),
 )
 @click.option(
     "--add",
@@ -63,7 +66,10 @@ class Span(click.ParamType[float]):
     help='Play also with more machines: "2 x A100:8", "3 x POOL" (repeatable: together).',
 )
 @click.option(
-    "--format", "format_", metavar="NAME", help="csv, yaml, sacct, hopyard, philly, openb or pollux; found out by default."
+    "--format",
+    "format_",
+    metavar="NAME",
+    help="csv, yaml, sacct, hopyard, philly, openb or pollux; found out by default.",
 )
 @click.option("--queue", metavar="NAME", help="Put all runs into this queue.")
 @click.option(
@@ -77,19 +83,54 @@ class Span(click.ParamType[float]):
     "--replica-gpus",
     type=click.IntRange(1),
     metavar="N",
-    help="Most GPUs of a replica, of traces that say only how many a run had; by default those of the largest machine.",
+    help=(
+        "Most GPUs of a replica, of traces that say only how many a run had; by default those of the "
+        "largest machine."
+    ),
 )
-@click.option("--newest", type=click.IntRange(1), default=10_000, show_default=True, help=f"Of {HISTORY}: at most so many runs.")
+@click.option(
+    "--newest",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help=f"Of {HISTORY}: at most so many runs.",
+)
 @click.option("--limits", is_flag=True, help="Tell the policy the time limits that runs had.")
 @click.option("--start", type=Span(), default="0", help="From a placement until a script runs.  [default: 0]")
-@click.option("--save", type=Span(), default="0", help="A checkpoint, when a run is asked to make room.  [default: 0]")
+@click.option(
+    "--save", type=Span(), default="0", help="A checkpoint, when a run is asked to make room.  [default: 0]"
+)
 @click.option("--restore", type=Span(), default="0", help="Reading a checkpoint back.  [default: 0]")
-@click.option("--checkpoint-every", type=Span(), default="0", help="Runs save one by themselves that often.  [default: never]")
-@click.option("--mtbf", type=Span("leave it out, and no machine is lost"), help="Mean time between two losses of one machine.  [default: none is lost]")
-@click.option("--repair", type=Span(), default="1h", show_default=True, help="How long a lost machine is away.")
-@click.option("--until", type=Span("leave it out to play to the end, or say how much: --until 2h"), metavar="TIME", help="End after so much of the workload's time.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the losses of machines.")
-@click.option("--store", default="memory", show_default=True, metavar="NAME", help="memory, or sqlite as the server has it.")
+@click.option(
+    "--checkpoint-every",
+    type=Span(),
+    default="0",
+    help="Runs save one by themselves that often.  [default: never]",
+)
+@click.option(
+    "--mtbf",
+    type=Span("leave it out, and no machine is lost"),
+    help="Mean time between two losses of one machine.  [default: none is lost]",
+)
+@click.option(
+    "--repair", type=Span(), default="1h", show_default=True, help="How long a lost machine is away."
+)
+@click.option(
+    "--until",
+    type=Span("leave it out to play to the end, or say how much: --until 2h"),
+    metavar="TIME",
+    help="End after so much of the workload's time.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the losses of machines."
+)
+@click.option(
+    "--store",
+    default="memory",
+    show_default=True,
+    metavar="NAME",
+    help="memory, or sqlite as the server has it.",
+)
 @click.option(
     "--speed",
     type=click.FloatRange(0, min_open=True),
@@ -102,7 +143,9 @@ class Span(click.ParamType[float]):
     metavar="FILE",
     help="Write curves as a PNG too (needs `hopyard[plot]`).",
 )
-@click.option("--progress/--no-progress", default=None, help="Tell how far it is, on stderr; by default on a terminal.")
+@click.option(
+    "--progress/--no-progress", default=None, help="Tell how far it is, on stderr; by default on a terminal."
+)
 @json_option
 def simulate(
     source: str,
@@ -125,10 +168,11 @@ def simulate(
     as_json: bool,
     **spans: float,
 ) -> None:
-    """Play WORKLOAD on a cluster with the real controller and policy, and tell how long runs waited and what stood idle.
+    """Play WORKLOAD on a cluster with the real controller and policy, and tell how long runs waited and what
+    stood idle.
 
-    WORKLOAD is a file (a CSV or YAML of our own, `sacct -P`, `hop ps -a --json`, or a published trace), or @history: the runs of
-    your server. Nothing is started, and no server is needed for a file.
+    WORKLOAD is a file (a CSV or YAML of our own, `sacct -P`, `hop ps -a --json`, or a published trace), or
+    @history: the runs of your server. Nothing is started, and no server is needed for a file.
 
     \b
     hop simulate runs.csv --cluster cluster.yaml --policy fifo --policy hopyard
@@ -158,7 +202,9 @@ def simulate(
     )
     line = SimulationLine(progress)
     settings = replace(settings, watch=line.show if line.active else None)
-    plays = [(f"{name} {title}".strip(), name, title, cluster) for title, cluster in clusters for name in names]
+    plays = [
+        (f"{name} {title}".strip(), name, title, cluster) for title, cluster in clusters for name in names
+    ]
     reports = [_play(workload, cluster, name, settings, line.of(title)) for title, name, _, cluster in plays]
     titles = [title for title, *_ in plays]
     if as_json:
@@ -172,22 +218,29 @@ def simulate(
         console.say(f"wrote {png}")
 
 
-def _play(workload: Workload, cluster: Cluster, policy: str, settings: Settings, line: SimulationLine) -> Report:
+def _play(
+    workload: Workload, cluster: Cluster, policy: str, settings: Settings, line: SimulationLine
+) -> Report:
     from hopyard.simulator.simulate import simulate as play
 
     with line:
         return play(workload, cluster, policy, settings)
 
 
-def _show(workload: Workload, cluster: Cluster, names: Sequence[tuple[str, str]], reports: Sequence[Report]) -> None:
+def _show(
+    workload: Workload, cluster: Cluster, names: Sequence[tuple[str, str]], reports: Sequence[Report]
+) -> None:
     """names: policy and cluster of each report."""
     from hopyard.cli.simtable import Column, queue_table, table_of
 
     gpus, runs = sum(len(node.gpus) for node in cluster.nodes), counted(len(workload.runs), "run")
-    console.out(f"{workload.name}: {runs} on {counted(len(cluster.nodes), 'node')} with {counted(gpus, 'GPU')}")
+    console.out(
+        f"{workload.name}: {runs} on {counted(len(cluster.nodes), 'node')} with {counted(gpus, 'GPU')}"
+    )
     columns = [Column(policy, added, report) for (policy, added), report in zip(names, reports, strict=True)]
     width = console.terminal_width()
-    each_cluster = {column.added: column.report for column in columns}  # what fits does not depend on the policy
+    # what fits does not depend on the policy
+    each_cluster = {column.added: column.report for column in columns}
     too_large = [too_large_lines(workload, added, report) for added, report in each_cluster.items()]
     for lines in (table_of(columns, width), *too_large, queue_table(columns, width)):
         if lines:
@@ -195,7 +248,10 @@ def _show(workload: Workload, cluster: Cluster, names: Sequence[tuple[str, str]]
 
 
 def _json(
-    workload: Workload, clusters: Sequence[tuple[str, Cluster]], titles: Sequence[str], reports: Sequence[Report]
+    workload: Workload,
+    clusters: Sequence[tuple[str, Cluster]],
+    titles: Sequence[str],
+    reports: Sequence[Report],
 ) -> dict[str, Any]:
     return {
         "workload": {
@@ -208,7 +264,10 @@ def _json(
             ],
         },
         "clusters": [
-            {"name": name, "nodes": len(one.nodes), "gpus": sum(len(node.gpus) for node in one.nodes)} for name, one in clusters
+            {"name": name, "nodes": len(one.nodes), "gpus": sum(len(node.gpus) for node in one.nodes)}
+            for name, one in clusters
         ],
-        "reports": [{"title": title, **report.to_json()} for title, report in zip(titles, reports, strict=True)],
+        "reports": [
+            {"title": title, **report.to_json()} for title, report in zip(titles, reports, strict=True)
+        ],
     }

@@ -70,7 +70,8 @@ class StatusLine:
 
     @contextmanager
     def aside(self, last: bytes | None = None) -> Iterator[None]:
-        """Hold the line back while something else is written; `last` is what is written, to know where the cursor ends up."""
+        """Hold the line back while something else is written; `last` is what is written, to know where the
+        cursor ends up."""
         with self._lock:
             self._erase()
             yield
@@ -106,9 +107,16 @@ class StatusLine:
             self._shown = False
 
     def _redraw(self) -> None:
-        if not self.drawing or self._hidden or self._run is None or (not self._column_zero and self._shares_screen):
+        if (
+            not self.drawing
+            or self._hidden
+            or self._run is None
+            or (not self._column_zero and self._shares_screen)
+        ):
             return
-        text = fitting([console.plain(part) for part in self._parts(self._run)], console.terminal_width() - _ROOM)
+        text = fitting(
+            [console.plain(part) for part in self._parts(self._run)], console.terminal_width() - _ROOM
+        )
         sys.stderr.write("\r\x1b[2K" + console.rendered(console.paint(text, "dim", sys.stderr)))
         sys.stderr.flush()
         self._shown = True
@@ -119,7 +127,11 @@ class StatusLine:
         if phase == "queued":
             place = f" at position {run['position']}" if run.get("position") else ""
             return [f"queued{place}", waited, run.get("hold_detail") or ""]
-        return [phase, console.span(duration_s(run)) if run.get("started_at") else waited, *progress_parts(self._progress)]
+        return [
+            phase,
+            console.span(duration_s(run)) if run.get("started_at") else waited,
+            *progress_parts(self._progress),
+        ]
 
 
 def fitting(parts: list[str], width: int) -> str:
@@ -139,7 +151,9 @@ def progress_parts(progress: dict[str, Any]) -> list[str]:
         if total:
             part = min(1.0, done / total)
             filled = round(part * _BAR_CELLS)
-            parts.append(f"{unit} {done:g}/{total:g} [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {part:.0%}")
+            parts.append(
+                f"{unit} {done:g}/{total:g} [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {part:.0%}"
+            )
         else:
             parts.append(f"{unit} {done:g}")
     parts += [f"{name} {console.number(pair[1])}" for name, pair in (progress.get("latest") or {}).items()]

@@ -12,10 +12,17 @@ from hopyard.errors import NotFound
 
 @click.command("stop")
 @run_argument("refs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--grace", metavar="TIME", default="10s", show_default=True, help="How long a script may take to save before it is killed.")
+@click.option(
+    "--grace",
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="How long a script may take to save before it is killed.",
+)
 @json_option
 def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
-    """End runs: their processes get SIGTERM, and SIGKILL when the grace is over. Queued runs leave the queue."""
+    """End runs: their processes get SIGTERM, and SIGKILL when the grace is over.
+    Queued runs leave the queue."""
     from hopyard.config.units import parse_time
     from hopyard.sdk.connect import connect
 

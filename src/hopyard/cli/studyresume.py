@@ -37,11 +37,12 @@ def resume(
     secrets: Sequence[str] = (),
     trust: bool = False,
 ) -> tuple[Client, Run]:
-    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code. queue,
-    priority: others than the study's. env, secrets: variables, and names of secrets, that are added. trust: all of another user's states may be read, which may run code of theirs.
+    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place
+    of the study's code. queue, priority: others than the study's. env, secrets: variables, and names of
+    secrets, that are added. trust: all of another user's states may be read, which may run code of theirs.
 
-    One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
-    propose more.
+    One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no
+    more trials are asked for; SpecError where its searcher cannot propose more.
     """
     from hopyard.cli.submit import post
     from hopyard.config.runspec import check_priority
@@ -56,7 +57,13 @@ def resume(
         study = client.get(f"/runs/{study['id']}")
     if trials is not None:
         _check_grows(study_of_json(study["spec"]["study"]), read_journal(client, study), trials)
-    body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials, "queue": queue, "priority": priority, "trust": trust}
+    body: dict[str, Any] = {
+        "id": new_run_id(datetime.now(UTC), os.urandom(7)),
+        "trials": trials,
+        "queue": queue,
+        "priority": priority,
+        "trust": trust,
+    }
     body |= {"env": dict(env or {}), "secrets": list(secrets)}
     path = f"/runs/{study['id']}/continue"
     if code is None:
@@ -85,18 +92,31 @@ def continued_names(client: Client, studies: Sequence[Run]) -> dict[str, str]:
 
 
 def _check_grows(study: StudySpec, records: Sequence[dict[str, Any]], trials: int) -> None:
-    """Raises SpecError unless the searcher makes the same decisions where it may propose so many trials, and has more to propose."""
+    """Raises SpecError unless the searcher makes the same decisions where it may propose so many trials, and
+    has more to propose."""
     from hopyard.searchers.replay import replay
     from hopyard.studies.codec import event_of_json
 
     if study.beginning is not None:
         hint = "`hop fork STUDY --checkpoint best` trains its best model on, if need be with other parameters"
-        raise SpecError("--trials: this study is a fork, which trains one model on: there are no more trials", hints=(hint,))
+        raise SpecError(
+            "--trials: this study is a fork, which trains one model on: there are no more trials",
+            hints=(hint,),
+        )
     name = study.searcher.name
     events = [event for record in records if (event := event_of_json(record)) is not None]
-    begun = len({event.answer.trial for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)})
+    begun = len(
+        {
+            event.answer.trial
+            for event in events
+            if isinstance(event, Asked) and isinstance(event.answer, Proposal)
+        }
+    )
     if trials < begun:
-        raise SpecError(f"--trials: `{trials}` is too few: {begun} trials were begun already", hints=("`--trials` says how many in all",))
+        raise SpecError(
+            f"--trials: `{trials}` is too few: {begun} trials were begun already",
+            hints=("`--trials` says how many in all",),
+        )
     searcher = searcher_here(replace(study, trials=trials))
     if searcher is None:
         return  # the study's own driver makes the same check
@@ -104,11 +124,19 @@ def _check_grows(study: StudySpec, records: Sequence[dict[str, Any]], trials: in
         replay(searcher, events)
     except Conflict as differs:
         raise SpecError(
-            f"--trials: `{name}` decides by how many trials there are to be: with {trials} in place of {study.trials} it would have decided otherwise before",
-            hints=("`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start this one anew", differs.message),
+            f"--trials: `{name}` decides by how many trials there are to be: with {trials} in place of "
+            f"{study.trials} it would have decided otherwise before",
+            hints=(
+                "`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start this one anew",
+                differs.message,
+            ),
         ) from differs
     if begun < trials and searcher.ask() is SearchState.DONE:
         raise SpecError(
             f"--trials: `{name}` has nothing more to propose after {begun} trials",
-            hints=("a grid has tried all of its points: widen the space, and start a new study" if name == "grid" else "start a new study",),
+            hints=(
+                "a grid has tried all of its points: widen the space, and start a new study"
+                if name == "grid"
+                else "start a new study",
+            ),
         )

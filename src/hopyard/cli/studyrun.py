@@ -34,7 +34,8 @@ _PREVIEWED = 10
 
 
 def request_of(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
-    """The study that `file` and the command line ask for; what the command line says goes before the file. Raises SpecError."""
+    """The study that `file` and the command line ask for; what the command line says goes before the file.
+    Raises SpecError."""
     asked = read_searchfile(file, folder)
     study, changes = asked.study, parse_standing(options)
     if options.get("trials"):
@@ -49,7 +50,9 @@ def request_of(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyReq
     trial = asked.trial
     if trial is not None:
         inherited = {key: value for key, value in changes.items() if key != "label"}
-        trial = replace(trial, params={key: value for key, value in trial.params.items() if key not in fixed}, **inherited)
+        trial = replace(
+            trial, params={key: value for key, value in trial.params.items() if key not in fixed}, **inherited
+        )
     return StudyRequest(study, replace(asked.run, **changes), trial)
 
 
@@ -57,7 +60,9 @@ def _fix(space: Space, fixed: Mapping[str, ParamValue]) -> Space:
     """The space with these parameters the same in all trials."""
     kept = [Parameter(p.name, Constant(fixed[p.name])) if p.name in fixed else p for p in space.parameters]
     known = {p.name for p in space.parameters}
-    return Space((*kept, *(Parameter(name, Constant(value)) for name, value in fixed.items() if name not in known)))
+    return Space(
+        (*kept, *(Parameter(name, Constant(value)) for name, value in fixed.items() if name not in known))
+    )
 
 
 def preview(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
@@ -67,38 +72,66 @@ def preview(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
 
     folder = Path.cwd()
     study = request_of(file, folder, options).study
-    searcher = searcher_here(study, where=str(file)) or build(study, lambda text: load_attribute(text, folder))
+    searcher = searcher_here(study, where=str(file)) or build(
+        study, lambda text: load_attribute(text, folder)
+    )
     proposals: list[Proposal] = []
     while len(proposals) < _PREVIEWED and isinstance(proposal := searcher.ask(), Proposal):
         proposals.append(proposal)
     if as_json:
-        console.out_json({"name": study.name, "trials": [{"trial": p.trial, "params": dict(p.params), "budget": p.budget} for p in proposals]})
+        console.out_json(
+            {
+                "name": study.name,
+                "trials": [
+                    {"trial": p.trial, "params": dict(p.params), "budget": p.budget} for p in proposals
+                ],
+            }
+        )
         return
-    console.out(f"{study.name}: {study.searcher.name}, {study.goal.value} {study.metric}, parallel: {study.parallel.value}; the first trials would be")
+    console.out(
+        f"{study.name}: {study.searcher.name}, {study.goal.value} {study.metric}, parallel: "
+        f"{study.parallel.value}; the first trials would be"
+    )
     for p in proposals:
-        console.out(f"  trial {p.trial}, {p.budget} {'epoch' if p.budget == 1 else 'epochs'}: {params_line(dict(p.params))}")
+        console.out(
+            f"  trial {p.trial}, {p.budget} {'epoch' if p.budget == 1 else 'epochs'}: "
+            f"{params_line(dict(p.params))}"
+        )
 
 
 def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool) -> int:
-    """Submit the study, and unless `detach` follow it. The exit code of the command: 0 where it found a best trial."""
+    """Submit the study, and unless `detach` follow it.
+    The exit code of the command: 0 where it found a best trial."""
     from hopyard.cli.submit import submit
 
     folder = Path.cwd()
     asked = request_of(file, folder, options)
     if folder == Path("/"):
-        raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the study",))
+        raise SpecError(
+            "the current folder is /: the whole machine would be packed",
+            hints=("cd into the folder of the code; it travels with the study",),
+        )
     searcher_here(asked.study, where=str(file))
     client, run = submit(asked.run, folder, spec=asked.spec)
     return finish(client, run, detach=detach, as_json=as_json)
 
 
 def finish(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) -> int:
-    """Announce a study that was submitted and, unless `detach`, follow it to its end. The exit code of the command."""
+    """Announce a study that was submitted and, unless `detach`, follow it to its end.
+    The exit code of the command."""
     tell_remarks(run)
     console.say(f"study {run['name']}  {address(client, run)}  {standing(run)}")
     if detach:
         if as_json:
-            console.out_json({"id": run["id"], "name": run["name"], "url": address(client, run), "phase": run["phase"], "run": run})
+            console.out_json(
+                {
+                    "id": run["id"],
+                    "name": run["name"],
+                    "url": address(client, run),
+                    "phase": run["phase"],
+                    "run": run,
+                }
+            )
         elif not console.is_terminal(sys.stdout):
             console.out(run["name"])
         return 0
@@ -106,8 +139,9 @@ def finish(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) 
 
 
 def searcher_here(study: StudySpec, *, where: str = "") -> Searcher | None:
-    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where it needs what only the
-    study's environment may have. where: what the study was read from. Raises SpecError."""
+    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where
+    it needs what only the study's environment may have. where: what the study was read from. Raises
+    SpecError."""
     from hopyard.domain.searchers import is_own
     from hopyard.searchers.optuna_model import LacksPackage
     from hopyard.searchers.registry import build
@@ -161,9 +195,16 @@ def _last_words(ended: dict[str, Any], view: StudyView) -> None:
     trained = any(trial.epoch or trial.error for trial in view.trials.values())
     if trained:
         console.out_lines(heading(view))
-        console.out_lines(table_of(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None))
-    why = why_failed(ended) or ((ended.get("exit") or {}).get("reason", "") if ended["phase"] == "cancelled" else "")
-    said = [f"{ended['name']} {ended['phase']}" + (f": {why}" if why else ""), as_line(view) if trained else "nothing was trained"]
+        console.out_lines(
+            table_of(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
+        )
+    why = why_failed(ended) or (
+        (ended.get("exit") or {}).get("reason", "") if ended["phase"] == "cancelled" else ""
+    )
+    said = [
+        f"{ended['name']} {ended['phase']}" + (f": {why}" if why else ""),
+        as_line(view) if trained else "nothing was trained",
+    ]
     console.say("; ".join(said))
     best = view.best()
     if best is not None and ended["phase"] == "succeeded":
@@ -173,7 +214,8 @@ def _last_words(ended: dict[str, Any], view: StudyView) -> None:
 
 
 def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
-    """Train again on this machine what the journal recorded, with the study's code, data and interpreter. 1 where a state differs."""
+    """Train again on this machine what the journal recorded, with the study's code, data and interpreter.
+    1 where a state differs."""
     import subprocess
     import tempfile
 
@@ -186,31 +228,51 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
     study = client.get(f"/runs/{get_study(client, ref)['id']}")
     spec = study["spec"]
     if spec["study"]["parallel"] != "mop":
-        raise SpecError(f"the trials of {study['name']} are runs of their own", hints=("`hop fork RUN` runs one of them again, from its code, data and environment",))
+        raise SpecError(
+            f"the trials of {study['name']} are runs of their own",
+            hints=("`hop fork RUN` runs one of them again, from its code, data and environment",),
+        )
     if not spec["code"] or not spec["datasets"]:
         raise SpecError(f"{study['name']} has no code or no dataset to train again with")
     with tempfile.TemporaryDirectory(prefix="hopyard-replay-") as name:
         scratch = Path(name)
         pull_tree_to(client, spec["code"], scratch / "code")
-        pull_tree_to(client, next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]), scratch / "data")
+        pull_tree_to(
+            client,
+            next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]),
+            scratch / "data",
+        )
         (scratch / "journal").write_bytes(b"".join(map(encode_record, read_journal(client, study))))
-        words = [_interpreter(spec), "-m", "hopyard.studies.again", str(scratch / "journal"), str(scratch / "code"), str(scratch / "data")]
+        words = [
+            _interpreter(spec),
+            "-m",
+            "hopyard.studies.again",
+            str(scratch / "journal"),
+            str(scratch / "code"),
+            str(scratch / "data"),
+        ]
         if spec["study"].get("beginning"):
             words.append(f"--beginning={_pull_beginning(client, study, scratch / 'saved')}")
         words += [f"--trial={trial}" for trial in trials] + ["--json"] * as_json
         paths = [sdk_folder(Home.default().root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}, check=False).returncode
+        return subprocess.run(
+            words, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}, check=False
+        ).returncode
 
 
 def _pull_beginning(client: Client, study: dict[str, Any], folder: Path) -> Path:
-    """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it was forked from. Raises
-    NotFound."""
+    """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it
+    was forked from. Raises NotFound."""
     from hopyard.cli.pull import pull_tree_to
     from hopyard.studies.hopper.beginning import states_in
 
     begin = study_of_json(study["spec"]["study"]).beginning
     assert begin is not None
-    own = [one for one in client.pages(f"/runs/{study['id']}/checkpoints", "checkpoints") if not one.get("damaged")]
+    own = [
+        one
+        for one in client.pages(f"/runs/{study['id']}/checkpoints", "checkpoints")
+        if not one.get("damaged")
+    ]
     pull_tree_to(client, own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"], folder)
     found = states_in({file.name: file for file in folder.iterdir()}, begin).get(begin.kept_as)
     if found is None:
@@ -223,5 +285,8 @@ def _interpreter(spec: Mapping[str, Any]) -> str:
     own = spec["environment"].get("interpreter") or ""
     if own and os.access(own, os.X_OK):
         return str(own)
-    console.say("note: the study ran in another environment than this one; other versions of its packages may give other bits")
+    console.say(
+        "note: the study ran in another environment than this one; other versions of its packages may "
+        "give other bits"
+    )
     return sys.executable

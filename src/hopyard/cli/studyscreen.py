@@ -1,4 +1,5 @@
-"""A study as it is followed: on a terminal a table that is always true, elsewhere a line for everything that ends."""
+"""A study as it is followed: on a terminal a table that is always true, elsewhere a line for everything that
+ends."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _ENDED = (Phase.COMPLETED, Phase.STOPPED, Phase.FAILED)
 
 
 class StudyScreen(StatusLine):
-    """Several lines at the bottom of the terminal instead of one: what the study does, and as many trials as there is room for."""
+    """Several lines at the bottom of the terminal instead of one: what the study does, and as many trials as
+    there is room for."""
 
     def __init__(self, view: StudyView) -> None:
         super().__init__()
@@ -31,7 +33,12 @@ class StudyScreen(StatusLine):
             self._shown = False
 
     def _redraw(self) -> None:
-        if not self.drawing or self._hidden or self._run is None or (not self._column_zero and self._shares_screen):
+        if (
+            not self.drawing
+            or self._hidden
+            or self._run is None
+            or (not self._column_zero and self._shares_screen)
+        ):
             return
         lines = self._lines(self._run)
         self._erase()
@@ -44,7 +51,9 @@ class StudyScreen(StatusLine):
 
         columns, rows = shutil.get_terminal_size((100, 24))
         if not self.view.trials:
-            return [console.paint("  ".join(filter(None, self._parts(run)))[: columns - 1], "dim", sys.stderr)]
+            return [
+                console.paint("  ".join(filter(None, self._parts(run)))[: columns - 1], "dim", sys.stderr)
+            ]
         head = heading(self.view)
         room = max(3, min(20, rows - len(head) - 4))
         table = table_of(self.view, limit=room, width=columns - 1, stream=sys.stderr)
@@ -52,8 +61,8 @@ class StudyScreen(StatusLine):
 
 
 class StudyOutput(Output):
-    """Takes the driver's streams: the journal goes into `screen.view`, all else to stderr. continues: the run of the study
-    that this one continues, with whose journal its own begins: what ended in that is no news."""
+    """Takes the driver's streams: the journal goes into `screen.view`, all else to stderr. continues: the run
+    of the study that this one continues, with whose journal its own begins: what ended in that is no news."""
 
     def __init__(self, screen: StudyScreen, *, tell: bool, continues: str = "") -> None:
         super().__init__(screen, replicas=1, all_to_stderr=True)
@@ -69,7 +78,11 @@ class StudyOutput(Output):
         for record in read_records(whole):
             self._screen.view.take(record)
             if record.get("kind") == CONTINUED and record["run"] == self._before:
-                self._told.update((trial.id, trial.state) for trial in self._screen.view.trials.values() if trial.state in _ENDED)
+                self._told.update(
+                    (trial.id, trial.state)
+                    for trial in self._screen.view.trials.values()
+                    if trial.state in _ENDED
+                )
                 self._before = ""
         if self._tell and not self._before and not self._screen.drawing:
             self._tell_news()
@@ -86,7 +99,10 @@ class StudyOutput(Output):
 def _news(view: StudyView, trial: TrialView, *, best: bool) -> str:
     value = "" if trial.best is None else f"  {view.metric} {console.number(trial.best)}"
     words = f"  {trial.error.splitlines()[0]}" if trial.error else ""
-    return f"trial {trial.id} {trial.state.value} after epoch {trial.epoch}{value}{'  the best so far' if best else ''}{words}"
+    return (
+        f"trial {trial.id} {trial.state.value} after epoch "
+        f"{trial.epoch}{value}{'  the best so far' if best else ''}{words}"
+    )
 
 
 def _cut(line: str, columns: int) -> str:

@@ -20,8 +20,8 @@ _ROWS = 12  # of a trial's curve
 
 
 def get_study(client: Client, ref: str) -> Run:
-    """The study's run: named as any run, or by the name that its file gives it. The newest study of the caller's own where `ref` is empty.
-    Raises NotFound, SpecError where it is a run but no study."""
+    """The study's run: named as any run, or by the name that its file gives it. The newest study of the
+    caller's own where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
     if not ref:
         return _newest(client)
     try:
@@ -34,7 +34,9 @@ def get_study(client: Client, ref: str) -> Run:
     if found["spec"].get("study") is None:
         named = _by_name(client, ref)  # a run may have the same label
         if named is None:
-            raise SpecError(f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",))
+            raise SpecError(
+                f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",)
+            )
         return named
     return found
 
@@ -42,11 +44,15 @@ def get_study(client: Client, ref: str) -> Run:
 def _by_name(client: Client, ref: str) -> Run | None:
     """The newest study that is called so by its label, else by its file; one of the caller's own first."""
     studies: list[Run] = client.get("/runs", studies=1, limit=_LOOK_AT)["runs"]
-    called = [one for one in studies if one["spec"].get("label") == ref] or [one for one in studies if one["spec"]["study"]["name"] == ref]
+    called = [one for one in studies if one["spec"].get("label") == ref] or [
+        one for one in studies if one["spec"]["study"]["name"] == ref
+    ]
     if not called:
         return None
     own = _own_user(client)
-    return get_run(client, next((one for one in called if one["name"].partition("/")[0] == own), called[0])["id"])
+    return get_run(
+        client, next((one for one in called if one["name"].partition("/")[0] == own), called[0])["id"]
+    )
 
 
 def _own_user(client: Client) -> str:
@@ -58,11 +64,15 @@ def _own_user(client: Client) -> str:
 
 
 def _newest(client: Client) -> Run:
-    """Of the caller's own: code of others is run (`replay`), and continued in the caller's name (`resume`), only where they are named."""
+    """Of the caller's own: code of others is run (`replay`), and continued in the caller's name (`resume`),
+    only where they are named."""
     own = _own_user(client)
     found: list[Run] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
     if not found:
-        raise NotFound("there is no study of yours yet", hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"))
+        raise NotFound(
+            "there is no study of yours yet",
+            hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"),
+        )
     return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
 
 
@@ -97,7 +107,10 @@ def show_study(ref: str, *, as_json: bool) -> None:
     if as_json:
         console.out_json({"study": study["name"], "phase": study["phase"], **as_data(view)})
         return
-    console.out(f"{study['name']}  {console.paint_phase(study['phase'])}" + (f": {why}" if (why := why_failed(study)) else ""))
+    console.out(
+        f"{study['name']}  {console.paint_phase(study['phase'])}"
+        + (f": {why}" if (why := why_failed(study)) else "")
+    )
     console.out_lines(heading(view))
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     rows = table_of(view, width=width)
@@ -116,14 +129,28 @@ def _importance(view: StudyView) -> list[str]:
     found = importance_of(view)
     if not found:
         lacking = enough_results(view) and find_spec("optuna") is None
-        return ["", "hint: what its parameters matter is told where Optuna is installed: pip install 'hopyard[search]'"] if lacking else []
+        return (
+            [
+                "",
+                (
+                    "hint: what its parameters matter is told where Optuna is installed: pip install "
+                    "'hopyard[search]'"
+                ),
+            ]
+            if lacking
+            else []
+        )
     longest = max(map(len, found))
-    bars = [f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip() for name, share in found.items()]
+    bars = [
+        f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip()
+        for name, share in found.items()
+    ]
     return ["", "importance of parameters (what decides whether a trial is among the best)", *bars]
 
 
 def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
-    """Print one trial: parameters, curve, where it comes from, its error. Raises NotFound with close numbers."""
+    """Print one trial: parameters, curve, where it comes from, its error.
+    Raises NotFound with close numbers."""
     from hopyard.studies.view.data import trial_data
 
     study, view = read_study(ref)
@@ -139,13 +166,25 @@ def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
 
 def _those_there(view: StudyView) -> str:
     count = len(view.trials)
-    return "it has no trial yet" if not count else "its only trial is 0" if count == 1 else f"its {count} trials are 0 to {count - 1}"
+    return (
+        "it has no trial yet"
+        if not count
+        else "its only trial is 0"
+        if count == 1
+        else f"its {count} trials are 0 to {count - 1}"
+    )
 
 
 def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
     from hopyard.cli.canvas import draw
 
-    lines = [f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  epoch {trial.epoch}/{trial.budget}", params_line(trial.params)]
+    lines = [
+        (
+            f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  epoch "
+            f"{trial.epoch}/{trial.budget}"
+        ),
+        params_line(trial.params),
+    ]
     if trial.run:
         lines.append(f"run {trial.run_name or trial.run}")
     lineage = view.lineage(trial)
@@ -154,10 +193,19 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
     if trial.best is not None:
         lines.append(f"best {view.metric} {console.number(trial.best)} after epoch {trial.best_epoch}")
     if trial.metrics:
-        lines.append("  ".join(f"{name} {console.number(value)}" for name, value in sorted(trial.metrics.items())))
+        lines.append(
+            "  ".join(f"{name} {console.number(value)}" for name, value in sorted(trial.metrics.items()))
+        )
     if len(trial.points) > 1:
-        curve = Curve(view.metric, [float(step) for step, _ in trial.points], [value for _, value in trial.points])
-        picture = draw([curve], width=min(100, console.terminal_width()), height=_ROWS, unicode=console.has_unicode(sys.stdout))
+        curve = Curve(
+            view.metric, [float(step) for step, _ in trial.points], [value for _, value in trial.points]
+        )
+        picture = draw(
+            [curve],
+            width=min(100, console.terminal_width()),
+            height=_ROWS,
+            unicode=console.has_unicode(sys.stdout),
+        )
         lines += ["".join(cell.text for cell in row).rstrip() for row in picture]
     if trial.error:
         lines += ["", console.paint(trial.error, "red"), trial.traceback]
@@ -168,4 +216,6 @@ def as_line(view: StudyView) -> str:
     """How it stands, in one line."""
     counts = ", ".join(f"{number} {state.value}" for state, number in view.counts().items() if number)
     best = view.best()
-    return f"{len(view.trials)} trials: {counts}" + ("" if best is None else f"; best {view.metric} {console.number(best.best)} (trial {best.id})")
+    return f"{len(view.trials)} trials: {counts}" + (
+        "" if best is None else f"; best {view.metric} {console.number(best.best)} (trial {best.id})"
+    )

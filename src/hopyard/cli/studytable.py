@@ -20,7 +20,8 @@ STATE_STYLE = {
 }
 _LONGEST_VALUE, _LONGEST_HEAD = 18, 14
 _FEWEST_WORDS = 24  # columns that an error has at least
-_HOW_IT_SAYS_SO = re.compile(r"^(replica \d+: )?exit code \d+: (error: )?")  # of the driver, whose last line is why the study failed
+# of the driver, whose last line is why the study failed
+_HOW_IT_SAYS_SO = re.compile(r"^(replica \d+: )?exit code \d+: (error: )?")
 
 
 def heading(view: StudyView) -> list[str]:
@@ -28,16 +29,32 @@ def heading(view: StudyView) -> list[str]:
     spec = view.spec
     searcher = searcher_name(spec)
     counts = view.counts()
-    trials = f"{len(view.trials)} of {spec['trials']} trials" if spec.get("trials") else f"{len(view.trials)} trials"
-    states = ", ".join(f"{number} {console.paint(state.value, STATE_STYLE[state])}" for state, number in counts.items() if number)
-    lines = [f"{console.paint(str(spec.get('name', '')), 'bold')}  {searcher}, {view.goal.value} {view.metric}  {trials}: {states or 'none yet'}"]
+    trials = (
+        f"{len(view.trials)} of {spec['trials']} trials"
+        if spec.get("trials")
+        else f"{len(view.trials)} trials"
+    )
+    states = ", ".join(
+        f"{number} {console.paint(state.value, STATE_STYLE[state])}"
+        for state, number in counts.items()
+        if number
+    )
+    lines = [
+        (
+            f"{console.paint(str(spec.get('name', '')), 'bold')}  {searcher}, {view.goal.value} "
+            f"{view.metric}  {trials}: {states or 'none yet'}"
+        )
+    ]
     if spec.get("beginning"):
         lines.append(f"trains on {begun_with(spec['beginning'], view.metric)}{_changes(view)}")
     if view.continues:
         lines.append(f"continues {view.continues}")
     best = view.best()
     if best is not None:
-        lines.append(f"best {view.metric} {console.number(best.best)} by trial {best.id} after epoch {best.best_epoch}: {params_line(best.params)}")
+        lines.append(
+            f"best {view.metric} {console.number(best.best)} by trial {best.id} after epoch "
+            f"{best.best_epoch}: {params_line(best.params)}"
+        )
     return lines
 
 
@@ -50,13 +67,22 @@ def _changes(view: StudyView) -> str:
     """Which parameters of a fork's trial are others than those of the model that it began with."""
     had, trial = view.spec["beginning"]["params"], view.trials.get("0")
     now = {} if trial is None else trial.params
-    told = [f"{name}={value_text(now[name]) if name in now else 'nothing'} in place of {value_text(had[name]) if name in had else 'nothing'}" for name in {**had, **now} if now and now.get(name) != had.get(name)]
+    told = [
+        (
+            f"{name}={value_text(now[name]) if name in now else 'nothing'} in place of "
+            f"{value_text(had[name]) if name in had else 'nothing'}"
+        )
+        for name in {**had, **now}
+        if now and now.get(name) != had.get(name)
+    ]
     return f"; {', '.join(told)}" if told else ""
 
 
-def table_of(view: StudyView, *, limit: int | None = None, width: int | None = None, stream: Any = None) -> list[str]:
-    """The trials, the best first, at most `limit` of them; those in training are never left out for others. Parameters for which `width` has
-    no room are named below."""
+def table_of(
+    view: StudyView, *, limit: int | None = None, width: int | None = None, stream: Any = None
+) -> list[str]:
+    """The trials, the best first, at most `limit` of them; those in training are never left out for others.
+    Parameters for which `width` has no room are named below."""
     trials = view.ranked()
     if not trials:
         return []
@@ -65,12 +91,22 @@ def table_of(view: StudyView, *, limit: int | None = None, width: int | None = N
     placed, words = any(map(_place, shown)), any(map(_words, shown))
     head = ["TRIAL", "STATE", "EPOCH", view.metric or "VALUE", "BEST", *["ON"] * placed]
     rows = [_row(trial, placed=placed, stream=stream or sys.stdout) for trial in shown]
-    kept = names if width is None else _that_fit(names, shown, width - _width(head, rows) - (_FEWEST_WORDS if words else 0))
+    kept = (
+        names
+        if width is None
+        else _that_fit(names, shown, width - _width(head, rows) - (_FEWEST_WORDS if words else 0))
+    )
     heads = [*head, *(kept if width is None else map(_heading, kept)), *[""] * words]
-    rows = [[*row, *(_value_of(trial, name) for name in kept), *[_words(trial)] * words] for row, trial in zip(rows, shown, strict=True)]
+    rows = [
+        [*row, *(_value_of(trial, name) for name in kept), *[_words(trial)] * words]
+        for row, trial in zip(rows, shown, strict=True)
+    ]
     lines = console.table(heads, rows, right=(0, 2, 3, 4), width=width)
     if len(kept) < len(names):
-        lines.append(f"no room for {', '.join(name for name in names if name not in kept)}; `hop search show --trial N` has all")
+        lines.append(
+            f"no room for {', '.join(name for name in names if name not in kept)}; `hop search show "
+            "--trial N` has all"
+        )
     if len(shown) < len(trials):
         lines.append(f"… and {len(trials) - len(shown)} more; `hop search show STUDY` lists all")
     return lines
@@ -85,7 +121,13 @@ def _that_fit(names: list[str], trials: list[TrialView], room: int) -> list[str]
     kept = list(names)
     same = [name for name in names if len({_value_of(trial, name) for trial in trials}) == 1]
     for name in (*reversed(same), *(name for name in reversed(names) if name not in same)):
-        if len(kept) == 1 or sum(max(len(_heading(one)), *(len(_value_of(trial, one)) for trial in trials)) + 2 for one in kept) <= room:
+        if (
+            len(kept) == 1
+            or sum(
+                max(len(_heading(one)), *(len(_value_of(trial, one)) for trial in trials)) + 2 for one in kept
+            )
+            <= room
+        ):
             break
         kept.remove(name)
     return kept
@@ -100,7 +142,13 @@ def _place(trial: TrialView) -> str:
 
 
 def _words(trial: TrialView) -> str:
-    return trial.error.splitlines()[0] if trial.error else f"from trial {trial.start_from}" if trial.start_from else ""
+    return (
+        trial.error.splitlines()[0]
+        if trial.error
+        else f"from trial {trial.start_from}"
+        if trial.start_from
+        else ""
+    )
 
 
 def _value_of(trial: TrialView, name: str) -> str:
@@ -138,4 +186,8 @@ def value_text(value: Any) -> str:
 
 def why_failed(study: Run) -> str:
     """In one line; "" where it did not fail."""
-    return _HOW_IT_SAYS_SO.sub("", first_line((study.get("exit") or {}).get("reason", ""))) if study["phase"] == "failed" else ""
+    return (
+        _HOW_IT_SAYS_SO.sub("", first_line((study.get("exit") or {}).get("reason", "")))
+        if study["phase"] == "failed"
+        else ""
+    )

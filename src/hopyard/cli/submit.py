@@ -32,19 +32,28 @@ _SETTINGS = re.compile(
     r"|pip\.(conf|ini)|Pipfile(\.lock)?|poetry\.(toml|lock)|pdm\.(toml|lock)|pylock.*\.toml|\.condarc|\.npmrc|\.yarnrc(\.yml)?|\.gitmodules|Dockerfile.*",
     re.IGNORECASE,
 )
-_SECRET = re.compile(r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE)  # names of variables
+# names of variables
+_SECRET = re.compile(
+    r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
+)
 _LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
 _ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
 
 
 def submit(
-    request: RunRequest, folder: Path, *, interpreter: str | None = None, spec: Callable[..., dict[str, Any]] | None = None
+    request: RunRequest,
+    folder: Path,
+    *,
+    interpreter: str | None = None,
+    spec: Callable[..., dict[str, Any]] | None = None,
 ) -> tuple[Client, Run]:
-    """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling turn.
+    """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling
+    turn.
 
-    interpreter: what runs the script; by default the caller's, or the one that the server builds from requirements.
-    spec: makes the RunSpec in place of `request.spec` (of a study, which says more than its run).
-    The id is made here, so that a request whose answer was lost can be sent again without starting a second run.
+    interpreter: what runs the script; by default the caller's, or the one that the server builds from
+    requirements. spec: makes the RunSpec in place of `request.spec` (of a study, which says more than its
+    run). The id is made here, so that a request whose answer was lost can be sent again without starting a
+    second run.
     """
     probe = GitProbe(folder)
     try:
@@ -66,9 +75,12 @@ def submit(
     return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
 
 
-def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes], *, path: str = "/runs") -> tuple[Client, Run]:
-    """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where the server
-    dies meanwhile, send all to its successor: the id in `body` keeps that from being a second run."""
+def post(
+    client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes], *, path: str = "/runs"
+) -> tuple[Client, Run]:
+    """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where
+    the server dies meanwhile, send all to its successor: the id in `body` keeps that from being a second
+    run."""
     trouble: MissingBlobs | ServerUnavailable
     for _ in range(_ROUNDS):
         try:
@@ -102,28 +114,47 @@ def _environment(request: RunRequest, interpreter: str | None, extras: dict[str,
     try:
         data = request.requirements.read_bytes()
     except OSError as broken:
-        raise SpecError(f"--requirements: {request.requirements} cannot be read: {broken.strerror}") from broken
+        raise SpecError(
+            f"--requirements: {request.requirements} cannot be read: {broken.strerror}"
+        ) from broken
     _refuse_secrets(str(request.requirements), data)
     return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
 
 
 def note_secrets(request: RunRequest, file: str) -> None:
-    """Variables of a run's file: values are hidden from others wherever a run is shown, and the file itself is not."""
-    found = [name for name, value in request.env.items() if value and (_SECRET.fullmatch(name) or any(True for _ in secrets_in(value)))]
+    """Variables of a run's file: values are hidden from others wherever a run is shown, and the file itself
+    is not."""
+    found = [
+        name
+        for name, value in request.env.items()
+        if value and (_SECRET.fullmatch(name) or any(True for _ in secrets_in(value)))
+    ]
     if found:
-        console.say(f"note: {file} holds the value of {', '.join(found)}, and every user of the server can read the code of a run")
-        console.say(f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead")
+        console.say(
+            f"note: {file} holds the value of {', '.join(found)}, and every user of the server can "
+            "read the code of a run"
+        )
+        console.say(
+            f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead"
+        )
 
 
 def _note_readable(request: RunRequest) -> None:
-    """What only its user can know whether others may: commands and the file that describes a run are for all to read."""
+    """What only its user can know whether others may: commands and the file that describes a run are for all
+    to read."""
     if any(True for role in request.roles for word in role.command for _ in secrets_in(word)):
-        console.say("note: the command holds a password or token, and every user of the server can read commands")
-        console.say("hint: `hop secret set NAME` once, `hop run --secret NAME`, and read it from the environment in the script")
+        console.say(
+            "note: the command holds a password or token, and every user of the server can read commands"
+        )
+        console.say(
+            "hint: `hop secret set NAME` once, `hop run --secret NAME`, and read it from the "
+            "environment in the script"
+        )
 
 
 def _check_settings_files(tree: PackedTree) -> None:
-    """Raises SpecError for a file of the code that names packages, or settings of programs that fetch them, with a password in an address."""
+    """Raises SpecError for a file of the code that names packages, or settings of programs that fetch them,
+    with a password in an address."""
     import json
 
     for path, size, *_ in json.loads(tree.encoded)["files"]:
@@ -132,14 +163,22 @@ def _check_settings_files(tree: PackedTree) -> None:
 
 
 def _refuse_secrets(name: str, data: bytes) -> None:
-    """Raises SpecError: everybody may read the code and the requirements of a run, for as long as it is kept."""
+    """Raises SpecError: everybody may read the code and the requirements of a run, for as long as it is
+    kept."""
     for line, address in secrets_in(data.decode(errors="replace")):
         hints = (
-            "name it instead: `https://user:${TOKEN}@…` in the file, `hop secret set TOKEN` once, and `hop run --secret TOKEN`",
+            (
+                "name it instead: `https://user:${TOKEN}@…` in the file, `hop secret set TOKEN` once, and "
+                "`hop run --secret TOKEN`"
+            ),
             "or leave it out and set UV_DEFAULT_INDEX or UV_INDEX where the server is started",
             f"or, where no run needs it, name {name} in .hopignore",
         )
-        raise SpecError(f"{name}: line {line} holds a password or token for {address}, and every user of the server could read it", hints=hints)
+        raise SpecError(
+            f"{name}: line {line} holds a password or token for {address}, and every user of the "
+            "server could read it",
+            hints=hints,
+        )
 
 
 def _git(probe: GitProbe, extras: dict[str, bytes]) -> dict[str, Any] | None:
@@ -169,6 +208,8 @@ def _warn_of_size(size_bytes: int, files: int = 0) -> bool:
     """Whether there was something to warn of."""
     if size_bytes <= _LARGE_BYTES and files <= _MANY_FILES:
         return False
-    console.say(f"note: the code is {console.bytes_text(size_bytes)}" + (f" in {files:,} files" if files else ""))
+    console.say(
+        f"note: the code is {console.bytes_text(size_bytes)}" + (f" in {files:,} files" if files else "")
+    )
     console.say("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
     return True

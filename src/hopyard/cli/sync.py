@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json: bool) -> None:
     """Upload runs that were recorded by plain `python main.py`: all of them, or those in FOLDER….
 
-    What was sent is removed here. Broken off, it goes on where it was. Scripts that still run are left for later; the exit
-    code is 1 when something could not be sent.
+    What was sent is removed here. Broken off, it goes on where it was. Scripts that still run are left for
+    later; the exit code is 1 when something could not be sent.
     """
     from hopyard.config.home import Home
     from hopyard.sdk.connect import connect
@@ -33,7 +33,10 @@ def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json:
 
     root = Home.default().offline
     for lost in clear_leftovers(root):
-        console.say(f"note: {lost} cannot be sent: it has no run.json, for which its disk had no room; look at its streams/, then remove it")
+        console.say(
+            f"note: {lost} cannot be sent: it has no run.json, for which its disk had no room; look at "
+            "its streams/, then remove it"
+        )
     wanted = [_find(root, folder) for folder in folders] or offline_folders(root)
     if not wanted:
         console.say(f"nothing to sync below {root}")
@@ -59,9 +62,19 @@ def _row(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> dict[
 
     if isinstance(outcome, Shipped):
         run = outcome.run
-        sent = {"id": run["id"], "run": run["name"], "phase": run["phase"], "bytes": outcome.stream_bytes, "checkpoints": outcome.checkpoints}
+        sent = {
+            "id": run["id"],
+            "run": run["name"],
+            "phase": run["phase"],
+            "bytes": outcome.stream_bytes,
+            "checkpoints": outcome.checkpoints,
+        }
         return {"folder": str(folder), "state": "sent", "error": None, **sent}
-    return {"folder": str(folder), "state": "running" if waits else "failed", "error": None if waits else outcome.message}
+    return {
+        "folder": str(folder),
+        "state": "running" if waits else "failed",
+        "error": None if waits else outcome.message,
+    }
 
 
 def _print(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> None:
@@ -70,8 +83,14 @@ def _print(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> Non
     if console.can_draw(sys.stderr):
         sys.stderr.write("\r\x1b[K")
     if isinstance(outcome, Shipped):
-        more = f", {outcome.checkpoints} checkpoint{'s' if outcome.checkpoints != 1 else ''}" if outcome.checkpoints else ""
-        console.out(f"{outcome.run['name']}  {outcome.run['phase']}  {console.bytes_text(outcome.stream_bytes)}{more}")
+        more = (
+            f", {outcome.checkpoints} checkpoint{'s' if outcome.checkpoints != 1 else ''}"
+            if outcome.checkpoints
+            else ""
+        )
+        console.out(
+            f"{outcome.run['name']}  {outcome.run['phase']}  {console.bytes_text(outcome.stream_bytes)}{more}"
+        )
     elif waits:
         console.say(f"{folder.name}: its script still runs, or another `hop sync` sends it")
     else:
@@ -82,6 +101,10 @@ def _print(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> Non
 
 def _draw(what: str, done: int, total: int) -> None:
     if total and console.can_draw(sys.stderr):
-        amount = f"{console.bytes_text(done)} of {console.bytes_text(total)}" if what == "streams" else f"{done} of {total}"
+        amount = (
+            f"{console.bytes_text(done)} of {console.bytes_text(total)}"
+            if what == "streams"
+            else f"{done} of {total}"
+        )
         sys.stderr.write(f"\r\x1b[Ksending {what}: {amount}")
         sys.stderr.flush()

@@ -19,7 +19,9 @@ def clock(moment: str, *, seconds: bool | None = None) -> str:
     now, at = datetime.now().astimezone(), datetime.fromisoformat(moment).astimezone()
     if seconds is None:
         seconds = abs((at - now).total_seconds()) < NEAR_S
-    return at.strftime(("" if at.date() == now.date() else "%Y-%m-%d ") + ("%H:%M:%S" if seconds else "%H:%M"))
+    return at.strftime(
+        ("" if at.date() == now.date() else "%Y-%m-%d ") + ("%H:%M:%S" if seconds else "%H:%M")
+    )
 
 
 def clocks(*moments: str) -> list[str]:
@@ -29,11 +31,17 @@ def clocks(*moments: str) -> list[str]:
 
 
 def localised(text: str) -> str:
-    """A sentence of the server, which tells moments as `2026-12-01 08:00:00 UTC`, with each as `clock` tells it.
+    """A sentence of the server, which tells moments as `2026-12-01 08:00:00 UTC`, with each as `clock` tells
+    it.
 
     Where it tells no seconds, none are made up.
     """
-    return _SAID.sub(lambda found: clock(f"{found[1]}T{found[2]}{found[3] or ''}+00:00", seconds=None if found[3] else False), text)
+    return _SAID.sub(
+        lambda found: clock(
+            f"{found[1]}T{found[2]}{found[3] or ''}+00:00", seconds=None if found[3] else False
+        ),
+        text,
+    )
 
 
 def seconds_to(moment: str) -> float:

@@ -20,15 +20,20 @@ from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.private_files import overwrite, write_atomically
 from hopyard.sdk.client import API, Client
 
-_expires_option = click.option("--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]")
-_user_option = click.option("--user", metavar="NAME", help="A token of another user; only the owner of the server may.")
+_expires_option = click.option(
+    "--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]"
+)
+_user_option = click.option(
+    "--user", metavar="NAME", help="A token of another user; only the owner of the server may."
+)
 
 
 @click.group("token", no_args_is_help=False, invoke_without_command=True)
 @json_option
 @click.pass_context
 def token(ctx: click.Context, as_json: bool) -> None:
-    """Show where the API is and where its token lies, for other programs; list, make, replace and revoke tokens.
+    """Show where the API is and where its token lies, for other programs; list, make, replace and revoke
+    tokens.
 
     Without a subcommand, the address and the file of the token are shown. The token itself is not printed.
     """
@@ -42,7 +47,13 @@ def token(ctx: click.Context, as_json: bool) -> None:
     if client.token == home.read_token():
         file, shown = home.token_file, f"$(cat {shlex.quote(str(home.token_file))})"
     elif login is not None and client.token == login[1]:
-        file, shown = home.login_file, f"$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[\"token\"])' {shlex.quote(str(home.login_file))})"
+        file, shown = (
+            home.login_file,
+            (
+                "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[\"token\"])' "
+                f"{shlex.quote(str(home.login_file))})"
+            ),
+        )
     else:  # a token of this home would reach a server that it is not of
         file, shown = None, f"${TOKEN_VARIABLE}"
     if as_json:
@@ -55,7 +66,9 @@ def token(ctx: click.Context, as_json: bool) -> None:
 
 @token.command("list")
 @_user_option
-@click.option("--all", "everybody", is_flag=True, help="The tokens of all users; only the owner of the server may.")
+@click.option(
+    "--all", "everybody", is_flag=True, help="The tokens of all users; only the owner of the server may."
+)
 @json_option
 def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
     """List tokens with their scopes, expiry and last use. `*` marks the one in use."""
@@ -73,17 +86,33 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
             one["id"],
             ",".join(one["scopes"]),
             clock(one["created_at"]),
-            "never" if one["expires_at"] is None else clock(one["expires_at"]) + (" (expired)" if one["expired"] else ""),
+            "never"
+            if one["expires_at"] is None
+            else clock(one["expires_at"]) + (" (expired)" if one["expired"] else ""),
             "never" if one["used_at"] is None else clock(one["used_at"]),
         ]
         for one in found
     ]
-    console.out_lines(console.table([*(["USER"] if everybody else []), "NAME", "ID", "SCOPES", "CREATED", "EXPIRES", "LAST USED"], rows))
+    console.out_lines(
+        console.table(
+            [*(["USER"] if everybody else []), "NAME", "ID", "SCOPES", "CREATED", "EXPIRES", "LAST USED"],
+            rows,
+        )
+    )
 
 
 @token.command("create")
 @click.argument("name", metavar="NAME")
-@click.option("--scope", "scopes", type=click.Choice([scope.value for scope in Scope]), multiple=True, help="read: look and fetch; submit: also runs and data; admin: all that the user may do.  [default: submit]")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice([scope.value for scope in Scope]),
+    multiple=True,
+    help=(
+        "read: look and fetch; submit: also runs and data; admin: all that the user may do.  [default: "
+        "submit]"
+    ),
+)
 @_expires_option
 @_user_option
 @json_option
@@ -92,13 +121,22 @@ def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | 
     from hopyard.domain.ids import check_name
     from hopyard.sdk.connect import connect
 
-    body: dict[str, Any] = {"name": check_name(name, what="NAME"), "expires_at": _expiry(expires), "user": user}
-    made = connect().call("POST", "/tokens", json_body={**body, **({"scopes": list(scopes)} if scopes else {})}, once=True)
+    body: dict[str, Any] = {
+        "name": check_name(name, what="NAME"),
+        "expires_at": _expiry(expires),
+        "user": user,
+    }
+    made = connect().call(
+        "POST", "/tokens", json_body={**body, **({"scopes": list(scopes)} if scopes else {})}, once=True
+    )
     if as_json:
         console.out_json({**made["token"], "token": made["secret"]})
         return
     console.out(made["secret"])
-    console.say(f"token {name} of {made['token']['user']}, for {', '.join(made['token']['scopes'])}{_until(made['token'])}. It is not shown again")
+    console.say(
+        f"token {name} of {made['token']['user']}, for "
+        f"{', '.join(made['token']['scopes'])}{_until(made['token'])}. It is not shown again"
+    )
 
 
 @token.command("rotate")
@@ -107,7 +145,8 @@ def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | 
 @_user_option
 @json_option
 def rotate(which: str | None, expires: str | None, user: str | None, as_json: bool) -> int:
-    """Replace a token (the one in use where none is named) by a new one of the same name and scopes; the old one is valid no longer.
+    """Replace a token (the one in use where none is named) by a new one of the same name and scopes; the old
+    one is valid no longer.
 
     A token that lies in this home's `token` or `login.json` is replaced there, and not printed.
     """
@@ -115,21 +154,30 @@ def rotate(which: str | None, expires: str | None, user: str | None, as_json: bo
 
     client, home = connect(), Home.default()
     old = _find(client, which, user)
-    made = client.call("POST", f"/tokens/{old['id']}/rotate", json_body={"expires_at": _expiry(expires)}, once=True)
+    made = client.call(
+        "POST", f"/tokens/{old['id']}/rotate", json_body={"expires_at": _expiry(expires)}, once=True
+    )
     code = 0
     try:
         file = _replace_here(home, old["id"], made["secret"])
     except OSError as failed:
         console.say(f"error: the new token could not be written into this home: {failed.strerror}")
-        console.say("hint: keep what is printed here, and write it into the file `token` of the home once that is possible")
+        console.say(
+            "hint: keep what is printed here, and write it into the file `token` of the home once that "
+            "is possible"
+        )
         file, code = None, 1
     if as_json:
-        console.out_json({**made["token"], **({"token": made["secret"]} if file is None else {"token_file": file})})
+        console.out_json(
+            {**made["token"], **({"token": made["secret"]} if file is None else {"token_file": file})}
+        )
         return code
     if file is None:
         console.out(made["secret"])
     where = f"; the new one is in {file}" if file is not None else ". The new one is not shown again"
-    console.say(f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_until(made['token'])}")
+    console.say(
+        f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_until(made['token'])}"
+    )
     return code
 
 
@@ -138,7 +186,8 @@ def rotate(which: str | None, expires: str | None, user: str | None, as_json: bo
 @_user_option
 @json_option
 def revoke(which: str, user: str | None, as_json: bool) -> None:
-    """Revoke a token: it is valid no longer, at once on this server, within seconds on others that share its database."""
+    """Revoke a token: it is valid no longer, at once on this server, within seconds on others that share its
+    database."""
     from hopyard.sdk.connect import connect
 
     client = connect()
@@ -152,9 +201,11 @@ def revoke(which: str, user: str | None, as_json: bool) -> None:
 @token.command("rotate-key")
 @json_option
 def rotate_key(as_json: bool) -> None:
-    """Sign the tokens of runs with a new key, where the earlier one may be known to others. Only the owner of the server may.
+    """Sign the tokens of runs with a new key, where the earlier one may be known to others.
+    Only the owner of the server may.
 
-    Live runs go on: they renew their tokens within seconds. The earlier key counts for another day, for replicas that are cut off.
+    Live runs go on: they renew their tokens within seconds. The earlier key counts for another day, for
+    replicas that are cut off.
     """
     from hopyard.cli.times import clock
     from hopyard.sdk.connect import connect
@@ -164,7 +215,10 @@ def rotate_key(as_json: bool) -> None:
     if as_json:
         console.out_json(answer)
     else:
-        console.say(f"the server at {client.url} signs with a new key; the earlier one counts until {clock(answer['until'])}")
+        console.say(
+            f"the server at {client.url} signs with a new key; the earlier one counts until "
+            f"{clock(answer['until'])}"
+        )
 
 
 def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
@@ -179,11 +233,15 @@ def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]
         raise NotFound("which token is meant?", hints=("name it: `hop token list` shows them",))
     near = closest(which, [one["name"] for one in found])
     whose = f"{user} has" if user else "you have"
-    raise NotFound(f"{whose} no token `{which}`", hints=(f"did you mean `{near}`?" if near else "`hop token list` shows them",))
+    raise NotFound(
+        f"{whose} no token `{which}`",
+        hints=(f"did you mean `{near}`?" if near else "`hop token list` shows them",),
+    )
 
 
 def _replace_here(home: Home, old: str, secret: str) -> str | None:
-    """Put the new token where the old one (known by its id) lay in this home; the file, None where it lay in none. Raises OSError."""
+    """Put the new token where the old one (known by its id) lay in this home; the file, None where it lay in
+    none. Raises OSError."""
     from hopyard.sdk.connect import read_login
 
     held = home.read_token()
@@ -199,7 +257,8 @@ def _replace_here(home: Home, old: str, secret: str) -> str | None:
 
 
 def _write(file: Path, text: bytes) -> None:
-    """In place on a disk without room for a second file: the earlier token is valid no longer, and the new one is as long. Raises OSError."""
+    """In place on a disk without room for a second file: the earlier token is valid no longer, and the new
+    one is as long. Raises OSError."""
     try:
         write_atomically(file, text, durable=True)
     except OSError as failed:
@@ -221,7 +280,10 @@ def _expiry(text: str | None) -> str | None:
     try:
         return (datetime.now(UTC) + timedelta(seconds=parse_time(text, what="--expires"))).isoformat()
     except OverflowError as far:
-        raise SpecError(f"--expires: `{text}` is too far away", hints=("leave it out: the token is then valid until it is revoked",)) from far
+        raise SpecError(
+            f"--expires: `{text}` is too far away",
+            hints=("leave it out: the token is then valid until it is revoked",),
+        ) from far
 
 
 def _until(told: dict[str, Any]) -> str:

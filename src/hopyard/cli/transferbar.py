@@ -1,4 +1,5 @@
-"""A progress bar for packing and transfer, with rate and time left. Costs nothing while the work takes no time."""
+"""A progress bar for packing and transfer, with rate and time left.
+Costs nothing while the work takes no time."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _LINE_S = 10.0  # without a terminal: one line in so many seconds
 
 
 class TransferBar:
-    """`hopyard.datasets.progress.Progress` on stderr, used with `with`. Safe to advance from several threads."""
+    """`hopyard.datasets.progress.Progress` on stderr, used with `with`.
+    Safe to advance from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +34,9 @@ class TransferBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, bad: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, bad: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with self._lock:
             if self._rich is not None:
                 if self._row is not None:
@@ -61,7 +65,10 @@ class TransferBar:
             elif now - self._drawn_at >= _LINE_S:
                 self._drawn_at = now
                 rate = console.bytes_text(self._done / (now - self._began))
-                console.say(f"{self._what}: {console.bytes_text(self._done)} of {console.bytes_text(self._total)}, {rate}/s")
+                console.say(
+                    f"{self._what}: {console.bytes_text(self._done)} of "
+                    f"{console.bytes_text(self._total)}, {rate}/s"
+                )
 
     def _draw(self) -> None:
         if self._rich is None:
@@ -74,7 +81,14 @@ class TransferBar:
 
 def _make() -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     return Progress(
         TextColumn("{task.description:<11}"),

@@ -28,22 +28,34 @@ NO_LIMIT = "none"
 @extras_option
 @click.option("--hold", is_flag=True, help="Keep it from starting; it keeps its place in time.")
 @click.option("--release", is_flag=True, help="Let it start again.")
-@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run; an empty one removes it.")
-@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that it gets, or that changes (repeatable).")
+@click.option(
+    "-n", "--name", "label", metavar="LABEL", help="A name of your own for the run; an empty one removes it."
+)
+@click.option(
+    "--tag", "tags", multiple=True, metavar="K=V", help="A tag that it gets, or that changes (repeatable)."
+)
 @click.option("--untag", multiple=True, metavar="K", help="A tag that it loses (repeatable).")
-@click.option("--note", metavar="TEXT", help="A note on the run, shown to all users; an empty one removes it.")
-@click.option("--from-queue", metavar="QUEUE", help="In place of RUN: all runs that wait in this queue, of all users.")
+@click.option(
+    "--note", metavar="TEXT", help="A note on the run, shown to all users; an empty one removes it."
+)
+@click.option(
+    "--from-queue", metavar="QUEUE", help="In place of RUN: all runs that wait in this queue, of all users."
+)
 @json_option
 def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **options: Any) -> None:
-    """Change runs: what they ask for and whether they may start while they wait; name, tags and note at any time.
+    """Change runs: what they ask for and whether they may start while they wait; name, tags and note at any
+    time.
 
-    Changed runs keep their place in time. `hop info` lists the changes and their users. Where a change of one run is refused, the
-    others are changed all the same; the exit code is 1 then.
+    Changed runs keep their place in time. `hop info` lists the changes and their users. Where a change of one
+    run is refused, the others are changed all the same; the exit code is 1 then.
     """
     from hopyard.sdk.connect import connect
 
     if bool(refs) == (from_queue is not None):
-        raise SpecError("no run is named" if not refs else "--from-queue: runs are named, too", hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",))
+        raise SpecError(
+            "no run is named" if not refs else "--from-queue: runs are named, too",
+            hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",),
+        )
     changes = _changes(options)
     client = connect()
     if from_queue is not None:
@@ -61,15 +73,24 @@ def _said(run: Run, answer: dict[str, Any]) -> str:
     return f"{run['name']}  {'; '.join(answer['changes']) or 'nothing differs'}"
 
 
-def _update_queue(client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool) -> None:
+def _update_queue(
+    client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool
+) -> None:
     from hopyard.cli.ps import list_runs
     from hopyard.config.suggest import closest
 
     known = [one["name"] for one in client.get("/queues")["queues"]]
     if queue not in known:
         near = closest(queue, known)
-        raise NotFound(f"--from-queue: there is no queue `{queue}`", hints=(f"did you mean `{near}`?" if near else f"queues: {', '.join(known[:20])}",))
-    waiting = [run for run in list_runs(client, phases=("queued",), tags={}, limit=None, trials=1) if run["spec"]["queue"] == queue]
+        raise NotFound(
+            f"--from-queue: there is no queue `{queue}`",
+            hints=(f"did you mean `{near}`?" if near else f"queues: {', '.join(known[:20])}",),
+        )
+    waiting = [
+        run
+        for run in list_runs(client, phases=("queued",), tags={}, limit=None, trials=1)
+        if run["spec"]["queue"] == queue
+    ]
     started: list[Run] = []
 
     def change(run: Run) -> dict[str, Any] | None:
@@ -92,8 +113,12 @@ def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str
     from hopyard.cli.fork import roles_of
     from hopyard.config.runspec import parse_sizes
 
-    roles = roles_of(client.get(f"/runs/{run['id']}")["spec"]["roles"], options) if parse_sizes(options) else None
-    answer: dict[str, Any] = client.patch(f"/runs/{run['id']}", changes if roles is None else {**changes, "roles": roles})
+    roles = (
+        roles_of(client.get(f"/runs/{run['id']}")["spec"]["roles"], options) if parse_sizes(options) else None
+    )
+    answer: dict[str, Any] = client.patch(
+        f"/runs/{run['id']}", changes if roles is None else {**changes, "roles": roles}
+    )
     return answer
 
 
@@ -112,7 +137,11 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     if options["untag"]:
         changes["untag"] = list(options["untag"])
     if options["label"] is not None:
-        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name") if options["label"] else ""
+        changes["label"] = (
+            check_label(check_name(options["label"], what="--name"), what="--name")
+            if options["label"]
+            else ""
+        )
     if options["hold"] and options["release"]:
         raise SpecError("--hold: --release is given as well", hints=("say one of the two",))
     if options["hold"] or options["release"]:
@@ -120,5 +149,8 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     if options["note"] is not None:
         changes["note"] = options["note"]
     if not changes and not parse_sizes(options):
-        raise SpecError("nothing is to be changed", hints=("say what, for example `--priority 70`; `hop update --help` lists what can be",))
+        raise SpecError(
+            "nothing is to be changed",
+            hints=("say what, for example `--priority 70`; `hop update --help` lists what can be",),
+        )
     return changes

@@ -20,16 +20,27 @@ _GIB_HOUR = 3600.0 * 2**30
 
 @click.command("usage")
 @click.option(
-    "--by", default="user", show_default=True, metavar="KEY,...", help="What to sum by: user, queue, project; and day, week or month (UTC)."
+    "--by",
+    default="user",
+    show_default=True,
+    metavar="KEY,...",
+    help="What to sum by: user, queue, project; and day, week or month (UTC).",
 )
-@click.option("--from", "since", metavar="TIME", help='Since when: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.  [default: 30d]')
+@click.option(
+    "--from",
+    "since",
+    metavar="TIME",
+    help='Since when: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.  [default: 30d]',
+)
 @click.option("--to", "until", metavar="TIME", help="Until when.  [default: now]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout, amounts in seconds.")
 @json_option
 def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: bool) -> None:
-    """Sum what runs held of the machines, from their placement to their end; runs that were removed count too.
+    """Sum what runs held of the machines, from their placement to their end; runs that were removed count
+    too.
 
-    GPU-hours are GPUs times hours (a share counts as that share), CPU-hours and memory likewise. Live runs count until now.
+    GPU-hours are GPUs times hours (a share counts as that share), CPU-hours and memory likewise. Live runs
+    count until now.
     """
     from hopyard.config.past import parse_past
     from hopyard.sdk.connect import connect
@@ -78,8 +89,18 @@ def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table_of(rows: list[dict[str, Any]], keys: list[str], period: str | None) -> list[str]:
     """The lines of the table, head first, with a line of totals where there are several rows."""
-    head = [*([period.upper()] if period else []), *(key.upper() for key in keys), "ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS"]
-    lines = [[*([row["since"][:10]] if period else []), *(row[key] for key in keys), *_amounts(row)] for row in rows]
+    head = [
+        *([period.upper()] if period else []),
+        *(key.upper() for key in keys),
+        "ATTEMPTS",
+        "GPU-HOURS",
+        "CPU-HOURS",
+        "GIB-HOURS",
+    ]
+    lines = [
+        [*([row["since"][:10]] if period else []), *(row[key] for key in keys), *_amounts(row)]
+        for row in rows
+    ]
     if len(rows) > 1:
         total = {column: sum(row[column] for row in rows) for column in _COLUMNS}
         lines.append(["total", *[""] * (len(head) - 5), *_amounts(total)])

@@ -17,7 +17,8 @@ _SHOWN = 5  # runs that are named
 def user(ctx: click.Context) -> None:
     """Let others use this server under their own names. Only its owner may.
 
-    Whoever has a token may look at everything and submit runs where queues let them; what else, docs/operating/users.md tells.
+    Whoever has a token may look at everything and submit runs where queues let them; what else,
+    docs/operating/users.md tells.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -25,11 +26,15 @@ def user(ctx: click.Context) -> None:
 
 @user.command("add")
 @click.argument("name", metavar="NAME")
-@click.option("--returning", is_flag=True, help="NAME was removed, and is the same person: their runs, datasets and rights are theirs again.")
+@click.option(
+    "--returning",
+    is_flag=True,
+    help="NAME was removed, and is the same person: their runs, datasets and rights are theirs again.",
+)
 @json_option
 def add(name: str, returning: bool, as_json: bool) -> None:
-    """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it. The name of a removed user is
-    not given to anybody else.
+    """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it.
+    The name of a removed user is not given to anybody else.
 
     \b
     They set two variables, and every command is theirs:
@@ -39,7 +44,9 @@ def add(name: str, returning: bool, as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    made: dict[str, Any] = client.call("POST", "/users", json_body={"name": check_name(name, what="NAME"), "returning": returning}, once=True)
+    made: dict[str, Any] = client.call(
+        "POST", "/users", json_body={"name": check_name(name, what="NAME"), "returning": returning}, once=True
+    )
     if as_json:
         console.out_json({**made, "url": client.url})
         return
@@ -68,7 +75,8 @@ def ls(as_json: bool) -> None:
 @click.option("--stop-runs", is_flag=True, help="End the live runs of NAME, too.")
 @json_option
 def remove(name: str, stop_runs: bool, as_json: bool) -> None:
-    """Revoke the tokens of NAME and delete their secrets. Their runs stay, and live ones go on; the owner cannot be removed."""
+    """Revoke the tokens of NAME and delete their secrets.
+    Their runs stay, and live ones go on; the owner cannot be removed."""
     from hopyard.domain.ids import check_name
     from hopyard.sdk.connect import connect
 
@@ -78,5 +86,12 @@ def remove(name: str, stop_runs: bool, as_json: bool) -> None:
     else:
         console.say(f"{name} is no user any more")
         if gone["live_runs"]:
-            what = "asked to end" if stop_runs else "live runs that continue, each with its own token until it ends (`hop stop` ends them)"
-            console.say(f"{what}: {', '.join(gone['live_runs'][:_SHOWN])}{' …' if len(gone['live_runs']) > _SHOWN else ''}")
+            what = (
+                "asked to end"
+                if stop_runs
+                else "live runs that continue, each with its own token until it ends (`hop stop` ends them)"
+            )
+            console.say(
+                f"{what}: "
+                f"{', '.join(gone['live_runs'][:_SHOWN])}{' …' if len(gone['live_runs']) > _SHOWN else ''}"
+            )

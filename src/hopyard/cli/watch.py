@@ -1,4 +1,5 @@
-"""What happens after a run was submitted: it is announced, followed, left alone on Ctrl-C, and its end is told."""
+"""What happens after a run was submitted: it is announced, followed, left alone on Ctrl-C, and its end is
+told."""
 
 from __future__ import annotations
 
@@ -35,7 +36,13 @@ def finish(client: Client, run: Run, *, detach: bool, as_json: bool) -> int:
 
 def result(client: Client, run: Run) -> dict[str, Any]:
     """What `--json` prints."""
-    return {"id": run["id"], "name": run["name"], "url": address(client, run), "phase": run["phase"], "run": run}
+    return {
+        "id": run["id"],
+        "name": run["name"],
+        "url": address(client, run),
+        "phase": run["phase"],
+        "run": run,
+    }
 
 
 def _follow(client: Client, run: Run, *, as_json: bool) -> int:
@@ -116,6 +123,8 @@ def tell_end(run: Run) -> None:
     """Tell how a run ended, what came of it, and what of it could not be stored."""
     values = values_line(run.get("summary") or {})
     phase = console.paint_phase(run["phase"], sys.stderr)
-    console.say(f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else ""))
+    console.say(
+        f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else "")
+    )
     for sentence in run.get("unstored") or ():
         console.say(f"warning: {sentence}")

@@ -24,7 +24,8 @@ _NODES = 5  # so many are named
 @last_run_argument()
 @json_option
 def why(ref: str, as_json: bool) -> None:
-    """Tell why RUN waits, what is in its way, when it is expected to start, and what it could ask for to start sooner.
+    """Tell why RUN waits, what is in its way, when it is expected to start, and what it could ask for to
+    start sooner.
 
     Each "it would start" line was tried on the state of this moment. Without RUN the newest one is meant.
     """
@@ -36,19 +37,27 @@ def why(ref: str, as_json: bool) -> None:
     if as_json:
         console.out_json(found)
         return
-    nodes = client.get("/nodes")["nodes"] if found["expected"] is None and found["reason"] in _FOR_WANT_OF_NODES else []
+    nodes = (
+        client.get("/nodes")["nodes"]
+        if found["expected"] is None and found["reason"] in _FOR_WANT_OF_NODES
+        else []
+    )
     console.out_lines(lines_of(found, run, nodes))
 
 
 def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
-    """What people read. nodes: those there are, where some that are cordoned or not ready may be what it waits for."""
+    """What people read. nodes: those there are, where some that are cordoned or not ready may be what it
+    waits for."""
     from hopyard.cli.times import localised
 
     if not found["reason"]:
         return [f"{found['name']}: {localised(found['detail'])}"]
 
     place = f", position {found['position']} of {found['waiting']}" if found["position"] else ""
-    lines = [f"{found['name']} waits in queue {found['queue']}{place}", f"  {localised(found['detail'])} [{found['reason']}]"]
+    lines = [
+        f"{found['name']} waits in queue {found['queue']}{place}",
+        f"  {localised(found['detail'])} [{found['reason']}]",
+    ]
     lines += _before(run)
     if found["blocked_by"]:
         lines += ["in its way:", *map(_blocker, found["blocked_by"])]
@@ -90,20 +99,30 @@ def _not_ready(run: Run, nodes: Sequence[Node]) -> list[str]:
 
 
 def _cordoned(run: Run, nodes: Sequence[Node]) -> list[str]:
-    """Cordoned nodes on which it may be, whether it fits there or not, why they are cordoned, and the way out."""
+    """Cordoned nodes on which it may be, whether it fits there or not, why they are cordoned, and the way
+    out."""
     places = [role["where"] for role in run["spec"]["roles"]]
     found = [node for node in nodes if node["cordoned"] and any(_allows(where, node) for where in places)]
     if not found:
         return []
-    lines = [f"  node {node['id']}" + (f": {node['cordon_reason']}" if node["cordon_reason"] else "") for node in found[:_NODES]]
+    lines = [
+        f"  node {node['id']}" + (f": {node['cordon_reason']}" if node["cordon_reason"] else "")
+        for node in found[:_NODES]
+    ]
     if len(found) > _NODES:
         lines.append(f"  and {len(found) - _NODES} more")
     which = found[0]["id"] if len(found) == 1 else "NODE"
-    return ["cordoned:", *lines, f"  `hop node ls` lists the nodes; `hop node uncordon {which}` lets runs start there again"]
+    return [
+        "cordoned:",
+        *lines,
+        f"  `hop node ls` lists the nodes; `hop node uncordon {which}` lets runs start there again",
+    ]
 
 
 def _allows(where: dict[str, Any], node: Node) -> bool:
-    return (not where["pools"] or node["pool"] in where["pools"]) and all(node["labels"].get(key) == value for key, value in where["labels"])
+    return (not where["pools"] or node["pool"] in where["pools"]) and all(
+        node["labels"].get(key) == value for key, value in where["labels"]
+    )
 
 
 def _expected(found: Why) -> list[str]:
@@ -119,11 +138,21 @@ def _expected(found: Why) -> list[str]:
         begin, probably, end = clocks(low, mid, high)
         lines = [f"expected start: {probably} ({soon(mid)}), between {begin} and {end}"]
     if found.get("unknown"):
-        lines.append(f"  a guess: {found['unknown']}; `hop run --time` sets a limit, and narrows this for all runs behind it")
+        lines.append(
+            f"  a guess: {found['unknown']}; `hop run --time` sets a limit, and narrows this for all "
+            "runs behind it"
+        )
     elif wide_s > WIDE_S:
-        lines.append("  a wide estimate: runs before it have no time limit; `hop run --time` sets one, and narrows this for all behind it")
+        lines.append(
+            "  a wide estimate: runs before it have no time limit; `hop run --time` sets one, and "
+            "narrows this for all behind it"
+        )
     if found["promised_at"]:
         misses = seconds_to(mid) > seconds_to(found["promised_at"]) + A_MOMENT_S
-        late = f"; it will probably be later: {found.get('late') or 'what it waits for takes longer'}" if misses else ""
+        late = (
+            f"; it will probably be later: {found.get('late') or 'what it waits for takes longer'}"
+            if misses
+            else ""
+        )
         lines.append(f"promised: at the latest {clock(found['promised_at'])}{late}")
     return lines

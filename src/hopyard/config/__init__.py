@@ -1,1 +1,2 @@
-"""From YAML and command-line text to domain values; where things lie. All user-facing validation, with paths and hints."""
+"""From YAML and command-line text to domain values; where things lie.
+All user-facing validation, with paths and hints."""

@@ -1,4 +1,5 @@
-"""Amounts of several resources as people write them in a file: `{cpus: 64, memory: 512G, gpus: 16, gpus.A100: 4, extras.fpga: 2}`.
+"""Amounts of several resources as people write them in a file: `{cpus: 64, memory: 512G, gpus: 16, gpus.A100:
+4, extras.fpga: 2}`.
 
 `gpus` counts GPUs of any model, `gpus.MODEL` those of one, in the numbers that `gpus` counts too.
 """
@@ -81,7 +82,10 @@ def _resource(given: Section, key: str) -> tuple[str, Callable[[str], int]]:
         if extra in (CPU, MEMORY, GPU):
             raise given.fail(key, f"`{extra}` is no extra resource", f"write `{spelled(extra)}`")
         return extra, _extras
-    raise SpecError(f"{given.file}: {given.path}: there is no resource `{key}`", hints=hints_for(key, KEYS, what="resources"))
+    raise SpecError(
+        f"{given.file}: {given.path}: there is no resource `{key}`",
+        hints=hints_for(key, KEYS, what="resources"),
+    )
 
 
 def _cpus(text: str) -> int:
@@ -97,7 +101,10 @@ def _gpus(text: str) -> int:
 
 def _extras(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text[:12]) > _MOST_EXTRAS:
-        raise SpecError(f"extras: `{text}` is not a whole number from 0 to {_MOST_EXTRAS}", hints=("extras are counted one by one: 1, 2",))
+        raise SpecError(
+            f"extras: `{text}` is not a whole number from 0 to {_MOST_EXTRAS}",
+            hints=("extras are counted one by one: 1, 2",),
+        )
     return int(text)
 
 

@@ -1,5 +1,5 @@
-"""What replicas ask for, as people write it: `A100|H100:2`, `0.5`, `fpga=1`, `same:rack/4`, `2-8`. Each with its writer, whose text is
-read back as exactly the same."""
+"""What replicas ask for, as people write it: `A100|H100:2`, `0.5`, `fpga=1`, `same:rack/4`, `2-8`.
+Each with its writer, whose text is read back as exactly the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from hopyard.errors import SpecError
 
 MAX_EXTRAS = 10**9
 _GPUS_HINT = "GPUs are a number, a share of one, or MODEL:NUMBER: 1, 0.5, A100:8, A100|H100:2"
-_TOPOLOGY_HINT = "closeness is written RULE:LEVEL, with slices RULE:LEVEL/SIZE: same:node, spread:rack, same:rack/4"
+_TOPOLOGY_HINT = (
+    "closeness is written RULE:LEVEL, with slices RULE:LEVEL/SIZE: same:node, spread:rack, same:rack/4"
+)
 _REPLICAS_HINT = "a number, or the fewest and the most of an elastic run: 4, 2-8"
 _RESERVED = frozenset({"cpu", "cpus", "memory", "gpu", "gpus", "gpu_memory"})
 _COUNT = re.compile(r"(\d{1,6})(?:\.(\d{1,3}))?", re.ASCII)
@@ -40,7 +42,9 @@ def parse_gpus(text: str, *, what: str = "gpus") -> Gpus:
     given = text.strip()
     names, colon, number = given.rpartition(":")
     if not colon:
-        names, number = (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
+        names, number = (
+            (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
+        )
     match = _COUNT.fullmatch(number)
     if match is None or (colon and not names):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
@@ -50,7 +54,10 @@ def parse_gpus(text: str, *, what: str = "gpus") -> Gpus:
             raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))
     count, milli = int(match[1]), int((match[2] or "").ljust(3, "0"))
     if milli and count:
-        raise SpecError(f"{what}: `{text}` is neither whole GPUs nor a share of one", hints=(f"ask for {count + 1}, or for a share below 1: 0.5",))
+        raise SpecError(
+            f"{what}: `{text}` is neither whole GPUs nor a share of one",
+            hints=(f"ask for {count + 1}, or for a share below 1: 0.5",),
+        )
     if not milli and match[2]:
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
     if models and not count and not milli:
@@ -63,16 +70,25 @@ def format_gpus(gpus: Gpus) -> str:
     return f"{'|'.join(gpus.models)}:{number}" if gpus.models else number
 
 
-def share_by_memory(gpus: Gpus | None, amount: int, *, what: str = "--gpu-memory", other: str = "--gpus") -> Gpus:
-    """What `gpus` and memory of one GPU mean together: the memory, of one of these models. Raises SpecError."""
+def share_by_memory(
+    gpus: Gpus | None, amount: int, *, what: str = "--gpu-memory", other: str = "--gpus"
+) -> Gpus:
+    """What `gpus` and memory of one GPU mean together: the memory, of one of these models.
+    Raises SpecError."""
     if amount <= 0:
         raise SpecError(f"{what}: 0 is no part of a GPU", hints=("memory is a number with a unit: 20G",))
     if gpus is None:
         return Gpus()
     if gpus.milli:
-        raise SpecError(f"{what}: a share is given as {other} {format_gpus(gpus)} already", hints=("give one of the two: the share follows from the memory",))
+        raise SpecError(
+            f"{what}: a share is given as {other} {format_gpus(gpus)} already",
+            hints=("give one of the two: the share follows from the memory",),
+        )
     if gpus.count > 1:
-        raise SpecError(f"{what}: it is a part of one GPU, and {other} asks for {gpus.count} whole ones", hints=(f"leave out {what}; whole GPUs come with all of their memory",))
+        raise SpecError(
+            f"{what}: it is a part of one GPU, and {other} asks for {gpus.count} whole ones",
+            hints=(f"leave out {what}; whole GPUs come with all of their memory",),
+        )
     return Gpus(models=gpus.models)
 
 
@@ -80,7 +96,10 @@ def check_extra(name: str, *, what: str) -> str:
     """The name of a countable thing of a node. Raises SpecError."""
     check_name(name, what=what)
     if name in _RESERVED or name.startswith("gpu:"):
-        raise SpecError(f"{what}: `{name}` has an option of its own", hints=("extra resources are what --cpus, --memory and --gpus do not name",))
+        raise SpecError(
+            f"{what}: `{name}` has an option of its own",
+            hints=("extra resources are what --cpus, --memory and --gpus do not name",),
+        )
     return name
 
 
@@ -91,7 +110,10 @@ def parse_extras(texts: Iterable[str], *, what: str = "--resource") -> tuple[tup
         name, equals, count = text.partition("=")
         check_extra(name, what=what)
         if equals and not (count.isascii() and count.isdecimal() and 0 < int(count[:12]) <= MAX_EXTRAS):
-            raise SpecError(f"{what}: `{count}` is not a count of {name}", hints=(f"a whole number from 1: {what} {name}=1",))
+            raise SpecError(
+                f"{what}: `{count}` is not a count of {name}",
+                hints=(f"a whole number from 1: {what} {name}=1",),
+            )
         if name in found:
             raise SpecError(f"{what}: `{name}` is given twice")
         found[name] = int(count) if equals else 1
@@ -105,7 +127,10 @@ def parse_pools(text: str, *, what: str = "--pool") -> tuple[str, ...]:
 
 def check_label(key: str, *, what: str) -> str:
     if not _LABEL.fullmatch(key):
-        raise SpecError(f"{what}: `{key[:80]}` is not the name of a label", hints=("labels of nodes are names such as rack or zone",))
+        raise SpecError(
+            f"{what}: `{key[:80]}` is not the name of a label",
+            hints=("labels of nodes are names such as rack or zone",),
+        )
     return key
 
 
@@ -115,7 +140,9 @@ def parse_labels(texts: Iterable[str], *, what: str = "--where") -> tuple[tuple[
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise SpecError(f"{what}: `{text}` is not of the form LABEL=VALUE", hints=(f"for example {what} rack=a",))
+            raise SpecError(
+                f"{what}: `{text}` is not of the form LABEL=VALUE", hints=(f"for example {what} rack=a",)
+            )
         if found.setdefault(check_label(key, what=what), value) != value:
             raise SpecError(f"{what}: no node has two values of `{key}`", hints=("one value for each label",))
     return tuple(sorted(found.items()))
@@ -138,15 +165,25 @@ def parse_topology(text: str, *, what: str = "--topology") -> TopologyAsk:
     """Raises SpecError."""
     rule, colon, rest = text.strip().partition(":")
     if not colon:
-        hints = (f"of what? {rule}:{NODE_LEVEL}, or a label of nodes: {rule}:rack",) if rule in list(Closeness) else ()
+        hints = (
+            (f"of what? {rule}:{NODE_LEVEL}, or a label of nodes: {rule}:rack",)
+            if rule in list(Closeness)
+            else ()
+        )
         raise SpecError(f"{what}: `{text}` names no level", hints=(*hints, _TOPOLOGY_HINT))
     if rule not in list(Closeness):
-        raise SpecError(f"{what}: `{rule}` is not a rule of closeness", hints=(*hints_for(rule, [r.value for r in Closeness]), _TOPOLOGY_HINT))
+        raise SpecError(
+            f"{what}: `{rule}` is not a rule of closeness",
+            hints=(*hints_for(rule, [r.value for r in Closeness]), _TOPOLOGY_HINT),
+        )
     level, slash, size = rest.rpartition("/")
     if not slash or not _LIKE_A_NUMBER.fullmatch(size):  # a label's name may hold slashes itself
         return TopologyAsk(rule, check_label(rest, what=what))
     if not (size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= MAX_REPLICAS):
-        raise SpecError(f"{what}: `{size}` is not the size of a slice", hints=(f"a whole number of replicas from 1: {rule}:{level}/4",))
+        raise SpecError(
+            f"{what}: `{size}` is not the size of a slice",
+            hints=(f"a whole number of replicas from 1: {rule}:{level}/4",),
+        )
     return TopologyAsk(rule, check_label(level, what=what), int(size))
 
 
@@ -169,7 +206,10 @@ def check_range(fewest: int, most: int, *, what: str) -> tuple[int, int]:
     check_replicas(fewest, what=what)
     check_replicas(most, what=what)
     if fewest > most:
-        raise SpecError(f"{what}: at least {fewest} is more than at most {most}", hints=(f"did you mean {most}-{fewest}?",))
+        raise SpecError(
+            f"{what}: at least {fewest} is more than at most {most}",
+            hints=(f"did you mean {most}-{fewest}?",),
+        )
     return (fewest if fewest < most else 0), most
 
 
@@ -179,5 +219,8 @@ def format_replicas(fewest: int, most: int) -> str:
 
 def check_replicas(replicas: int, *, what: str = "--replicas") -> int:
     if not 1 <= replicas <= MAX_REPLICAS:
-        raise SpecError(f"{what}: {replicas} is not from 1 to {MAX_REPLICAS}", hints=("replicas start together or not at all",))
+        raise SpecError(
+            f"{what}: {replicas} is not from 1 to {MAX_REPLICAS}",
+            hints=("replicas start together or not at all",),
+        )
     return replicas

@@ -1,11 +1,14 @@
-"""A cluster in a file: pools of machines alike, and optionally the tree of queues and reservations, for `hop simulate --cluster`.
+"""A cluster in a file: pools of machines alike, and optionally the tree of queues and reservations, for `hop
+simulate --cluster`.
 
 ```yaml
 pools:
-  - {name: a100, count: 16, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 4, labels: {zone: a}}
+  - {name: a100, count: 16, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 4,
+     labels: {zone: a}}
   - {name: cpu, count: 8, cpus: 96, memory: 256G}
 default: nlp                              # with several queues: where runs go that name none
-queues: {vision: {weight: 2}, nlp: {}}    # with `half_life`, all as in the file of `hop queue apply`; or the path of one
+# with `half_life`, all as in the file of `hop queue apply`; or the path of one
+queues: {vision: {weight: 2}, nlp: {}}
 reservations:                             # see `hopyard.config.reserved`
   - {name: exam, from: +2h, for: 4h, nodes: [a100-0000], users: [alice]}
 ```
@@ -36,7 +39,9 @@ MOST_GPUS = 1024  # of one node
 RACK = "rack"  # the label that `racks` gives
 _POOL_KEYS = ("name", "count", "cpus", "memory", "gpus", "gpu_memory", "labels", "racks", "extras")
 _ADDED = re.compile(r"\s*(\d{1,6})\s*[x×]\s*(\S.*?)\s*")
-_ADD_HINT = 'write it as `COUNT x POOL` or `COUNT x GPUS`: "2 x a100", "2 x A100:8", "4 x cpus=64,memory=256G"'
+_ADD_HINT = (
+    'write it as `COUNT x POOL` or `COUNT x GPUS`: "2 x a100", "2 x A100:8", "4 x cpus=64,memory=256G"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,13 @@ def _queues(top: Section, file: Path) -> QueueTree | None:
 def pool_nodes(pool: Section) -> list[Node]:
     """The machines of one pool, named `POOL-0000` and so on."""
     name = pool.checked("name", lambda: check_name(pool.text("name", "default"), what="name"))
-    count = pool.whole("count", 1, low=1, high=MOST_NODES, hint="how many machines the pool has; a pool of none is left out of the file")
+    count = pool.whole(
+        "count",
+        1,
+        low=1,
+        high=MOST_NODES,
+        hint="how many machines the pool has; a pool of none is left out of the file",
+    )
     spread = f"the {count} of the pool are spread over them evenly; leave it out where there are none"
     racks = pool.whole("racks", 0, low=1, high=count, hint=spread)
     labels = pool.section("labels")
@@ -99,7 +110,10 @@ def pool_nodes(pool: Section) -> list[Node]:
         labels=texts,
         extras={key: extras.whole(key, 0, low=0, high=10**6) for key in extras.values},
     )
-    return [replace(node, id=NodeId(f"{name}-{at:04d}"), labels=_racked(texts, name, at, count, racks)) for at in range(count)]
+    return [
+        replace(node, id=NodeId(f"{name}-{at:04d}"), labels=_racked(texts, name, at, count, racks))
+        for at in range(count)
+    ]
 
 
 def _missing(pool: Section, key: str, example: str) -> Any:
@@ -126,14 +140,16 @@ def _section(top: Section, path: str, value: Any) -> Section:
 
 
 def more_nodes(text: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The machines that `--add` names: as many as it says, like those of a pool or with GPUs as given; what it does not say is
-    as in the machine there is that is most like them. Raises SpecError."""
+    """The machines that `--add` names: as many as it says, like those of a pool or with GPUs as given; what
+    it does not say is as in the machine there is that is most like them. Raises SpecError."""
     match = _ADDED.fullmatch(text)
     if match is None:
         raise SpecError(f"--add: {shown(text)} names no machines", hints=(_ADD_HINT,))
     count, what = int(match[1]), match[2]
     if not 0 < count <= MOST_NODES:
-        raise SpecError(f"--add: {count} is not a number of machines from 1 to {MOST_NODES}", hints=(_ADD_HINT,))
+        raise SpecError(
+            f"--add: {count} is not a number of machines from 1 to {MOST_NODES}", hints=(_ADD_HINT,)
+        )
     like = _alike(what, nodes)
     taken = {node.id for node in nodes}
     names = (NodeId(f"{like.pool}-more-{at:04d}") for at in range(count + len(taken)))
@@ -151,10 +167,13 @@ def _alike(what: str, nodes: Sequence[Node]) -> Node:
         model, count = units.parse_gpus(what, what="--add")
     except SpecError:
         hints = hints_for(what, [str(pool) for pool in pools], what="pools")
-        raise SpecError(f"--add: `{what}` is neither a pool nor a number of GPUs", hints=(*hints, _ADD_HINT)) from None
+        raise SpecError(
+            f"--add: `{what}` is neither a pool nor a number of GPUs", hints=(*hints, _ADD_HINT)
+        ) from None
     if ":" not in what and not what.isdecimal():
         raise SpecError(
-            f"--add: there is no pool `{what}`", hints=(*hints_for(what, [str(pool) for pool in pools], what="pools"), _ADD_HINT)
+            f"--add: there is no pool `{what}`",
+            hints=(*hints_for(what, [str(pool) for pool in pools], what="pools"), _ADD_HINT),
         )
     return _with_gpus(model, count, nodes)
 
@@ -164,13 +183,16 @@ def _with_gpus(model: str | None, count: int, nodes: Sequence[Node]) -> Node:
         raise SpecError(f"--add: {count} GPUs in one machine, at most {MOST_GPUS} fit")
     like = min(nodes, key=lambda node: (not _has_model(node, model), abs(len(node.gpus) - count), node.id))
     example = next(
-        (gpu for gpu in like.gpus if model is None or gpu.model.casefold() == model.casefold()), Gpu(0, model or UNNAMED_GPU)
+        (gpu for gpu in like.gpus if model is None or gpu.model.casefold() == model.casefold()),
+        Gpu(0, model or UNNAMED_GPU),
     )
     return replace(like, gpus=tuple(replace(example, index=index) for index in range(count)))
 
 
 def _has_model(node: Node, model: str | None) -> bool:
-    return bool(node.gpus) and (model is None or any(gpu.model.casefold() == model.casefold() for gpu in node.gpus))
+    return bool(node.gpus) and (
+        model is None or any(gpu.model.casefold() == model.casefold() for gpu in node.gpus)
+    )
 
 
 def _described(what: str, nodes: Sequence[Node]) -> Node:

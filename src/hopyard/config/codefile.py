@@ -15,8 +15,8 @@ from hopyard.config.suggest import hints_for
 
 
 def check_code(top: Section, key: str, path: Path, *, shown_as: str) -> ast.Module | None:
-    """The file as a tree; None where only the study's own Python, another one than this, can tell. Raises SpecError naming `key`,
-    the file as `shown_as` and the line."""
+    """The file as a tree; None where only the study's own Python, another one than this, can tell.
+    Raises SpecError naming `key`, the file as `shown_as` and the line."""
     try:
         source = path.read_bytes()
     except OSError as broken:
@@ -33,7 +33,9 @@ def check_code(top: Section, key: str, path: Path, *, shown_as: str) -> ast.Modu
         if isinstance(broken, SyntaxError) and broken.lineno:
             line = f" (line {broken.lineno})"
             hints = [f"that line reads: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
-        raise top.fail(key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints) from None
+        raise top.fail(
+            key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints
+        ) from None
 
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -41,11 +43,13 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def check_named(top: Section, key: str, text: str, folder: Path, *, functions: tuple[str, ...] = ()) -> None:
-    """What a study names: `file.py:Name`, `module:Name`, or a file alone, which then has these functions. What is a file of the code is
-    there, is Python and has the name. Raises SpecError."""
+    """What a study names: `file.py:Name`, `module:Name`, or a file alone, which then has these functions.
+    What is a file of the code is there, is Python and has the name. Raises SpecError."""
     place, colon, name = text.partition(":")
     if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
-        raise top.fail(key, f"{shown(text)} names nothing", "written file.py:Name, module:Name, or file.py alone")
+        raise top.fail(
+            key, f"{shown(text)} names nothing", "written file.py:Name, module:Name, or file.py alone"
+        )
     if not place.endswith(".py"):
         place = f"{place.replace('.', '/')}.py"
         if not (folder / place).is_file():
@@ -76,15 +80,25 @@ def _near(path: Path, folder: Path) -> tuple[str, ...]:
 def check_inside(top: Section, key: str, place: str) -> None:
     """Only the folder of the code travels with a study. Raises SpecError."""
     if Path(place).is_absolute() or ".." in Path(place).parts:
-        raise top.fail(key, f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
+        raise top.fail(
+            key,
+            f"{shown(place)} is not inside the folder of the code",
+            "the path counts from the folder that travels with the study",
+        )
 
 
 def check_not_beside(top: Section, key: str, place: str, folder: Path) -> None:
-    """The code is the current folder, wherever the search file lies. Raises SpecError for a file that lies beside that one only."""
+    """The code is the current folder, wherever the search file lies.
+    Raises SpecError for a file that lies beside that one only."""
     beside = Path(top.file).parent
     if beside != Path() and not (folder / place).is_file() and (beside / place).is_file():
         hint = f"it lies beside {Path(top.file).name}: cd {beside}, and start the study there"
-        raise top.fail(key, f"{shown(place)} does not exist in the current folder, which is the code that travels with the study", hint)
+        raise top.fail(
+            key,
+            f"{shown(place)} does not exist in the current folder, which is the code that travels with "
+            "the study",
+            hint,
+        )
 
 
 def check_command(top: Section, key: str, command: Iterable[str], folder: Path) -> None:
@@ -95,14 +109,16 @@ def check_command(top: Section, key: str, command: Iterable[str], folder: Path) 
 
 
 def top_names(tree: ast.Module) -> frozenset[str] | None:
-    """The names that a file binds at its top level, or may; None where they cannot be told without running it."""
+    """The names that a file binds at its top level, or may; None where they cannot be told without running
+    it."""
     if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
         return None
     found: set[str] = set()
     left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):  # names in there are their own
+        # names in there are their own
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             left += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             return None
@@ -123,5 +139,7 @@ def _of_another_python(top: Section) -> bool:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         python = Path(os.environ.get(variable) or "/nowhere", "bin", "python")
         if python.exists():
-            return python.resolve().name != f"python{own}" and python.resolve() != Path(sys.executable).resolve()
+            return (
+                python.resolve().name != f"python{own}" and python.resolve() != Path(sys.executable).resolve()
+            )
     return False

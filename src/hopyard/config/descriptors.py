@@ -8,8 +8,8 @@ WANTED = 65_536
 
 
 def raise_limit() -> None:
-    """Raise this process's soft limit as far as the hard one allows. Shells and service managers begin with 1024, which is few for a
-    server with many connections, and for data loaders."""
+    """Raise this process's soft limit as far as the hard one allows. Shells and service managers begin with
+    1024, which is few for a server with many connections, and for data loaders."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

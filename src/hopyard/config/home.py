@@ -1,4 +1,5 @@
-"""Where one user's Hopyard lives on this machine. Standard library only; nothing is created until it is needed."""
+"""Where one user's Hopyard lives on this machine. Standard library only; nothing is created until it is
+needed."""
 
 from __future__ import annotations
 
@@ -17,8 +18,11 @@ from hopyard.private_files import OTHERS, close_to_others, close_tree, make_fold
 HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
 _OF_A_FILE_SYSTEM = "lost+found"  # root's, where a home is a mounted disk
-_MAY_LIE_ELSEWHERE = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})  # on another disk, behind a link
-_OTHER_HOME = "name a folder, or one that there is not yet: HOPYARD_HOME=FOLDER; without the variable it is ~/.hopyard"
+# on another disk, behind a link
+_MAY_LIE_ELSEWHERE = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})
+_OTHER_HOME = (
+    "name a folder, or one that there is not yet: HOPYARD_HOME=FOLDER; without the variable it is ~/.hopyard"
+)
 AS_ROOT = "the server runs as root, and so do all runs: every token is a root shell on this machine"
 ROOT_HINT = "start it as an ordinary user, in a home of theirs"
 
@@ -31,7 +35,8 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """`$HOPYARD_HOME`, or `~/.hopyard`; inside a run a folder of its replica's, since the user's holds the user's tokens.
+        """`$HOPYARD_HOME`, or `~/.hopyard`; inside a run a folder of its replica's, since the user's holds
+        the user's tokens.
 
         Raises SpecError for a path that names no folder.
         """
@@ -44,7 +49,9 @@ class Home:
         except UnicodeEncodeError as bad:
             raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME,)) from bad
         except RuntimeError as bad:  # `~`, for a user whom this machine does not know
-            raise SpecError(f"the home {given or '~/.hopyard'} is that of no user of this machine", hints=(_OTHER_HOME,)) from bad
+            raise SpecError(
+                f"the home {given or '~/.hopyard'} is that of no user of this machine", hints=(_OTHER_HOME,)
+            ) from bad
 
     @property
     def server_file(self) -> Path:
@@ -57,7 +64,8 @@ class Home:
 
     @property
     def address(self) -> Path:
-        """A folder with links to those two: all that a run sees at the top of the home, also when a later server has replaced them."""
+        """A folder with links to those two: all that a run sees at the top of the home, also when a later
+        server has replaced them."""
         return self.root / "address"
 
     @property
@@ -163,7 +171,8 @@ class Home:
         return self.kept / run
 
     def create(self) -> Home:
-        """Makes the root folder, readable by its owner only; one that exists is checked as `check` does. Idempotent."""
+        """Makes the root folder, readable by its owner only; one that exists is checked as `check` does.
+        Idempotent."""
         self.find_folder()
         self.root.parent.mkdir(parents=True, exist_ok=True)
         make_folder(self.root)
@@ -171,22 +180,26 @@ class Home:
         return self
 
     def find_folder(self) -> os.stat_result | None:
-        """What is known of the root folder, None where there is none yet. Raises SpecError where there can be none: something else has its
-        name, or that of a folder above."""
+        """What is known of the root folder, None where there is none yet.
+        Raises SpecError where there can be none: something else has its name, or that of a folder above."""
         try:
             about = self.root.stat()
         except FileNotFoundError:
             return None
         except OSError as bad:
-            raise SpecError(f"the home {self.root} cannot be a folder: {bad.strerror}", hints=(_OTHER_HOME,)) from bad
+            raise SpecError(
+                f"the home {self.root} cannot be a folder: {bad.strerror}", hints=(_OTHER_HOME,)
+            ) from bad
         if not stat.S_ISDIR(about.st_mode):
             raise SpecError(f"the home {self.root} is a file, not a folder", hints=(_OTHER_HOME,))
         return about
 
     def check(self) -> None:
-        """Takes the rights of others from the root folder, where it exists: it is the wall around everything below.
+        """Takes the rights of others from the root folder, where it exists: it is the wall around everything
+        below.
 
-        Raises SpecError where it is no folder or belongs to another user, root included, or where its mode cannot be changed.
+        Raises SpecError where it is no folder or belongs to another user, root included, or where its mode
+        cannot be changed.
         """
         about = self.find_folder()
         if about is None:
@@ -200,13 +213,15 @@ class Home:
                 pass
         if about.st_mode & OTHERS:
             hint = "choose a folder on a file system that knows modes: HOPYARD_HOME=FOLDER"
-            raise SpecError(f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,))
+            raise SpecError(
+                f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,)
+            )
         self.check_entries()
 
     def check_entries(self) -> None:
-        """Raises SpecError where an entry of the root folder, or what a link there leads to, belongs to another user: a server of theirs has
-        been at work here, or they left settings, an address to log in at, or links here while the folder was open. It costs a look at
-        some twenty entries."""
+        """Raises SpecError where an entry of the root folder, or what a link there leads to, belongs to
+        another user: a server of theirs has been at work here, or they left settings, an address to log in
+        at, or links here while the folder was open. It costs a look at some twenty entries."""
         for entry in os.scandir(self.root):
             if entry.name == _OF_A_FILE_SYSTEM:
                 continue
@@ -218,10 +233,11 @@ class Home:
                 continue
 
     def close_entries(self) -> Iterator[str]:
-        """Takes the rights of others from every entry of the root folder at once, then, one by one as the caller goes on, from what lies
-        below the folders that others could enter. Yields paths. The scripts' own files, in `work`, are left as the scripts made them. Of a
-        folder that lies elsewhere, behind a link of its owner's, only that folder itself is closed. Raises SpecError where another user has
-        made something there.
+        """Takes the rights of others from every entry of the root folder at once, then, one by one as the
+        caller goes on, from what lies below the folders that others could enter. Yields paths. The scripts'
+        own files, in `work`, are left as the scripts made them. Of a folder that lies elsewhere, behind a
+        link of its owner's, only that folder itself is closed. Raises SpecError where another user has made
+        something there.
         """
         opened = []
         for entry in os.scandir(self.root):
@@ -232,7 +248,12 @@ class Home:
                 about = entry.stat()
             except FileNotFoundError:
                 continue
-            if about.st_uid == os.geteuid() and close_to_others(entry.path, about.st_mode) and entry.is_dir() and not linked:
+            if (
+                about.st_uid == os.geteuid()
+                and close_to_others(entry.path, about.st_mode)
+                and entry.is_dir()
+                and not linked
+            ):
                 opened.append(entry.path)
         for folder in opened:
             yield folder
@@ -242,18 +263,23 @@ class Home:
                 yield path
 
     def read_server(self) -> dict[str, Any] | None:
-        """What `server.json` says, None where there is none (or it is not whole). Raises SpecError where it may not be read."""
+        """What `server.json` says, None where there is none (or it is not whole).
+        Raises SpecError where it may not be read."""
         try:
             found = json.loads(self.server_file.read_bytes())
         except PermissionError as refused:
             check_owner(self.server_file, self.server_file.stat().st_uid)
-            raise SpecError(f"{self.server_file} cannot be read: {refused.strerror}", hints=(f"chmod 600 {self.server_file}",)) from refused
+            raise SpecError(
+                f"{self.server_file} cannot be read: {refused.strerror}",
+                hints=(f"chmod 600 {self.server_file}",),
+            ) from refused
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and "url" in found else None
 
     def read_restored(self) -> str | None:
-        """When the backup was made that this home was made of; None where nothing is to be held back for that."""
+        """When the backup was made that this home was made of; None where nothing is to be held back for
+        that."""
         try:
             return str(json.loads(self.restored_file.read_bytes())["created_at"])
         except FileNotFoundError:
@@ -272,9 +298,18 @@ def check_owner(path: Path, uid: int) -> None:
     """Raises SpecError unless `uid`, the owner of `path`, is the user of this process."""
     me = os.geteuid()
     if uid != me:
-        hint = f"run this as {user_name(uid)}, or choose another home: HOPYARD_HOME=FOLDER; to hand the home over: `chown -R {me} FOLDER` as root"
-        planted = "where it is not yours, look at it and remove it: its owner may have put it there for this server to read"
-        raise SpecError(f"{path} belongs to {user_name(uid)} (uid {uid}), and this is {user_name(me)} (uid {me})", hints=(hint, planted))
+        hint = (
+            f"run this as {user_name(uid)}, or choose another home: HOPYARD_HOME=FOLDER; to hand the "
+            f"home over: `chown -R {me} FOLDER` as root"
+        )
+        planted = (
+            "where it is not yours, look at it and remove it: its owner may have put it there for this "
+            "server to read"
+        )
+        raise SpecError(
+            f"{path} belongs to {user_name(uid)} (uid {uid}), and this is {user_name(me)} (uid {me})",
+            hints=(hint, planted),
+        )
 
 
 def user_name(uid: int) -> str:

@@ -1,6 +1,8 @@
-"""What a home is known by: its owner's name, a secret that only its owner can read, and its place in the file system.
+"""What a home is known by: its owner's name, a secret that only its owner can read, and its place in the file
+system.
 
-A copy of a home has the same identity file but another place, so a proof made for one does not count for the other.
+A copy of a home has the same identity file but another place, so a proof made for one does not count for the
+other.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ NONCE_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The content of `identity.json`. owner: a user of the server, whose token is in the file `token`; secret: hexadecimal digits."""
+    """The content of `identity.json`. owner: a user of the server, whose token is in the file `token`;
+    secret: hexadecimal digits."""
 
     owner: str
     secret: str
@@ -42,8 +45,10 @@ def place_of(home: Home) -> str:
 
 
 def proof(identity: Identity, *, nonce: str, port: int, place: str) -> str:
-    """What a server answers to `nonce` to prove that it is the one of this home. It names the port on which that server listens, so that
-    the owner of another port cannot pass the question on and use the answer."""
+    """What a server answers to `nonce` to prove that it is the one of this home. It names the port on which
+    that server listens, so that the owner of another port cannot pass the question on and use the answer."""
     import hmac
 
-    return hmac.digest(bytes.fromhex(identity.secret), f"server {nonce} {port} {place}".encode(), "sha256").hex()
+    return hmac.digest(
+        bytes.fromhex(identity.secret), f"server {nonce} {port} {place}".encode(), "sha256"
+    ).hex()

@@ -1,4 +1,5 @@
-"""What keeps a node from starting anything: looked for by its engine before a run is placed in vain, and by each replica."""
+"""What keeps a node from starting anything: looked for by its engine before a run is placed in vain, and by
+each replica."""
 
 from __future__ import annotations
 
@@ -24,10 +25,17 @@ def disk_trouble(folder: Path) -> str:
         disk = os.statvfs(folder)
     except OSError as failed:
         return f"the disk of {folder} does not answer: {failed.strerror}"
-    if disk.f_bavail * disk.f_frsize < NEEDED_BYTES:  # without the number: it is told again and again, and should be the same
-        return f"less than {bytes_in_words(NEEDED_BYTES)} are free on the disk of {folder}; make room or set HOPYARD_HOME to another disk"
+    # without the number: it is told again and again, and should be the same
+    if disk.f_bavail * disk.f_frsize < NEEDED_BYTES:
+        return (
+            f"less than {bytes_in_words(NEEDED_BYTES)} are free on the disk of {folder}; make room or "
+            "set HOPYARD_HOME to another disk"
+        )
     if disk.f_files and disk.f_favail < NEEDED_FILES:
-        return f"the file system of {folder} has no room for more files; remove some or set HOPYARD_HOME to another disk"
+        return (
+            f"the file system of {folder} has no room for more files; remove some or set HOPYARD_HOME "
+            "to another disk"
+        )
     return ""
 
 
@@ -63,7 +71,11 @@ def home_trouble(root: Path) -> str:
 
 def gpu_trouble(indices: Sequence[int]) -> str:
     """What is wrong with these GPUs, or with their driver; "" where nothing is."""
-    return answered(lambda: _ask_driver(indices), within_s=DRIVER_WITHIN_S, otherwise="the driver of the GPUs does not answer")
+    return answered(
+        lambda: _ask_driver(indices),
+        within_s=DRIVER_WITHIN_S,
+        otherwise="the driver of the GPUs does not answer",
+    )
 
 
 def answered(ask: Callable[[], str], *, within_s: float, otherwise: str) -> str:

@@ -16,11 +16,20 @@ _INT = re.compile(r"[+-]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WORDS: dict[str, Value] = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None, "none": None}
+_WORDS: dict[str, Value] = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "null": None,
+    "None": None,
+    "none": None,
+}
 
 
 def parse_value(text: str) -> Value:
-    """What `-p k=TEXT` means: a bool, null, an integer, a float, else the text itself. Quotes make it text: `"1"`."""
+    """What `-p k=TEXT` means: a bool, null, an integer, a float, else the text itself.
+    Quotes make it text: `"1"`."""
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
         return text[1:-1]
     if text in _WORDS:
@@ -41,7 +50,11 @@ def format_value(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
-        return f'"{value}"' if quoted or parse_value(value) != value or not isinstance(parse_value(value), str) else value
+        return (
+            f'"{value}"'
+            if quoted or parse_value(value) != value or not isinstance(parse_value(value), str)
+            else value
+        )
     return repr(value)
 
 
@@ -63,7 +76,8 @@ def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
 
 
 def _once(key: str, found: Mapping[str, Any], what: str) -> str:
-    """The key, where it was not given before. Raises SpecError: which of the values is meant cannot be known."""
+    """The key, where it was not given before. Raises SpecError: which of the values is meant cannot be
+    known."""
     if key in found:
         raise SpecError(f"{what}: `{key}` is given twice", hints=("give it once",))
     return key
@@ -71,7 +85,10 @@ def _once(key: str, found: Mapping[str, Any], what: str) -> str:
 
 def check_key(key: str, *, what: str) -> str:
     if not _KEY.fullmatch(key):
-        raise SpecError(f"{what}: `{key}` is not the name of a parameter", hints=("letters, digits, `_`, `.` and `-`, beginning with a letter or `_`",))
+        raise SpecError(
+            f"{what}: `{key}` is not the name of a parameter",
+            hints=("letters, digits, `_`, `.` and `-`, beginning with a letter or `_`",),
+        )
     return key
 
 
@@ -83,7 +100,10 @@ def parse_env(pairs: Iterable[str], here: Mapping[str, str], *, what: str = "-e"
         check_variable(key, what=what)
         if not equals:
             if key not in here:
-                raise SpecError(f"{what}: `{key}` is not set here, so it cannot be passed on", hints=(f"give it a value: {what} {key}=…",))
+                raise SpecError(
+                    f"{what}: `{key}` is not set here, so it cannot be passed on",
+                    hints=(f"give it a value: {what} {key}=…",),
+                )
             value = here[key]
         found[_once(key, found, what)] = value
     return found
@@ -91,17 +111,24 @@ def parse_env(pairs: Iterable[str], here: Mapping[str, str], *, what: str = "-e"
 
 def check_variable(key: str, *, what: str) -> str:
     if not _VARIABLE.fullmatch(key):
-        raise SpecError(f"{what}: `{key}` is not the name of an environment variable", hints=("letters, digits and `_`, not beginning with a digit",))
+        raise SpecError(
+            f"{what}: `{key}` is not the name of an environment variable",
+            hints=("letters, digits and `_`, not beginning with a digit",),
+        )
     return check_settable(key, what=what)
 
 
 def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str, ...]:
-    """Names of secrets, each once. Raises SpecError, for a value too: on a command line all users of the machine could read it."""
+    """Names of secrets, each once. Raises SpecError, for a value too: on a command line all users of the
+    machine could read it."""
     found: dict[str, None] = {}
     for name in names:
         if "=" in name:
             key = name.partition("=")[0]
-            raise SpecError(f"{what}: the name alone is given here, never the value", hints=(f"`hop secret set {key}` asks for the value; then: {what} {key}",))
+            raise SpecError(
+                f"{what}: the name alone is given here, never the value",
+                hints=(f"`hop secret set {key}` asks for the value; then: {what} {key}",),
+            )
         found[check_variable(name, what=what)] = None
     return tuple(found)
 

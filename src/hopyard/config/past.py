@@ -14,8 +14,8 @@ _AGE = re.compile(r"-?(\d+(?:\.\d+)?[a-z]+)(?: ago)?", re.ASCII)
 
 
 def parse_past(text: str, now: datetime, *, what: str, ahead: bool = False) -> datetime:
-    """A point in time; without an offset, in the zone of `now`. A day alone is its beginning. ahead: it may lie ahead, as the end of a
-    month that is not over. Raises SpecError."""
+    """A point in time; without an offset, in the zone of `now`. A day alone is its beginning.
+    ahead: it may lie ahead, as the end of a month that is not over. Raises SpecError."""
     given = " ".join(text.strip().lower().split())
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if given in ("today", "yesterday"):

@@ -29,8 +29,12 @@ def check_limits(queues: Mapping[QueueName, Queue], given: Mapping[QueueName, Se
         _check_models(queue, named[name], where)
         for resource, amount in queue.maximum.items():
             if amount < (least := counted[name].get(resource, 0)):
-                theirs = _own(queue, resource) < least == sum(sure.get(resource, 0) for sure in inside.values())
-                _fail_below(where.section("maximum"), resource, amount, counted[name], inside if theirs else {})
+                theirs = (
+                    _own(queue, resource) < least == sum(sure.get(resource, 0) for sure in inside.values())
+                )
+                _fail_below(
+                    where.section("maximum"), resource, amount, counted[name], inside if theirs else {}
+                )
         for resource in queue.lend_limit:
             if not named[name].get(resource):
                 raise _fail(
@@ -42,8 +46,8 @@ def check_limits(queues: Mapping[QueueName, Queue], given: Mapping[QueueName, Se
 
 
 def beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
-    """A sentence for each resource of which more is guaranteed than the nodes have, or that is limited and no node has. No error: nodes
-    may join later."""
+    """A sentence for each resource of which more is guaranteed than the nodes have, or that is limited and no
+    node has. No error: nodes may join later."""
     sure, have = guarantees(tree), totals(nodes)
     limited = {
         name: f"{queue.name}.{key}"
@@ -59,15 +63,22 @@ def beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
         gpus = guaranteed_gpus(tree)
         promised[GPU] = sum(gpus[top] for top in children(tree).get(None, []))
     return [
-        f"the queues are guaranteed {_text(name, amount)} {spelled(name)} together, and the nodes have {_text(name, have.get(name, 0))}"
+        (
+            f"the queues are guaranteed {_text(name, amount)} {spelled(name)} together, and the nodes have "
+            f"{_text(name, have.get(name, 0))}"
+        )
         for name, amount in sorted(promised.items())
         if amount > have.get(name, 0)
-    ] + [f"no node has {spelled(name)}, which {where} limits" for name, where in sorted(limited.items()) if name not in promised]
+    ] + [
+        f"no node has {spelled(name)}, which {where} limits"
+        for name, where in sorted(limited.items())
+        if name not in promised
+    ]
 
 
 def idle_limits(tree: QueueTree) -> list[str]:
-    """A sentence for each limit that can never bind, since a smaller one beside it does before. No error: it harms nobody, and what is
-    smaller today may be raised tomorrow."""
+    """A sentence for each limit that can never bind, since a smaller one beside it does before.
+    No error: it harms nobody, and what is smaller today may be raised tomorrow."""
     found = []
     for queue in tree.queues.values():
         for key, limits in (("maximum", queue.maximum), ("user_limit", queue.user_limit)):
@@ -75,14 +86,15 @@ def idle_limits(tree: QueueTree) -> list[str]:
                 least, by = min(_wider(queue, key, name), default=(amount, ""))
                 if least < amount:
                     found.append(
-                        f"{queue.name}.{key}: {_text(name, amount)} {spelled(name)} can never be reached, {by} is {_text(name, least)}"
+                        f"{queue.name}.{key}: {_text(name, amount)} {spelled(name)} can never be "
+                        f"reached, {by} is {_text(name, least)}"
                     )
     return found
 
 
 def _wider(queue: Queue, key: str, name: str) -> Iterator[tuple[int, str]]:
-    """The limits of the queue under which all falls that this one counts: GPUs of a model under those of all GPUs, what one user uses
-    under what the whole queue uses."""
+    """The limits of the queue under which all falls that this one counts: GPUs of a model under those of all
+    GPUs, what one user uses under what the whole queue uses."""
     limits: Mapping[str, Amounts] = {"maximum": queue.maximum, "user_limit": queue.user_limit}
     for other in dict.fromkeys((key, "maximum")):
         for resource in (name, GPU) if name.startswith(GPU_OF) else (name,):
@@ -93,7 +105,10 @@ def _wider(queue: Queue, key: str, name: str) -> Iterator[tuple[int, str]]:
 def _counted(tree: QueueTree) -> dict[QueueName, dict[str, int]]:
     """What each queue is sure of, with the GPUs of its models among all of its GPUs."""
     gpus = guaranteed_gpus(tree)
-    return {name: {**amounts, **({GPU: gpus[name]} if gpus[name] else {})} for name, amounts in guarantees(tree).items()}
+    return {
+        name: {**amounts, **({GPU: gpus[name]} if gpus[name] else {})}
+        for name, amounts in guarantees(tree).items()
+    }
 
 
 def _check_guarantee(queue: Queue, below: Mapping[QueueName, Amounts], where: Section) -> None:
@@ -106,17 +121,26 @@ def _check_guarantee(queue: Queue, below: Mapping[QueueName, Amounts], where: Se
 
 
 def _own(queue: Queue, resource: str) -> int:
-    """What the queue's own guarantee says of a resource, with the GPUs of its models among all of its GPUs."""
-    models = sum(amount for name, amount in queue.guarantee.items() if resource == GPU and name.startswith(GPU_OF))
+    """What the queue's own guarantee says of a resource, with the GPUs of its models among all of its
+    GPUs."""
+    models = sum(
+        amount for name, amount in queue.guarantee.items() if resource == GPU and name.startswith(GPU_OF)
+    )
     return max(queue.guarantee.get(resource, 0), models)
 
 
-def _fail_below(where: Section, resource: str, amount: int, least: Amounts, below: Mapping[QueueName, Amounts]) -> NoReturn:
+def _fail_below(
+    where: Section, resource: str, amount: int, least: Amounts, below: Mapping[QueueName, Amounts]
+) -> NoReturn:
     """It has to be at least so much, which the queue itself is guaranteed, or those below it are."""
     parts = {child: sure[resource] for child, sure in below.items() if sure.get(resource)}
     who = ", ".join(f"{child} {_text(resource, part)}" for child, part in parts.items())
     whole = _text(resource, least[resource])
-    whose = f"the queues right below it are guaranteed, {whole} ({who})" if who else f"the queue is guaranteed, {whole}"
+    whose = (
+        f"the queues right below it are guaranteed, {whole} ({who})"
+        if who
+        else f"the queue is guaranteed, {whole}"
+    )
     hint = f"raise it to {whole}, or lower {'theirs' if who else 'the guarantee'}"
     more = (_MODELS,) if resource == GPU and any(name.startswith(GPU_OF) for name in least) else ()
     raise _fail(where, resource, f"{_text(resource, amount)} is less than what {whose}", hint, *more)

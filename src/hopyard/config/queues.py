@@ -35,8 +35,20 @@ from hopyard.errors import SpecError
 TOP_KEYS = ("default", "half_life", "queues")
 LIMITS = ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
 QUEUE_KEYS = (
-    "parent", "weight", *LIMITS, "submitters", "admins", "priorities", "user_priorities", "default_priority", "reclaims", "preempts_lower", "time_slices", "no_preempt", "queues",
-)  # fmt: skip
+    "parent",
+    "weight",
+    *LIMITS,
+    "submitters",
+    "admins",
+    "priorities",
+    "user_priorities",
+    "default_priority",
+    "reclaims",
+    "preempts_lower",
+    "time_slices",
+    "no_preempt",
+    "queues",
+)
 MAX_QUEUES, MAX_DEPTH = 1000, 16
 WEIGHTS = 1e-6, 1e6  # the smallest and the largest
 LOWEST, HIGHEST = 0, 100
@@ -45,7 +57,8 @@ _PLAIN = Queue(QueueName(""))
 
 
 def read_queues(file: Path) -> QueueTree:
-    """The tree that the file describes. Raises SpecError with the file and the path of what is wrong in it."""
+    """The tree that the file describes. Raises SpecError with the file and the path of what is wrong in
+    it."""
     return tree_of(read_yaml(file))
 
 
@@ -98,7 +111,9 @@ def _walk(above: Section, parent: QueueName | None, depth: int) -> Iterator[_Fou
         named = given.text("parent")
         if named and parent is not None and named != parent:
             raise given.fail(
-                "parent", f"it stands below `{parent}` in the file, and names `{named}`", "leave `parent` out of nested queues"
+                "parent",
+                f"it stands below `{parent}` in the file, and names `{named}`",
+                "leave `parent` out of nested queues",
             )
         yield _Found(name, given, QueueName(named) if named else parent)
         yield from _walk(given, name, depth + 1)
@@ -113,7 +128,9 @@ def _parents_first(found: Mapping[QueueName, _Found]) -> list[QueueName]:
             if at.name in line:
                 circle = " → ".join([*line[line.index(at.name) :], at.name])
                 raise one.given.fail(
-                    "parent", f"the queues stand below each other in a circle: {circle}", "one of them has no parent"
+                    "parent",
+                    f"the queues stand below each other in a circle: {circle}",
+                    "one of them has no parent",
                 )
             line.append(at.name)
             at = _above(found, at)
@@ -125,7 +142,9 @@ def _above(found: Mapping[QueueName, _Found], one: _Found) -> _Found | None:
     if one.parent is None:
         return None
     if one.parent not in found:
-        raise one.given.fail("parent", f"there is no queue `{one.parent}`", *hints_for(one.parent, found, what="queues"))
+        raise one.given.fail(
+            "parent", f"there is no queue `{one.parent}`", *hints_for(one.parent, found, what="queues")
+        )
     return found[one.parent]
 
 
@@ -161,7 +180,11 @@ def _weight(given: Section) -> float:
     value = given.values.get("weight")
     if value is None:
         return _PLAIN.weight
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not WEIGHTS[0] <= value <= WEIGHTS[1]:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not WEIGHTS[0] <= value <= WEIGHTS[1]
+    ):
         raise given.fail(
             "weight",
             f"{shown(value)} is not a number above 0, from 0.000001 to 1000000",
@@ -211,15 +234,21 @@ def _default(top: Section, queues: Mapping[QueueName, Queue]) -> QueueName:
     named = QueueName(top.text("default"))
     if named in below:
         inside = ", ".join(name for name in leaves if named in path(tree, name))
-        raise top.fail("default", f"`{named}` has queues below it, and runs wait in those only", f"name one of {inside}")
+        raise top.fail(
+            "default", f"`{named}` has queues below it, and runs wait in those only", f"name one of {inside}"
+        )
     if named:
         if named not in queues:
             raise top.fail(
-                "default", f"there is no queue `{named}`", *hints_for(named, leaves, what="queues without others below")
+                "default",
+                f"there is no queue `{named}`",
+                *hints_for(named, leaves, what="queues without others below"),
             )
         return named
     if len(leaves) == 1:
         return leaves[0]
     if DEFAULT_QUEUE in leaves:
         return DEFAULT_QUEUE
-    raise top.fail("default", "which queue takes runs that name none?", f"name one of {', '.join(leaves[:20])}")
+    raise top.fail(
+        "default", "which queue takes runs that name none?", f"name one of {', '.join(leaves[:20])}"
+    )

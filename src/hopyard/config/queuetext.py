@@ -45,13 +45,19 @@ def tree_mapping(tree: QueueTree) -> dict[str, Any]:
                 found[name]["queues"] = written(below[name])
         return found
 
-    return {"default": tree.default, "half_life": units.format_time(tree.half_life_s), "queues": written(below[None])}
+    return {
+        "default": tree.default,
+        "half_life": units.format_time(tree.half_life_s),
+        "queues": written(below[None]),
+    }
 
 
 def queue_mapping(queue: Queue) -> dict[str, Any]:
     """A queue without its name, its parent and those below it."""
     found: dict[str, Any] = (
-        {} if queue.weight == 1.0 else {"weight": int(queue.weight) if queue.weight.is_integer() else queue.weight}
+        {}
+        if queue.weight == 1.0
+        else {"weight": int(queue.weight) if queue.weight.is_integer() else queue.weight}
     )
     for key in LIMITS:
         if amounts := getattr(queue, key):
@@ -77,7 +83,8 @@ def queue_mapping(queue: Queue) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two trees. queue: None for the settings of the whole tree. detail: what of it, for people."""
+    """One difference between two trees. queue: None for the settings of the whole tree.
+    detail: what of it, for people."""
 
     kind: str  # "added", "removed", "changed"
     queue: QueueName | None
@@ -102,7 +109,9 @@ def _of_tree(before: QueueTree, after: QueueTree) -> Iterator[Change]:
         yield Change("changed", None, f"default: {before.default} → {after.default}")
     if before.half_life_s != after.half_life_s:
         yield Change(
-            "changed", None, f"half_life: {units.format_time(before.half_life_s)} → {units.format_time(after.half_life_s)}"
+            "changed",
+            None,
+            f"half_life: {units.format_time(before.half_life_s)} → {units.format_time(after.half_life_s)}",
         )
 
 

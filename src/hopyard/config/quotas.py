@@ -13,8 +13,9 @@ PROCESSES = 16_384  # far more than training needs, and fewer than a machine can
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """storage_bytes: of the datasets, code, files and checkpoints that one user's pushes and runs refer to; 0 sets no limit.
-    processes: that one replica may have at once, threads included, where the machine lets us limit them; 0 sets no limit."""
+    """storage_bytes: of the datasets, code, files and checkpoints that one user's pushes and runs refer to; 0
+    sets no limit. processes: that one replica may have at once, threads included, where the machine lets us
+    limit them; 0 sets no limit."""
 
     storage_bytes: int = 0
     processes: int = PROCESSES

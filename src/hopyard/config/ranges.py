@@ -1,4 +1,5 @@
-"""The domains of a search space, made of checked numbers and values. `where` is the path that an error names."""
+"""The domains of a search space, made of checked numbers and values.
+`where` is the path that an error names."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def bad(where: str, problem: str, *hints: str) -> SpecError:
     return SpecError(f"{where}: {problem}", hints=hints)
 
 
-def real(where: str, low: Any, high: Any, *, log: Any = False, step: Any = None, points: Any = None) -> Domain:
+def real(
+    where: str, low: Any, high: Any, *, log: Any = False, step: Any = None, points: Any = None
+) -> Domain:
     """As of `Uniform`; one number alone is a constant. Raises SpecError."""
     bottom, top = _finite(where, "low", low), _finite(where, "high", high)
     _check_order(where, bottom, top, low, high)
@@ -28,7 +31,11 @@ def real(where: str, low: Any, high: Any, *, log: Any = False, step: Any = None,
     if quantum is not None and (quantum <= 0 or quantum > top - bottom > 0):
         raise _bad_step(where, step, top - bottom)
     if quantum is not None and bottom + quantum == bottom:
-        raise bad(where, f"step: {shown(step)} is too small beside {shown(low)}: adding it changes nothing", "leave out the step")
+        raise bad(
+            where,
+            f"step: {shown(step)} is too small beside {shown(low)}: adding it changes nothing",
+            "leave out the step",
+        )
     if bottom == top:
         return Constant(bottom)
     return Uniform(bottom, top, logarithmic, quantum, _points(where, points))
@@ -48,17 +55,26 @@ def whole(where: str, low: Any, high: Any, *, log: Any = False, step: Any = 1, p
 
 
 def choice(where: str, choices: Any) -> Choice:
-    """Raises SpecError for an empty one, for a value that stands twice, and for one that is no single value."""
+    """Raises SpecError for an empty one, for a value that stands twice, and for one that is no single
+    value."""
     if isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence):
         raise bad(where, f"{shown(choices)} is not a list of values", "for example [16, 32, 64]")
     if not choices:
-        raise bad(where, "there is nothing to choose from: the list is empty", "give at least one value, or leave the parameter out")
+        raise bad(
+            where,
+            "there is nothing to choose from: the list is empty",
+            "give at least one value, or leave the parameter out",
+        )
     found: list[ParamValue] = []
     for at, value in enumerate(choices):
         one = single(f"{where}.{at}", value)
         for before, other in enumerate(found):
             if one == other:
-                raise bad(f"{where}.{at}", f"{shown(value)} stands there twice: it is the same as value {before}, {shown(other)}", _TWICE)
+                raise bad(
+                    f"{where}.{at}",
+                    f"{shown(value)} stands there twice: it is the same as value {before}, {shown(other)}",
+                    _TWICE,
+                )
         found.append(one)
     return Choice(tuple(found))
 
@@ -70,9 +86,17 @@ def single(where: str, value: Any) -> ParamValue:
     """A value that a parameter may have. Raises SpecError."""
     value = plain(value)
     if isinstance(value, (list, tuple, dict)):
-        raise bad(where, f"{shown(value)} is not a single value", 'a parameter is a text, a number, true, false or null: "64,64" may stand for [64, 64]')
+        raise bad(
+            where,
+            f"{shown(value)} is not a single value",
+            'a parameter is a text, a number, true, false or null: "64,64" may stand for [64, 64]',
+        )
     if value is not None and not isinstance(value, (str, int, float, bool)):
-        raise bad(where, f"{shown(value)} is not a value that a parameter can have", "a text, a number, true, false or null")
+        raise bad(
+            where,
+            f"{shown(value)} is not a value that a parameter can have",
+            "a text, a number, true, false or null",
+        )
     if isinstance(value, float) and not math.isfinite(value):
         raise bad(where, f"{shown(value)} is not a finite number", 'in quotes it is a text: "inf"')
     if isinstance(value, int) and not -_MOST <= value < _MOST:
@@ -82,7 +106,11 @@ def single(where: str, value: Any) -> ParamValue:
 
 def plain(value: Any) -> Any:
     """NumPy's and the like as Python's own numbers and lists; all else as it is."""
-    return value.tolist() if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist") else value
+    return (
+        value.tolist()
+        if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist")
+        else value
+    )
 
 
 def equal(values: Iterable[ParamValue], value: Any) -> list[ParamValue]:
@@ -106,7 +134,11 @@ def _finite(where: str, what: str, value: Any) -> float:
 def _integer(where: str, what: str, value: Any) -> int:
     number = _finite(where, what, value)
     if number != math.floor(number):
-        raise bad(where, f"{what}: {shown(value)} is not a whole number", "for real numbers write uniform(low, high)")
+        raise bad(
+            where,
+            f"{what}: {shown(value)} is not a whole number",
+            "for real numbers write uniform(low, high)",
+        )
     exact = int(plain(value))
     if not -_MOST <= exact < _MOST:
         raise bad(where, f"{what}: {shown(value)} is larger than 64 bits")
@@ -115,16 +147,27 @@ def _integer(where: str, what: str, value: Any) -> int:
 
 def _check_order(where: str, bottom: float, top: float, low: Any, high: Any) -> None:
     if bottom > top:
-        raise bad(where, f"low {shown(low)} is larger than high {shown(high)}: there is no point between them", f"did you mean {high} to {low}?")
+        raise bad(
+            where,
+            f"low {shown(low)} is larger than high {shown(high)}: there is no point between them",
+            f"did you mean {high} to {low}?",
+        )
     if not math.isfinite(float(top) - float(bottom)):
         raise bad(where, f"from {shown(low)} to {shown(high)} is wider than a number can tell")
 
 
 def _check_log(where: str, log: Any, bottom: float) -> bool:
     if not isinstance(log, bool):
-        raise bad(where, f"log: {shown(log)} is neither true nor false", "write true or false, without quotes")
+        raise bad(
+            where, f"log: {shown(log)} is neither true nor false", "write true or false, without quotes"
+        )
     if log and bottom <= 0:
-        raise bad(where, f"low {bottom:g} has no logarithm", "a logarithmic range begins above 0: loguniform(1e-6, 1e-1)", "or leave out `log`")
+        raise bad(
+            where,
+            f"low {bottom:g} has no logarithm",
+            "a logarithmic range begins above 0: loguniform(1e-6, 1e-1)",
+            "or leave out `log`",
+        )
     return log
 
 
@@ -136,5 +179,9 @@ def _points(where: str, points: Any) -> int | None:
     if points is None:
         return None
     if isinstance(points, bool) or not isinstance(points, int) or not 1 <= points <= MAX_POINTS:
-        raise bad(where, f"points: {shown(points)} is not a whole number from 1 to {MAX_POINTS}", "how many values a grid takes of the range")
+        raise bad(
+            where,
+            f"points: {shown(points)} is not a whole number from 1 to {MAX_POINTS}",
+            "how many values a grid takes of the range",
+        )
     return points

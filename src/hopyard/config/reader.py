@@ -1,4 +1,5 @@
-"""Reads values out of a YAML file so that a bad one is refused with its file, its path, what was given and what is allowed."""
+"""Reads values out of a YAML file so that a bad one is refused with its file, its path, what was given and
+what is allowed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Section:
         for key in self.values:
             if key not in allowed:
                 where = f"{self.path}: " if self.path else ""
-                raise SpecError(f"{self.file}: {where}there is no key `{key}`", hints=hints_for(str(key), allowed))
+                raise SpecError(
+                    f"{self.file}: {where}there is no key `{key}`", hints=hints_for(str(key), allowed)
+                )
         return self
 
     def has(self, key: str) -> bool:
@@ -55,11 +58,14 @@ class Section:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.fail(key, f"{shown(value)} is not a whole number from {low} to {high}", *((hint,) if hint else ()))
+            raise self.fail(
+                key, f"{shown(value)} is not a whole number from {low} to {high}", *((hint,) if hint else ())
+            )
         return value
 
     def amount(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """A value with a unit, given as text or number; None where there is none. `parse` raises SpecError."""
+        """A value with a unit, given as text or number; None where there is none.
+        `parse` raises SpecError."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -95,10 +101,17 @@ def section(file: str, path: str, value: Any) -> Section:
         value = {}
     where = f"{file}: {path}" if path else file
     if not isinstance(value, dict):
-        raise SpecError(f"{where}: {shown(value)} is not a mapping", hints=("a mapping has one `key: value` line per entry",))
+        raise SpecError(
+            f"{where}: {shown(value)} is not a mapping",
+            hints=("a mapping has one `key: value` line per entry",),
+        )
     for key in value:
         if not isinstance(key, str):
-            hint = "YAML takes yes, no, on and off for true and false: write it in quotes" if isinstance(key, bool) else f'write it in quotes: "{key}"'
+            hint = (
+                "YAML takes yes, no, on and off for true and false: write it in quotes"
+                if isinstance(key, bool)
+                else f'write it in quotes: "{key}"'
+            )
             raise SpecError(f"{where}: the key {shown(key)} is not a text", hints=(hint,))
     return Section(file, path, value)
 
@@ -107,12 +120,21 @@ def shown(value: Any) -> str:
     """A given value as an error tells it, shortened."""
     if value is None:
         return "nothing"
-    text = value if isinstance(value, str) else "true" if value is True else "false" if value is False else str(value)
+    text = (
+        value
+        if isinstance(value, str)
+        else "true"
+        if value is True
+        else "false"
+        if value is False
+        else str(value)
+    )
     return f"`{text[:60]}…`" if len(text) > 60 else f"`{text}`"
 
 
 def read_yaml(file: Path, *, named: str | None = None) -> Section:
-    """The file's mapping. Raises SpecError when it cannot be read, is not YAML, holds a key twice, or is no mapping.
+    """The file's mapping. Raises SpecError when it cannot be read, is not YAML, holds a key twice, or is no
+    mapping.
 
     `1e-4` is a number here, as people mean it (YAML 1.1 takes it for a text).
     """
@@ -121,9 +143,14 @@ def read_yaml(file: Path, *, named: str | None = None) -> Section:
         with file.open("rb") as stream:
             data = stream.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError(f"there is no file {name}", hints=("the path counts from the current folder",)) from None
+        raise SpecError(
+            f"there is no file {name}", hints=("the path counts from the current folder",)
+        ) from None
     except OSError as broken:
-        raise SpecError(f"{name} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)) from broken
+        raise SpecError(
+            f"{name} cannot be read: {broken.strerror}",
+            hints=("see that it is a file, and that it is yours to read",),
+        ) from broken
     return read_yaml_text(data, name)
 
 
@@ -145,22 +172,33 @@ def _load(data: bytes, name: str) -> Any:
             _check_keys(root, name)
             return root
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+\Z"), list("-+0123456789"))
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+\Z"),
+        list("-+0123456789"),
+    )
     try:
         return yaml.load(data, Loader)
     except yaml.YAMLError as bad:
         mark = getattr(bad, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         problem = getattr(bad, "problem", None) or str(bad).splitlines()[0]
-        raise SpecError(f"{name}: {where}not YAML: {problem}", hints=("check the indentation and the quotes on that line",)) from bad
+        raise SpecError(
+            f"{name}: {where}not YAML: {problem}",
+            hints=("check the indentation and the quotes on that line",),
+        ) from bad
     except RecursionError:
-        raise SpecError(f"{name}: it is nested too deeply to be read", hints=("a settings file has a few levels, not hundreds",)) from None
+        raise SpecError(
+            f"{name}: it is nested too deeply to be read",
+            hints=("a settings file has a few levels, not hundreds",),
+        ) from None
     except ValueError as bad:
         raise SpecError(f"{name}: not YAML that can be read: {bad}") from bad
 
 
 def _check_keys(root: Any, name: str) -> None:
-    """Raises SpecError where a mapping below this node of YAML holds a key twice: YAML would take the last without a word."""
+    """Raises SpecError where a mapping below this node of YAML holds a key twice: YAML would take the last
+    without a word."""
     import yaml
 
     looked_at: set[int] = set()  # what an alias names stands at several places, and may stand within itself
@@ -179,6 +217,8 @@ def _check_keys(root: Any, name: str) -> None:
                 line = key.start_mark.line + 1
                 if text in lines:
                     hint = f"leave one of them out: the other is in line {lines[text]}"
-                    raise SpecError(f"{name}: line {line}: the key `{where}` stands there twice", hints=(hint,))
+                    raise SpecError(
+                        f"{name}: line {line}: the key `{where}` stands there twice", hints=(hint,)
+                    )
                 lines[text] = line
             waiting.append((value, where))

@@ -22,20 +22,26 @@ SHORTEST_S = 60.0
 MOST_PIECES, MOST_NODES = 4096, 4096
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
-_WHEN_HINT = "a time is written 2026-12-01 09:00 (or with an offset: 2026-12-01T09:00+01:00), 09:00, tomorrow 09:00, monday 09:00, +2h or now"
+_WHEN_HINT = (
+    "a time is written 2026-12-01 09:00 (or with an offset: 2026-12-01T09:00+01:00), 09:00, tomorrow "
+    "09:00, monday 09:00, +2h or now"
+)
 _EVERY: Mapping[str, float] = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
 _EVERY_HINT = "how often is written day, week, hour or as a time: 12h, 14d"
 
 
 def parse_when(text: str, now: datetime, *, what: str = "--from") -> datetime:
-    """A point in time; without an offset, in the zone of `now`. A time of day alone is the next one. Raises SpecError."""
+    """A point in time; without an offset, in the zone of `now`. A time of day alone is the next one.
+    Raises SpecError."""
     given = " ".join(text.strip().lower().split())
     if given == "now":
         return now
     if given.startswith("+"):
         return now + timedelta(seconds=parse_time(given[1:], what=what))
     day, _, clock = given.rpartition(" ")
-    if day in ("", "today", "tomorrow", *_DAYS, *(name[:3] for name in _DAYS)) and (found := _CLOCK.fullmatch(clock)):
+    if day in ("", "today", "tomorrow", *_DAYS, *(name[:3] for name in _DAYS)) and (
+        found := _CLOCK.fullmatch(clock)
+    ):
         hour, minute, second = (int(part or 0) for part in found.groups())
         return _on_day(day, now, time(hour, minute, second), what)
     return _on_date(text, now, what)
@@ -54,8 +60,10 @@ def _weekday(day: str) -> int:
 
 
 def _in_zone(wall: datetime, now: datetime, what: str) -> datetime:
-    """What the clock on the wall shows then, in the caller's zone: where that is this machine's, with the offset of that day."""
-    if now.tzinfo is UTC or now.utcoffset() != now.astimezone().utcoffset():  # whatever this machine's clock shows
+    """What the clock on the wall shows then, in the caller's zone: where that is this machine's, with the
+    offset of that day."""
+    # whatever this machine's clock shows
+    if now.tzinfo is UTC or now.utcoffset() != now.astimezone().utcoffset():
         return wall.replace(tzinfo=now.tzinfo)
     local = wall.astimezone()
     if local.replace(tzinfo=None) != wall:
@@ -88,8 +96,11 @@ def parse_every(text: str, *, what: str = "--every") -> float:
         raise SpecError(bad.message, hints=(_EVERY_HINT,)) from bad
 
 
-def check_reservation(wanted: Reservation, *, nodes: Collection[Node], queues: QueueTree, now: datetime) -> None:
-    """Raises SpecError (NotFound for what is named and not there) where it makes no sense, with the path of what is wrong."""
+def check_reservation(
+    wanted: Reservation, *, nodes: Collection[Node], queues: QueueTree, now: datetime
+) -> None:
+    """Raises SpecError (NotFound for what is named and not there) where it makes no sense, with the path of
+    what is wrong."""
     _check_owner(wanted, queues)
     _check_times(wanted, now)
     _check_repeats(wanted)
@@ -98,14 +109,18 @@ def check_reservation(wanted: Reservation, *, nodes: Collection[Node], queues: Q
 
 def _check_owner(wanted: Reservation, queues: QueueTree) -> None:
     if not wanted.users and wanted.queue is None:
-        raise SpecError("users: it is for nobody", hints=("name who may use it: --user alice, or --queue vision",))
+        raise SpecError(
+            "users: it is for nobody", hints=("name who may use it: --user alice, or --queue vision",)
+        )
     for index, user in enumerate(wanted.users):
         if not is_name(user):
             raise SpecError(f"users.{index}: `{user}` is not a user's name")
     if wanted.queue is not None and wanted.queue not in queues.queues:
         near = closest(wanted.queue, queues.queues)
         hints = (f"did you mean `{near}`?",) if near else ()
-        raise NotFound(f"queue: there is no queue `{wanted.queue}`", hints=(*hints, "`hop queue ls` lists them"))
+        raise NotFound(
+            f"queue: there is no queue `{wanted.queue}`", hints=(*hints, "`hop queue ls` lists them")
+        )
 
 
 def _check_times(wanted: Reservation, now: datetime) -> None:
@@ -113,11 +128,19 @@ def _check_times(wanted: Reservation, now: datetime) -> None:
     if length <= timedelta(0):
         raise SpecError("end_at: it ends before it begins", hints=("--for says how long: --for 4h",))
     if length.total_seconds() < SHORTEST_S:
-        raise SpecError(f"end_at: it is shorter than {SHORTEST_S:.0f} seconds", hints=("--for says how long: --for 4h",))
+        raise SpecError(
+            f"end_at: it is shorter than {SHORTEST_S:.0f} seconds", hints=("--for says how long: --for 4h",)
+        )
     if length > LONGEST:
-        raise SpecError("end_at: it is longer than a year", hints=("cordon the nodes, or give a queue a guarantee instead",))
+        raise SpecError(
+            "end_at: it is longer than a year",
+            hints=("cordon the nodes, or give a queue a guarantee instead",),
+        )
     if wanted.start_at < now - LATE:
-        raise SpecError(f"start_at: {wanted.start_at.isoformat(sep=' ', timespec='minutes')} is in the past", hints=(_WHEN_HINT,))
+        raise SpecError(
+            f"start_at: {wanted.start_at.isoformat(sep=' ', timespec='minutes')} is in the past",
+            hints=(_WHEN_HINT,),
+        )
     if wanted.start_at > now + FURTHEST:
         raise SpecError("start_at: it begins in more than five years", hints=(_WHEN_HINT,))
 
@@ -126,10 +149,16 @@ def _check_repeats(wanted: Reservation) -> None:
     length_s = (wanted.end_at - wanted.start_at).total_seconds()
     if wanted.every_s and wanted.every_s < length_s:
         hint = f"it lasts {format_time(length_s)}, so that is the least for --every"
-        raise SpecError(f"every_s: it begins again after {format_time(wanted.every_s)}, before it has ended", hints=(hint,))
+        raise SpecError(
+            f"every_s: it begins again after {format_time(wanted.every_s)}, before it has ended",
+            hints=(hint,),
+        )
     if wanted.zone and wanted.zone not in available_timezones():
         near = closest(wanted.zone, available_timezones())
-        raise SpecError(f"zone: there is no time zone `{wanted.zone}`", hints=(f"did you mean `{near}`?",) if near else ("for example Europe/Berlin",))
+        raise SpecError(
+            f"zone: there is no time zone `{wanted.zone}`",
+            hints=(f"did you mean `{near}`?",) if near else ("for example Europe/Berlin",),
+        )
     if wanted.until is not None and not wanted.every_s:
         raise SpecError("until: it happens once", hints=("--every says how often: --every week",))
     if wanted.until is not None and wanted.until <= wanted.start_at:

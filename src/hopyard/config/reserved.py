@@ -3,7 +3,8 @@
 ```yaml
 reservations:
   - {name: exam, from: +2h, for: 4h, nodes: [a100-0000, a100-0001], users: [alice, bob]}
-  - {name: class, from: "monday 09:00", for: 2h, every: week, until: 2026-03-01, resources: {gpus: A100:8}, count: 2, pool: a100, queue: nlp}
+  - {name: class, from: "monday 09:00", for: 2h, every: week, until: 2026-03-01,
+     resources: {gpus: A100:8}, count: 2, pool: a100, queue: nlp}
 ```
 
 Times count from the beginning of the workload (`+2h`, `now`), or are moments (UTC where no zone is given).
@@ -30,11 +31,29 @@ from hopyard.domain.resources import Resources
 from hopyard.errors import SpecError, UsageError
 
 MOST = 1000
-KEYS = ("name", "from", "for", "to", "every", "until", "users", "queue", "nodes", "resources", "count", "pool", "labels")
-_TIME_HINT = 'a time is written "+2h" (after the beginning), "2026-12-01 09:00", "monday 09:00" or now; in quotes where it is all digits and colons'
+KEYS = (
+    "name",
+    "from",
+    "for",
+    "to",
+    "every",
+    "until",
+    "users",
+    "queue",
+    "nodes",
+    "resources",
+    "count",
+    "pool",
+    "labels",
+)
+_TIME_HINT = (
+    'a time is written "+2h" (after the beginning), "2026-12-01 09:00", "monday 09:00" or now; in '
+    "quotes where it is all digits and colons"
+)
 _PLACE_HINT = "whole nodes: `nodes: [a100-0000]`; or pieces: `resources: {gpus: A100:8}` with `count: 2`"
 _NOTHING = "it reserves nothing"
-_KEY_OF = {"start_at": "from", "every_s": "every", "where.pools": "pool"}  # what a Reservation calls it, and the file
+# what a Reservation calls it, and the file
+_KEY_OF = {"start_at": "from", "every_s": "every", "where.pools": "pool"}
 _HINTS = {
     "from": _TIME_HINT,
     "for": "it says how long it lasts: `for: 4h`",
@@ -49,7 +68,8 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A reservation as it stands in the file; when it is, is known once the workload's beginning is. place: fields of it."""
+    """A reservation as it stands in the file; when it is, is known once the workload's beginning is.
+    place: fields of it."""
 
     given: Section
     name: str
@@ -58,13 +78,15 @@ class Asked:
     place: Mapping[str, Any]
 
     def reservation(self, begin: datetime, *, nodes: Collection[Node], queues: QueueTree) -> Reservation:
-        """With its times, where the workload begins at `begin`; `pieces` holds the count alone. Raises SpecError with the path of
-        what makes no sense."""
+        """With its times, where the workload begins at `begin`; `pieces` holds the count alone.
+        Raises SpecError with the path of what makes no sense."""
         start = self._when("from", begin) or begin
         end = self._end(start, begin)
         every_s = self.given.amount("every", lambda text: parse_every(text, what="every")) or 0.0
         if start < begin:
-            raise self.given.fail("from", f"it is before the workload, which begins {begin:%Y-%m-%d %H:%M %Z}", _TIME_HINT)
+            raise self.given.fail(
+                "from", f"it is before the workload, which begins {begin:%Y-%m-%d %H:%M %Z}", _TIME_HINT
+            )
         found = Reservation(
             ReservationId(self.name), self.name, start, end, self.users, self.queue,
             every_s=every_s, until=self._when("until", begin), **self.place,
@@ -123,7 +145,9 @@ def read_reservations(top: Section) -> tuple[Asked, ...]:
             raise top.fail("reservations", f"there are more than {MOST}")
         one = _asked(section(top.file, top.at(f"reservations.{index}"), value).only(*KEYS))
         if any(one.name == other.name for other in found):
-            raise one.given.fail("name", f"there are two reservations `{one.name}`", "give each a name of its own")
+            raise one.given.fail(
+                "name", f"there are two reservations `{one.name}`", "give each a name of its own"
+            )
         found.append(one)
     return tuple(found)
 
@@ -154,18 +178,34 @@ def _place(given: Section) -> dict[str, Any]:
         raise given.fail("resources", _NOTHING, _PLACE_HINT)
     count = given.whole("count", 1, low=1, high=4096)
     places = {key: given.values[key] for key in ("resources", "pool", "labels") if given.has(key)}
-    piece = read_role(Section(given.file, given.path, {**places, "command": "piece"}))  # what one is, is written as in hop.yaml
+    # what one is, is written as in hop.yaml
+    piece = read_role(Section(given.file, given.path, {**places, "command": "piece"}))
     cpu_milli = piece.cpu_milli if piece.cpu_limited else 1000 * max(piece.gpus, 1)
     resources = Resources(
-        cpu_milli, piece.memory_bytes, piece.gpus, piece.gpu_models, False, piece.gpu_milli, piece.gpu_memory_bytes, piece.extras
+        cpu_milli,
+        piece.memory_bytes,
+        piece.gpus,
+        piece.gpu_models,
+        False,
+        piece.gpu_milli,
+        piece.gpu_memory_bytes,
+        piece.extras,
     )
-    return {"pieces": (count,), "resources": resources, "where": Where(tuple(map(PoolName, piece.pools)), piece.labels)}
+    return {
+        "pieces": (count,),
+        "resources": resources,
+        "where": Where(tuple(map(PoolName, piece.pools)), piece.labels),
+    }
 
 
 def _names(given: Section, key: str, example: str) -> tuple[str, ...]:
     names = []
     for index, value in given.items(key):
         if not isinstance(value, str):
-            raise given.fail(f"{key}.{index}", f"{shown(value)} is not a name", f'write it in quotes: `{key}: ["{example}"]`')
+            raise given.fail(
+                f"{key}.{index}",
+                f"{shown(value)} is not a name",
+                f'write it in quotes: `{key}: ["{example}"]`',
+            )
         names.append(given.checked(f"{key}.{index}", lambda text=value: check_name(text, what=key)))  # type: ignore[misc]
     return tuple(names)

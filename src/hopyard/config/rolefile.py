@@ -19,11 +19,18 @@ def read_roles(top: Section) -> tuple[RoleRequest, ...]:
     """Those under `roles`. Raises SpecError."""
     roles = tuple(read_role(section(top.file, f"roles.{i}", value)) for i, value in top.items("roles"))
     if not roles:
-        raise SpecError(f"{top.file}: roles: there is none", hints=("a role needs at least a command: `roles: [{command: python train.py}]`",))
+        raise SpecError(
+            f"{top.file}: roles: there is none",
+            hints=("a role needs at least a command: `roles: [{command: python train.py}]`",),
+        )
     names = [role.name for role in roles]
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise top.fail(f"roles.{i}.name", f"`{name}` is the name of another role too", "every role has a name of its own")
+            raise top.fail(
+                f"roles.{i}.name",
+                f"`{name}` is the name of another role too",
+                "every role has a name of its own",
+            )
     return roles
 
 
@@ -86,7 +93,11 @@ def _pools(given: Section) -> tuple[str, ...]:
     texts = [(i, text) for i, text in given.items("pool")]
     for i, text in texts:
         if not isinstance(text, str):
-            raise given.fail(f"pool.{i}", f"{shown(text)} is not the name of a pool", "pools are named: `pool: [fast, slow]`")
+            raise given.fail(
+                f"pool.{i}",
+                f"{shown(text)} is not the name of a pool",
+                "pools are named: `pool: [fast, slow]`",
+            )
     return given.checked("pool", lambda: asks.parse_pools(",".join(text for _, text in texts), what="pool"))
 
 
@@ -104,13 +115,23 @@ def _command(given: Section) -> tuple[str, ...]:
         try:
             words = shlex.split(value)
         except ValueError as bad:
-            raise given.fail("command", f"{shown(value)} cannot be split into words: {bad}", "close the quotes, or give a list of words") from bad
-    elif isinstance(value, list) and all(isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in value):
+            raise given.fail(
+                "command",
+                f"{shown(value)} cannot be split into words: {bad}",
+                "close the quotes, or give a list of words",
+            ) from bad
+    elif isinstance(value, list) and all(
+        isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in value
+    ):
         words = [str(word) for word in value]
     elif value is None:
         raise given.fail("command", "missing", "what the replicas run: `command: python train.py`")
     else:
-        raise given.fail("command", f"{shown(value)} is neither a text nor a list of words", "for example `command: python train.py`")
+        raise given.fail(
+            "command",
+            f"{shown(value)} is neither a text nor a list of words",
+            "for example `command: python train.py`",
+        )
     if not words or not words[0]:
         raise given.fail("command", "empty", "what the replicas run: `command: python train.py`")
     if "\0" in "".join(words):

@@ -17,9 +17,10 @@ topology: near:rack             # of all replicas together
 time: 2h
 roles:
   - name: worker
-    replicas: 2                                # or {min: 2, max: 8}: as many as fit, resumed with another size
+    replicas: 2                              # or {min: 2, max: 8}: as many as fit, resumed with another size
     command: python train.py --epochs 3      # a text, split as a shell would; or a list
-    resources: {cpus: 2, memory: 4G, gpus: A100|H100:1, extras: {fpga: 1}}      # gpus: 0.5, or gpu_memory: 20G, is a part of one
+    # gpus: 0.5, or gpu_memory: 20G, is a part of one
+    resources: {cpus: 2, memory: 4G, gpus: A100|H100:1, extras: {fpga: 1}}
     pool: [fast, slow]
     labels: {rack: a}                          # only nodes with these
     topology: same:node
@@ -41,19 +42,36 @@ from hopyard.config.values import read_flag, read_name, read_param
 from hopyard.domain.ids import check_label
 
 RUN_KEYS = (
-    "name", "project", "datasets", "params", "env", "secrets", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time", "max_output", "max_metrics",
-)  # fmt: skip
+    "name",
+    "project",
+    "datasets",
+    "params",
+    "env",
+    "secrets",
+    "tags",
+    "requirements",
+    "python",
+    "queue",
+    "priority",
+    "preemptible",
+    "topology",
+    "time",
+    "max_output",
+    "max_metrics",
+)
 TOP_KEYS = (*RUN_KEYS, "roles")
 
 
 def read_runfile(file: Path, *, folder: Path) -> RunRequest:
-    """The run that `file` describes; `folder` is the code's and names the project where the file does not. Raises SpecError."""
+    """The run that `file` describes; `folder` is the code's and names the project where the file does not.
+    Raises SpecError."""
     top = read_yaml(file).only(*TOP_KEYS)
     return read_request(top, read_roles(top), base=file.parent, folder=folder)
 
 
 def read_request(top: Section, roles: tuple[RoleRequest, ...], *, base: Path, folder: Path) -> RunRequest:
-    """What the keys RUN_KEYS of `top` say of a run with these roles; paths in it count from `base`. Raises SpecError."""
+    """What the keys RUN_KEYS of `top` say of a run with these roles; paths in it count from `base`.
+    Raises SpecError."""
     return RunRequest(
         roles=roles,
         project=read_name(top, "project") or project_of(folder),
@@ -80,22 +98,32 @@ def _datasets(top: Section) -> tuple[tuple[str, int], ...]:
     for i, value in top.items("datasets"):
         where = f"datasets.{i}"
         if not isinstance(value, str):
-            raise top.fail(where, f"{shown(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`")
+            raise top.fail(
+                where, f"{shown(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`"
+            )
         name, version = top.checked(where, lambda text=value: parse_dataset(text, what="datasets"))  # type: ignore[misc]
         if name in found:
-            raise top.fail(where, f"the dataset `{name}` is named twice", "a run uses one version of a dataset")
+            raise top.fail(
+                where, f"the dataset `{name}` is named twice", "a run uses one version of a dataset"
+            )
         found[name] = version
     return tuple(found.items())
 
 
 def _params(given: Section) -> Mapping[str, Value]:
-    return {given.checked(key, lambda k=key: check_key(k, what="params")): read_param(given, key) for key in given.values}  # type: ignore[misc]
+    return {
+        given.checked(key, lambda k=key: check_key(k, what="params")): read_param(given, key)  # type: ignore[misc]
+        for key in given.values
+    }
 
 
 def _texts(given: Section, *, variable: bool) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in given.values.items():
-        given.checked(key, lambda k=key: check_variable(k, what="env") if variable else check_key(k, what="tags"))  # type: ignore[misc]
+        given.checked(
+            key,
+            lambda k=key: check_variable(k, what="env") if variable else check_key(k, what="tags"),  # type: ignore[misc]
+        )
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise given.fail(key, f"{shown(value)} is not a text", f'write it in quotes: "{value}"')
         found[key] = str(value)
@@ -106,7 +134,11 @@ def _secrets(top: Section) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for i, value in top.items("secrets"):
         if not isinstance(value, str):
-            raise top.fail(f"secrets.{i}", f"{shown(value)} is not the name of a secret", "names only; the value comes from `hop secret set NAME`")
+            raise top.fail(
+                f"secrets.{i}",
+                f"{shown(value)} is not the name of a secret",
+                "names only; the value comes from `hop secret set NAME`",
+            )
         found[top.checked(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
     return tuple(found)
 
@@ -117,5 +149,7 @@ def _requirements(top: Section, base: Path) -> Path | None:
         return None
     path = base / text
     if not path.is_file():
-        raise top.fail("requirements", f"there is no file {path}", "the path is relative to the folder of this file")
+        raise top.fail(
+            "requirements", f"there is no file {path}", "the path is relative to the folder of this file"
+        )
     return path

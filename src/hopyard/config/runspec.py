@@ -1,6 +1,7 @@
 """What a user asks for, checked, and the RunSpec that the server gets.
 
-Names only what the command line and `hop.yaml` have in common; the caller adds what it packed (code, git, environment).
+Names only what the command line and `hop.yaml` have in common; the caller adds what it packed (code, git,
+environment).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ LEAST_OUTPUT_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
-    """One kind of replica: what it runs, what it needs, and where it may be. min_replicas: 0 means exactly `replicas`."""
+    """One kind of replica: what it runs, what it needs, and where it may be.
+    min_replicas: 0 means exactly `replicas`."""
 
     command: tuple[str, ...]
     name: str = "worker"
@@ -90,7 +92,9 @@ class RunRequest:
     max_output_bytes: int | None = None
     max_metrics_bytes: int | None = None
 
-    def spec(self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]) -> dict[str, Any]:
+    def spec(
+        self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The RunSpec as JSON."""
         return {
             "project": self.project,
@@ -115,13 +119,17 @@ class RunRequest:
 
 
 def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
-    """`NAME`, `NAME:VERSION` or `NAME:newest`: the name and the version, 0 for the newest. Raises SpecError."""
+    """`NAME`, `NAME:VERSION` or `NAME:newest`: the name and the version, 0 for the newest.
+    Raises SpecError."""
     name, colon, version = text.partition(":")
     check_name(name, what=what)
     if not colon or version == "newest":
         return name, 0
     if not version.isascii() or not version.isdecimal() or not 0 < int(version) < 2**31:
-        raise SpecError(f"{what}: `{version}` is not a version of a dataset", hints=("versions count from 1: mnist:3; mnist alone takes the newest",))
+        raise SpecError(
+            f"{what}: `{version}` is not a version of a dataset",
+            hints=("versions count from 1: mnist:3; mnist alone takes the newest",),
+        )
     return name, int(version)
 
 
@@ -131,7 +139,9 @@ def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str
     for text in texts:
         name, version = parse_dataset(text, what=what)
         if name in found:
-            raise SpecError(f"{what}: the dataset `{name}` is named twice", hints=("a run uses one version of a dataset",))
+            raise SpecError(
+                f"{what}: the dataset `{name}` is named twice", hints=("a run uses one version of a dataset",)
+            )
         found[name] = version
     return tuple(found.items())
 
@@ -142,12 +152,13 @@ def check_priority(priority: int, *, what: str = "--priority") -> int:
     return priority
 
 
-SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas")  # those that are meant for one role
+# those that are meant for one role
+SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas")
 
 
 def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas among `given` as fields of a RoleRequest;
-    those that are not given are left out. Raises SpecError."""
+    """The options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas among `given` as fields
+    of a RoleRequest; those that are not given are left out. Raises SpecError."""
     found: dict[str, Any] = {}
     if given.get("cpus") is not None:
         found |= {"cpu_milli": units.parse_cpus(given["cpus"], what="--cpus"), "cpu_limited": True}
@@ -164,12 +175,20 @@ def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def gpu_fields(gpus: asks.Gpus | None, memory: int | None, *, what: str = "--gpu-memory", other: str = "--gpus") -> dict[str, Any]:
-    """What is said of GPUs as fields of a RoleRequest, all of them, so that what was asked before is replaced. Raises SpecError."""
+def gpu_fields(
+    gpus: asks.Gpus | None, memory: int | None, *, what: str = "--gpu-memory", other: str = "--gpus"
+) -> dict[str, Any]:
+    """What is said of GPUs as fields of a RoleRequest, all of them, so that what was asked before is
+    replaced. Raises SpecError."""
     ask = gpus or asks.Gpus()
     if memory is not None:
         ask = asks.share_by_memory(gpus, memory, what=what, other=other)
-    return {"gpus": ask.count, "gpu_milli": ask.milli, "gpu_models": ask.models, "gpu_memory_bytes": memory or 0}
+    return {
+        "gpus": ask.count,
+        "gpu_milli": ask.milli,
+        "gpu_models": ask.models,
+        "gpu_memory_bytes": memory or 0,
+    }
 
 
 def parse_places(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,8 +202,8 @@ def parse_places(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and --topology among `given` as fields of a RunRequest. Raises
-    SpecError."""
+    """The options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and --topology among
+    `given` as fields of a RunRequest. Raises SpecError."""
     found: dict[str, Any] = {}
     if given.get("queue") is not None:
         found["queue"] = check_name(given["queue"], what="--queue")
@@ -216,7 +235,8 @@ def project_of(folder: Path) -> str:
 
 
 def script_command(script: str, arguments: Iterable[str], *, folder: Path) -> tuple[str, ...]:
-    """What runs a Python script; `python` stands for the interpreter of the run's environment. Raises SpecError."""
+    """What runs a Python script; `python` stands for the interpreter of the run's environment.
+    Raises SpecError."""
     path = folder / script
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []

@@ -1,4 +1,5 @@
-"""The searcher of a `search.yaml`: its name, its options, and whether the study's epochs leave it anything to decide."""
+"""The searcher of a `search.yaml`: its name, its options, and whether the study's epochs leave it anything to
+decide."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _DEFAULT = "random"
 
 
 def read_searcher(top: Section, folder: Path) -> SearcherSpec:
-    """`searcher: NAME`, `searcher: {name: NAME, OPTION: VALUE}`. folder: of the code, where a user's own is looked up. Raises SpecError for
-    what no searcher has."""
+    """`searcher: NAME`, `searcher: {name: NAME, OPTION: VALUE}`.
+    folder: of the code, where a user's own is looked up. Raises SpecError for what no searcher has."""
     spec = _read(top)
     for own in filter(is_own, (spec.name, str(spec.options.get("of", "")))):
         check_named(top, "searcher", own, folder)
@@ -74,5 +75,8 @@ def _as_in_the_file(top: Section) -> Iterator[None]:
     except SpecError as wrong:
         told, hints = wrong.message.replace("searcher.options.", "searcher.", 1), wrong.hints
         if not top.has("max_epochs"):  # a spec's word for what most files call `epochs`
-            told, hints = told.replace("max_epochs", "epochs"), tuple(hint.replace("max_epochs", "epochs") for hint in hints)
+            told, hints = (
+                told.replace("max_epochs", "epochs"),
+                tuple(hint.replace("max_epochs", "epochs") for hint in hints),
+            )
         raise SpecError(f"{top.file}: {told}", hints=hints) from wrong

@@ -51,16 +51,44 @@ from hopyard.config.values import read_flag, read_name
 from hopyard.domain.ids import slug
 from hopyard.domain.searchers import needs_trials
 from hopyard.domain.space import Space
-from hopyard.domain.study import CONFIG_WORDS, DEFAULT_BUDGET_PARAM, MopSpec, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.study import (
+    CONFIG_WORDS,
+    DEFAULT_BUDGET_PARAM,
+    MopSpec,
+    Parallel,
+    SearcherSpec,
+    StudySpec,
+)
 from hopyard.errors import SpecError
 
 STUDY_KEYS = (
-    "name", "metric", "goal", "mode", "parallel", "searcher", "space", "trials", "concurrent", "epochs", "max_epochs", "seed",
-    "tensorboard", "mlflow",
-)  # fmt: skip
+    "name",
+    "metric",
+    "goal",
+    "mode",
+    "parallel",
+    "searcher",
+    "space",
+    "trials",
+    "concurrent",
+    "epochs",
+    "max_epochs",
+    "seed",
+    "tensorboard",
+    "mlflow",
+)
 TRIAL_KEYS = ("command", "script", "arguments", "roles", "budget_param", "replicas")
 ROLE_KEYS = ("resources", "pool", "labels")
-MOP_KEYS = ("trainable", "workers", "dataset", "partitions", "deterministic", "threads", "hybrid", "unit_timeout")
+MOP_KEYS = (
+    "trainable",
+    "workers",
+    "dataset",
+    "partitions",
+    "deterministic",
+    "threads",
+    "hybrid",
+    "unit_timeout",
+)
 KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
 _MOST_TRIALS, _MOST_EPOCHS, _MOST_AT_A_TIME, _LARGEST_SEED = 10**6, 10**6, 4096, 2**63 - 1
 
@@ -70,16 +98,21 @@ def read_searchfile(path: Path, folder: Path) -> StudyRequest:
 
     Raises SpecError with the path of what is wrong, and what would do.
     """
-    return read_search(read_yaml(path), base=path.parent, folder=folder, name=slug(path.resolve().stem, fallback="search"))
+    return read_search(
+        read_yaml(path), base=path.parent, folder=folder, name=slug(path.resolve().stem, fallback="search")
+    )
 
 
-def search_of(given: Mapping[str, Any], folder: Path, *, where: str = "search", name: str = "search") -> StudyRequest:
+def search_of(
+    given: Mapping[str, Any], folder: Path, *, where: str = "search", name: str = "search"
+) -> StudyRequest:
     """As `read_searchfile`, of a mapping with the same keys. Raises SpecError."""
     return read_search(section(where, "", dict(given)), base=folder, folder=folder, name=name)
 
 
 def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRequest:
-    """`base`: what paths of the file count from. `name`: of the study where it says none. Raises SpecError."""
+    """`base`: what paths of the file count from. `name`: of the study where it says none.
+    Raises SpecError."""
     top.only(*KEYS)
     parallel = _parallel(top)
     _check_keys(top, parallel)
@@ -117,7 +150,9 @@ def _parallel(top: Section) -> Parallel:
     try:
         return Parallel(text)
     except ValueError:
-        raise top.fail("parallel", f"{shown(text)} is no way to train trials", *hints_for(text, list(Parallel))) from None
+        raise top.fail(
+            "parallel", f"{shown(text)} is no way to train trials", *hints_for(text, list(Parallel))
+        ) from None
 
 
 def _check_keys(top: Section, parallel: Parallel) -> None:
@@ -134,7 +169,9 @@ def _check_keys(top: Section, parallel: Parallel) -> None:
 def _space(top: Section) -> Space:
     if "space" not in top.values:
         raise top.fail("space", "missing", "what is searched: `space: {lr: [0.1, 0.01]}`")
-    return space_of(top.values["space"] if top.values["space"] is not None else {}, where=f"{top.file}: space")
+    return space_of(
+        top.values["space"] if top.values["space"] is not None else {}, where=f"{top.file}: space"
+    )
 
 
 def _metric(top: Section) -> str:
@@ -150,7 +187,9 @@ def _trials(top: Section, searcher: SearcherSpec) -> int | None:
     if top.has("trials"):
         return top.whole("trials", 1, low=1, high=_MOST_TRIALS)
     if needs_trials(searcher.name, searcher.options):
-        raise top.fail("trials", "missing", f"`{searcher.name}` goes on for ever: say how many: `trials: 100`")
+        raise top.fail(
+            "trials", "missing", f"`{searcher.name}` goes on for ever: say how many: `trials: 100`"
+        )
     return None
 
 
@@ -166,37 +205,57 @@ def _budget_param(top: Section, space: Space) -> str:
         top.checked("budget_param", lambda: check_key(name, what="budget_param"))
     for parameter in space.parameters:
         if parameter.name == name and _parallel(top) is Parallel.TRIALS:
-            hint = "say how many epochs with `epochs:`, and leave it out of the space; or tell trials by another name: `budget_param: …`"
-            raise SpecError(f"{top.file}: space.{name}: the study tells trials their `{name}` itself", hints=(hint,))
+            hint = (
+                "say how many epochs with `epochs:`, and leave it out of the space; or tell trials by "
+                "another name: `budget_param: …`"
+            )
+            raise SpecError(
+                f"{top.file}: space.{name}: the study tells trials their `{name}` itself", hints=(hint,)
+            )
     return name
 
 
 def _mlflow(top: Section) -> str:
     text = top.text("mlflow")
     if text and not text.startswith(("http://", "https://")):
-        raise top.fail("mlflow", f"{shown(text)} is not the address of an MLflow server", "for example mlflow: http://mlflow.example.com:5000")
+        raise top.fail(
+            "mlflow",
+            f"{shown(text)} is not the address of an MLflow server",
+            "for example mlflow: http://mlflow.example.com:5000",
+        )
     return text
 
 
 def _check_params(top: Section, run: RunRequest, space: Space, parallel: Parallel) -> None:
     for parameter in space.parameters:
         if parameter.name in run.params:
-            raise top.fail(f"params.{parameter.name}", f"`{parameter.name}` is searched, and fixed as well", "keep it in `space` or in `params`")
+            raise top.fail(
+                f"params.{parameter.name}",
+                f"`{parameter.name}` is searched, and fixed as well",
+                "keep it in `space` or in `params`",
+            )
         if parallel is Parallel.MOP and parameter.name in CONFIG_WORDS:
             hint = f"call the parameter something else: `my_{parameter.name}`"
-            raise SpecError(f"{top.file}: space.{parameter.name}: a trainable's config has its own `{parameter.name}`", hints=(hint,))
+            raise SpecError(
+                f"{top.file}: space.{parameter.name}: a trainable's config has its own `{parameter.name}`",
+                hints=(hint,),
+            )
 
 
 def _trial_roles(top: Section, folder: Path) -> tuple[RoleRequest, ...]:
     ways = [key for key in ("command", "script", "roles") if top.has(key)]
     if not ways:
-        raise top.fail("script", "missing", "what a trial runs: `script: train.py`, or `command: torchrun train.py`")
+        raise top.fail(
+            "script", "missing", "what a trial runs: `script: train.py`, or `command: torchrun train.py`"
+        )
     if len(ways) > 1:
         raise top.fail(ways[1], f"`{ways[0]}` says what a trial runs already", "keep one of the two")
     if ways == ["roles"]:
         for key in (*ROLE_KEYS, "replicas", "arguments"):
             if top.has(key):
-                raise top.fail(key, "every role has its own", f"write it in the role: roles: [{{command: …, {key}: …}}]")
+                raise top.fail(
+                    key, "every role has its own", f"write it in the role: roles: [{{command: …, {key}: …}}]"
+                )
         roles = read_roles(top)
         for role in roles:
             check_command(top, "roles", role.command, folder)
@@ -224,12 +283,22 @@ def _arguments(top: Section) -> list[str]:
 
 
 def _mop_run(top: Section, run: RunRequest, mop: MopSpec) -> RunRequest:
-    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run names. Workers of which nobody
-    said what they need leave the driver its part of their cores: as many as there are cores fit beside it."""
-    worker = read_role(Section(top.file, "", {"command": list(mopfile.WORKER), **{k: top.values[k] for k in ROLE_KEYS if k in top.values}}))
+    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run
+    names. Workers of which nobody said what they need leave the driver its part of their cores: as many as
+    there are cores fit beside it."""
+    worker = read_role(
+        Section(
+            top.file,
+            "",
+            {"command": list(mopfile.WORKER), **{k: top.values[k] for k in ROLE_KEYS if k in top.values}},
+        )
+    )
     name, version = mopfile.read_dataset(top)
     if any(name == other for other, _ in run.datasets):
         raise top.fail("datasets", f"`{name}` is the study's dataset already", "leave it out of `datasets`")
     cpu_milli = worker.cpu_milli if worker.cpu_limited else worker.cpu_milli - driver_role().cpu_milli
-    roles = (driver_role(), replace(worker, name="worker", replicas=mop.workers, essential=False, cpu_milli=cpu_milli))
+    roles = (
+        driver_role(),
+        replace(worker, name="worker", replicas=mop.workers, essential=False, cpu_milli=cpu_milli),
+    )
     return replace(run, roles=roles, datasets=((name, version), *run.datasets))

@@ -36,8 +36,8 @@ _Conditions = tuple[Condition, ...]
 def space_of(given: Mapping[str, Any] | Space, *, where: str = "space") -> Space:
     """The space that `given` spells; `where` is its path in errors.
 
-    Raises SpecError, with the path of what is wrong: no parameters, a range without a point or without bounds, a condition that
-    can never hold, an unknown key.
+    Raises SpecError, with the path of what is wrong: no parameters, a range without a point or without
+    bounds, a condition that can never hold, an unknown key.
     """
     reading = _Reading(where)
     if isinstance(given, Space):
@@ -47,9 +47,17 @@ def space_of(given: Mapping[str, Any] | Space, *, where: str = "space") -> Space
     elif isinstance(given, Mapping):
         reading.all_of(given, (), where)
     else:
-        raise bad(where, f"{shown(given)} is not a mapping", "one `name: range` line per parameter: lr: loguniform(1e-5, 1e-1)")
+        raise bad(
+            where,
+            f"{shown(given)} is not a mapping",
+            "one `name: range` line per parameter: lr: loguniform(1e-5, 1e-1)",
+        )
     if not reading.found:
-        raise bad(where, "there is no parameter in it, so there is nothing to search", "one `name: range` line per parameter: lr: loguniform(1e-5, 1e-1)")
+        raise bad(
+            where,
+            "there is no parameter in it, so there is nothing to search",
+            "one `name: range` line per parameter: lr: loguniform(1e-5, 1e-1)",
+        )
     return Space(tuple(reading.found.values()))
 
 
@@ -72,13 +80,22 @@ class _Reading:
             conditions += self._when(value["when"], name, f"{where}.when")
             value = {key: rest for key, rest in value.items() if key != "when"}
         if value is None:
-            raise bad(where, "no range is given", f"for example {name}: loguniform(1e-5, 1e-1)", f"where it is always nothing: {name}: {{value: null}}")
+            raise bad(
+                where,
+                "no range is given",
+                f"for example {name}: loguniform(1e-5, 1e-1)",
+                f"where it is always nothing: {name}: {{value: null}}",
+            )
         nested = _nested(value, where)
         self.add(name, domain_of(list(nested) if nested else value, where), conditions, where)
         for one, inner in (nested or {}).items():
             if inner is not None:
                 if not isinstance(inner, Mapping):
-                    raise bad(f"{where}.{one}", f"{shown(inner)} is not a mapping", f"the parameters that exist only where {name} is {one}")
+                    raise bad(
+                        f"{where}.{one}",
+                        f"{shown(inner)} is not a mapping",
+                        f"the parameters that exist only where {name} is {one}",
+                    )
                 self.all_of(inner, (*conditions, Condition(name, (one,))), f"{where}.{one}")
 
     def add(self, name: str, domain: Domain, conditions: _Conditions, where: str) -> None:
@@ -98,25 +115,43 @@ class _Reading:
 
     def _when(self, given: Any, name: str, where: str) -> _Conditions:
         if not isinstance(given, Mapping) or not given:
-            raise bad(where, f"{shown(given)} is no condition", f"for example {name}: {{…, when: {{optimizer: sgd}}}}, or with several values: {{optimizer: [sgd, adam]}}")
-        return tuple(Condition(str(parent), tuple(_listed(values, f"{where}.{parent}"))) for parent, values in given.items())
+            raise bad(
+                where,
+                f"{shown(given)} is no condition",
+                f"for example {name}: {{…, when: {{optimizer: sgd}}}}, or with several values: "
+                f"{{optimizer: [sgd, adam]}}",
+            )
+        return tuple(
+            Condition(str(parent), tuple(_listed(values, f"{where}.{parent}")))
+            for parent, values in given.items()
+        )
 
     def _condition(self, given: Condition, name: str, where: str) -> Condition:
-        """With the parent's own values. Raises SpecError for a parent that is not known yet, and a value that it never has."""
+        """With the parent's own values. Raises SpecError for a parent that is not known yet, and a value that
+        it never has."""
         parent = self.found.get(given.parameter)
         path = f"{where}.when.{given.parameter}"
         if given.parameter == name:
             raise bad(path, f"`{name}` cannot depend on itself")
         if parent is None:
             hints = hints_for(given.parameter, self.found, what="parameters above it")
-            raise bad(path, f"there is no parameter `{given.parameter}` above it", *hints, "a parameter stands below those that it depends on")
+            raise bad(
+                path,
+                f"there is no parameter `{given.parameter}` above it",
+                *hints,
+                "a parameter stands below those that it depends on",
+            )
         if not given.values:
             raise bad(path, "no value is given", f"for example when: {{{given.parameter}: …}}")
         own: list[ParamValue] = []
         for value in given.values:
             matching = _possible(parent, value, path)
             if not matching:
-                raise bad(path, f"{shown(value)} is not a value that `{given.parameter}` can have", *_values_of(parent, value))
+                raise bad(
+                    path,
+                    f"{shown(value)} is not a value that `{given.parameter}` can have",
+                    *_values_of(parent, value),
+                )
             own += [one for one in matching if not equal(own, one)]
         return Condition(given.parameter, tuple(own))
 
@@ -127,15 +162,23 @@ class _Reading:
         while waiting:
             condition = waiting.pop()
             before = allowed.get(condition.parameter)
-            both = list(condition.values) if before is None else [value for value in before if equal(condition.values, value)]
+            both = (
+                list(condition.values)
+                if before is None
+                else [value for value in before if equal(condition.values, value)]
+            )
             if not both:
-                raise bad(f"{where}.when.{condition.parameter}", f"no value of `{condition.parameter}` is left: `{parameter.name}` would never exist")
+                raise bad(
+                    f"{where}.when.{condition.parameter}",
+                    f"no value of `{condition.parameter}` is left: `{parameter.name}` would never exist",
+                )
             allowed[condition.parameter] = both
             waiting += self.found[condition.parameter].conditions
 
 
 def _nested(value: Any, where: str) -> Mapping[Any, Any] | None:
-    """The values of a choice that is written as a mapping, each with the parameters that exist only there; else None."""
+    """The values of a choice that is written as a mapping, each with the parameters that exist only there;
+    else None."""
     if not isinstance(value, Mapping) or len(value) != 1:
         return None
     (head, body), *_ = value.items()
@@ -149,11 +192,23 @@ def _nested(value: Any, where: str) -> Mapping[Any, Any] | None:
 def _merged(before: Parameter, again: Parameter, where: str) -> Parameter:
     """The same range under two values of one parent is one parameter, which exists under both."""
     same_outside = before.conditions[:-1] == again.conditions[:-1] and before.domain == again.domain
-    if before.conditions and again.conditions and same_outside and before.conditions[-1].parameter == again.conditions[-1].parameter:
+    if (
+        before.conditions
+        and again.conditions
+        and same_outside
+        and before.conditions[-1].parameter == again.conditions[-1].parameter
+    ):
         last, other = before.conditions[-1], again.conditions[-1]
         values = (*last.values, *(value for value in other.values if not equal(last.values, value)))
-        return Parameter(before.name, before.domain, (*before.conditions[:-1], Condition(last.parameter, values)))
-    raise bad(where, f"there is another parameter `{again.name}`", "every parameter has a name of its own; under two values of a choice it has the same range, or two names")
+        return Parameter(
+            before.name, before.domain, (*before.conditions[:-1], Condition(last.parameter, values))
+        )
+    raise bad(
+        where,
+        f"there is another parameter `{again.name}`",
+        "every parameter has a name of its own; under two values of a choice it has the same range, or "
+        "two names",
+    )
 
 
 def _listed(values: Any, where: str) -> list[Any]:
@@ -174,9 +229,17 @@ def _possible(parent: Parameter, value: Any, where: str) -> list[ParamValue]:
         return equal((domain.value,), value)
     if isinstance(domain, Integer):
         whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1
-        return [int(value)] if whole and domain.low <= value <= domain.high and (int(value) - domain.low) % domain.step == 0 else []
+        return (
+            [int(value)]
+            if whole and domain.low <= value <= domain.high and (int(value) - domain.low) % domain.step == 0
+            else []
+        )
     assert isinstance(domain, Uniform)
-    raise bad(where, f"`{parent.name}` is a range of real numbers, and nothing can depend on hitting one of them", "a condition needs a choice or whole numbers")
+    raise bad(
+        where,
+        f"`{parent.name}` is a range of real numbers, and nothing can depend on hitting one of them",
+        "a condition needs a choice or whole numbers",
+    )
 
 
 def _values_of(parent: Parameter, value: Any) -> tuple[str, ...]:

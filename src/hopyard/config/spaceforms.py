@@ -1,5 +1,5 @@
-"""One parameter's range as it is given: a text, a list, a mapping, or an object of Optuna or Ray Tune. Nothing is ever evaluated: a text
-is read as a call whose arguments are literals."""
+"""One parameter's range as it is given: a text, a list, a mapping, or an object of Optuna or Ray Tune.
+Nothing is ever evaluated: a text is read as a call whose arguments are literals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _MAX_TEXT = 100_000
 _FLAT = ("low", "high", "lower", "upper", "min", "max")
 _OTHERS = ("type", "log", "step", "q", "points", "values", "when")
-_EXAMPLES = ("ranges: [16, 32, 64], uniform(0, 1), loguniform(1e-5, 1e-1), int(1, 8), {low: 0.0, high: 1.0, step: 0.1}",)
+_EXAMPLES = (
+    (
+        "ranges: [16, 32, 64], uniform(0, 1), loguniform(1e-5, 1e-1), int(1, 8), {low: 0.0, high: 1.0, "
+        "step: 0.1}"
+    ),
+)
 
 
 def domain_of(given: Any, where: str) -> Domain:
@@ -47,11 +52,23 @@ def domain_of(given: Any, where: str) -> Domain:
 
 def _of_text(text: str, where: str) -> Domain:
     if len(text) > _MAX_TEXT:
-        raise bad(where, f"a text of {len(text)} characters is no range", "long lists of values are written as a list")
+        raise bad(
+            where,
+            f"a text of {len(text)} characters is no range",
+            "long lists of values are written as a list",
+        )
     stripped = text.strip()
     if (ends := _ENDS.fullmatch(stripped)) is not None:
-        hint = f"write uniform({ends[1]}, {ends[2]}), loguniform({ends[1]}, {ends[2]}) or int({ends[1]}, {ends[2]})"
-        raise bad(where, f"{shown(text)} is a text, and looks like a range", hint, 'a text as it stands is written {value: "…"}')
+        hint = (
+            f"write uniform({ends[1]}, {ends[2]}), loguniform({ends[1]}, {ends[2]}) or int({ends[1]}, "
+            f"{ends[2]})"
+        )
+        raise bad(
+            where,
+            f"{shown(text)} is a text, and looks like a range",
+            hint,
+            'a text as it stands is written {value: "…"}',
+        )
     if not _CALL.search(stripped):
         return Constant(text)
     name = stripped[: stripped.index("(")].strip().rpartition(".")[2]
@@ -61,13 +78,20 @@ def _of_text(text: str, where: str) -> Domain:
 
 
 def _arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
-    """What stands in the brackets. The name of the parameter, which Optuna's suggest_… begin with, is left out."""
+    """What stands in the brackets. The name of the parameter, which Optuna's suggest_… begin with, is left
+    out."""
     try:
         call = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
         problem = getattr(broken, "msg", None) or str(broken)
-        hints = () if ")" in text else ('between { } a text with a comma needs quotes: {lr: "loguniform(1e-5, 1e-1)"}',)
-        raise bad(where, f"{shown(text)} cannot be read: {problem}", *hints, "for example loguniform(1e-5, 1e-1)") from None
+        hints = (
+            ()
+            if ")" in text
+            else ('between { } a text with a comma needs quotes: {lr: "loguniform(1e-5, 1e-1)"}',)
+        )
+        raise bad(
+            where, f"{shown(text)} cannot be read: {problem}", *hints, "for example loguniform(1e-5, 1e-1)"
+        ) from None
     if not isinstance(call, ast.Call):
         raise bad(where, f"{shown(text)} is more than one range", "for example loguniform(1e-5, 1e-1)")
     positional = [_literal(node, where) for node in call.args]
@@ -76,7 +100,13 @@ def _arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
         if keyword.arg is None:
             raise bad(where, f"{shown(text)} cannot be read: `**` stands in it")
         named[keyword.arg] = _literal(keyword.value, where)
-    function = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+    function = (
+        call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else call.func.id
+        if isinstance(call.func, ast.Name)
+        else ""
+    )
     if function.startswith("suggest_"):
         named.pop("name", None)
         if positional and isinstance(positional[0], str):
@@ -93,14 +123,19 @@ def _literal(node: ast.expr, where: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise bad(where, f"`{ast.unparse(node)[:60]}` is not a number, a text or a list", "nothing is computed here: write the number itself") from None
+        raise bad(
+            where,
+            f"`{ast.unparse(node)[:60]}` is not a number, a text or a list",
+            "nothing is computed here: write the number itself",
+        ) from None
 
 
 def _of_mapping(given: Mapping[Any, Any], where: str) -> Domain:
     for key in given:
         if not isinstance(key, str):
             raise bad(where, f"the key {shown(key)} is not a text")
-    if given.keys() == {"name", "attributes"} and isinstance(given["attributes"], Mapping):  # Optuna's JSON of a distribution
+    # Optuna's JSON of a distribution
+    if given.keys() == {"name", "attributes"} and isinstance(given["attributes"], Mapping):
         return domain_of_call(where, str(given["name"]), (), given["attributes"])
     heads = [key for key in given if key in SPELLINGS]
     if given.get("type") is not None:
@@ -124,7 +159,11 @@ def _typed(given: Mapping[str, Any], heads: list[str], where: str) -> Domain:
     kind, rest = given["type"], {key: value for key, value in given.items() if key != "type"}
     others = [head for head in heads if head != "value"]
     if not isinstance(kind, str) or kind not in SPELLINGS:
-        raise bad(f"{where}.type", f"there is no range {shown(kind)}", *hints_for(str(kind), ("float", "int", "categorical", "loguniform")))
+        raise bad(
+            f"{where}.type",
+            f"there is no range {shown(kind)}",
+            *hints_for(str(kind), ("float", "int", "categorical", "loguniform")),
+        )
     if others:
         raise bad(where, f"`type` and `{others[0]}` stand in it: one parameter has one range")
     return domain_of_call(where, kind, (), rest)
@@ -146,7 +185,8 @@ def _headed(head: str, body: Any, rest: Mapping[str, Any], where: str) -> Domain
 
 
 def _told_by_numbers(given: Mapping[str, Any], where: str) -> str:
-    """Whether a range without a kind is of real or of whole numbers: a whole one that was meant to be real would be a bad surprise."""
+    """Whether a range without a kind is of real or of whole numbers: a whole one that was meant to be real
+    would be a bad surprise."""
     ends = [plain(given[key]) for key in given if key in _FLAT or key in ("step", "q")]
     if any(isinstance(end, float) for end in ends):
         return "float"
@@ -162,8 +202,12 @@ def _no_range(given: Mapping[str, Any], where: str) -> SpecError:
             return bad(where, f"there is no key `{key}`", f"did you mean `{near}`?", *_EXAMPLES)
     if not given:
         return bad(where, "there is nothing to choose from: the mapping is empty", *_EXAMPLES)
-    return bad(where, f"no range stands in it, only {', '.join(f'`{key}`' for key in list(given)[:5])}", *_EXAMPLES,
-               "parameters are not nested: write `optimizer.lr: loguniform(1e-5, 1e-1)` for lr of optimizer")  # fmt: skip
+    return bad(
+        where,
+        f"no range stands in it, only {', '.join(f'`{key}`' for key in list(given)[:5])}",
+        *_EXAMPLES,
+        "parameters are not nested: write `optimizer.lr: loguniform(1e-5, 1e-1)` for lr of optimizer",
+    )
 
 
 def _of_object(given: Any, where: str) -> Domain:
@@ -172,16 +216,23 @@ def _of_object(given: Any, where: str) -> Domain:
     library, name = type(given).__module__.partition(".")[0], type(given).__name__
     if library == "optuna" and name in SPELLINGS:
         attributes = ("choices",) if name == "CategoricalDistribution" else ("low", "high", "log", "step")
-        return domain_of_call(where, name, (), {key: getattr(given, key) for key in attributes if hasattr(given, key)})
+        return domain_of_call(
+            where, name, (), {key: getattr(given, key) for key in attributes if hasattr(given, key)}
+        )
     if library == "ray":
         return _of_ray(given, name, where)
     if callable(given):
-        raise bad(where, f"{shown(given)} is code, and a space holds none", "a parameter that depends on another is written with `when`")
+        raise bad(
+            where,
+            f"{shown(given)} is code, and a space holds none",
+            "a parameter that depends on another is written with `when`",
+        )
     raise bad(where, f"{shown(given)} is no range", *_EXAMPLES)
 
 
 def _of_ray(given: Any, name: str, where: str) -> Domain:
-    """Ray Tune's sample objects, told by their attributes: lower, upper, categories, and sampler with base or q."""
+    """Ray Tune's sample objects, told by their attributes: lower, upper, categories, and sampler with base or
+    q."""
     if name == "Categorical":
         return ranges.choice(where, list(given.categories))
     sampler = getattr(given, "sampler", None)
@@ -190,11 +241,18 @@ def _of_ray(given: Any, name: str, where: str) -> Domain:
     kind = type(inner).__name__.strip("_").lower()
     if name not in ("Float", "Integer") or kind not in ("uniform", "loguniform", "nonetype"):
         raise unknown(where, "sample_from" if name == "Function" else "randn" if kind == "normal" else name)
-    spelled = {("Float", False): "uniform", ("Float", True): "loguniform", ("Integer", False): "randint", ("Integer", True): "lograndint"}
+    spelled = {
+        ("Float", False): "uniform",
+        ("Float", True): "loguniform",
+        ("Integer", False): "randint",
+        ("Integer", True): "lograndint",
+    }
     call = spelled[name, kind == "loguniform"]
     if step is None:
         return domain_of_call(where, call, (given.lower, given.upper), {})
-    return domain_of_call(where, {"lograndint": "qlograndint"}.get(call, f"q{call}"), (given.lower, given.upper, step), {})
+    return domain_of_call(
+        where, {"lograndint": "qlograndint"}.get(call, f"q{call}"), (given.lower, given.upper, step), {}
+    )
 
 
 def _checked(given: Domain, where: str) -> Domain:

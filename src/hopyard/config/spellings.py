@@ -1,7 +1,8 @@
-"""How the range of a parameter may be spelled: our words, Optuna's and Ray Tune's, each as a call with arguments.
+"""How the range of a parameter may be spelled: our words, Optuna's and Ray Tune's, each as a call with
+arguments.
 
-A text `loguniform(1e-4, 1e-1)`, a mapping `{suggest_float: [1e-4, 1e-1], log: true}` and an object of either library become the same
-call, so that there is one table of names and one place that checks arguments.
+A text `loguniform(1e-4, 1e-1)`, a mapping `{suggest_float: [1e-4, 1e-1], log: true}` and an object of either
+library become the same call, so that there is one table of names and one place that checks arguments.
 """
 
 from __future__ import annotations
@@ -19,14 +20,22 @@ from hopyard.config.suggest import closest, hints_for
 from hopyard.domain.space import Constant, Domain
 
 _ALIASES = {
-    "lower": "low", "min": "low", "upper": "high", "max": "high", "q": "step", "categories": "choices", "values": "choices", "const": "value",
-}  # fmt: skip
+    "lower": "low",
+    "min": "low",
+    "upper": "high",
+    "max": "high",
+    "q": "step",
+    "categories": "choices",
+    "values": "choices",
+    "const": "value",
+}
 _MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """order: the arguments, in the order in which they may be given without their names. needed: those that must be there."""
+    """order: the arguments, in the order in which they may be given without their names.
+    needed: those that must be there."""
 
     order: tuple[str, ...]
     needed: tuple[str, ...]
@@ -44,17 +53,35 @@ def domain_of_call(where: str, name: str, positional: Sequence[Any], named: Mapp
 
 def unknown(where: str, name: str) -> Exception:
     if name in UNBOUNDED:
-        return bad(where, f"`{name}` has no bounds, and a space has them", "for example loguniform(1e-5, 1e-1)")
+        return bad(
+            where, f"`{name}` has no bounds, and a space has them", "for example loguniform(1e-5, 1e-1)"
+        )
     if name == "sample_from":
-        return bad(where, "`sample_from` holds code, and a space holds none", "a parameter that depends on another is written with `when`")
+        return bad(
+            where,
+            "`sample_from` holds code, and a space holds none",
+            "a parameter that depends on another is written with `when`",
+        )
     near = closest(name, SPELLINGS)
     hints = (f"did you mean `{near}`?",) if near else ()
-    return bad(where, f"there is no range `{name}`", *hints, f"ranges: {', '.join(MAIN)}", "a text as it stands is written {value: \"…\"}")
+    return bad(
+        where,
+        f"there is no range `{name}`",
+        *hints,
+        f"ranges: {', '.join(MAIN)}",
+        'a text as it stands is written {value: "…"}',
+    )
 
 
-def _bound(where: str, name: str, spelling: Spelling, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(
+    where: str, name: str, spelling: Spelling, positional: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
     if len(positional) > len(spelling.order):
-        raise bad(where, f"`{name}` takes at most {len(spelling.order)} values, {len(positional)} are given", f"write {_usage(name, spelling)}")
+        raise bad(
+            where,
+            f"`{name}` takes at most {len(spelling.order)} values, {len(positional)} are given",
+            f"write {_usage(name, spelling)}",
+        )
     found: dict[str, Any] = dict(zip(spelling.order, positional, strict=False))
     for key, value in named.items():
         argument = _ALIASES.get(key, key)
@@ -75,7 +102,8 @@ def _usage(name: str, spelling: Spelling) -> str:
     return f"{name}({', '.join(spelling.needed)})"
 
 
-def _loguniform(where: str, low: Any, high: Any, base: Any = 10, points: Any = None) -> Domain:  # noqa: ARG001 - any base gives the same
+# any base gives the same
+def _loguniform(where: str, low: Any, high: Any, base: Any = 10, points: Any = None) -> Domain:  # noqa: ARG001
     return ranges.real(where, low, high, log=True, points=points)
 
 
@@ -104,17 +132,31 @@ def _qlograndint(where: str, low: Any, high: Any, step: Any, base: Any = 10) -> 
 
 
 def _multiple(where: str, low: Any, step: Any) -> Any:
-    """Ray Tune's quantised ranges are multiples of the step; ours begin at `low`: both are the same where `low` is one."""
+    """Ray Tune's quantised ranges are multiples of the step; ours begin at `low`: both are the same where
+    `low` is one."""
     numbers = all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in (low, step))
-    if numbers and step > 0 and math.isfinite(low) and not math.isclose(low / step, round(low / step), abs_tol=1e-9):
-        raise bad(where, f"low: {shown(low)} is not a multiple of {shown(step)}", f"begin at {math.floor(low / step) * step:g} or {math.ceil(low / step) * step:g}")
+    if (
+        numbers
+        and step > 0
+        and math.isfinite(low)
+        and not math.isclose(low / step, round(low / step), abs_tol=1e-9)
+    ):
+        raise bad(
+            where,
+            f"low: {shown(low)} is not a multiple of {shown(step)}",
+            f"begin at {math.floor(low / step) * step:g} or {math.ceil(low / step) * step:g}",
+        )
     return low
 
 
 def _below(where: str, low: Any, high: Any) -> Any:
     """Ray Tune leaves the upper end of whole numbers out."""
     if isinstance(low, int) and isinstance(high, int) and high == low:
-        raise bad(where, f"there is no whole number from {low} to below {high}", "the upper end of Ray Tune's randint is left out; int(low, high) has it")
+        raise bad(
+            where,
+            f"there is no whole number from {low} to below {high}",
+            "the upper end of Ray Tune's randint is left out; int(low, high) has it",
+        )
     return high - 1 if isinstance(high, int) and not isinstance(high, bool) else high
 
 
@@ -129,20 +171,52 @@ _LOG = Spelling(("low", "high", "base", "points"), ("low", "high"), _loguniform)
 _QUANTISED = (("low", "high", "step"), ("low", "high", "step"))
 
 SPELLINGS: Mapping[str, Spelling] = {
-    **dict.fromkeys(("uniform", "float", "real", "suggest_float", "suggest_uniform", "FloatDistribution", "UniformDistribution"), _REAL),
+    **dict.fromkeys(
+        (
+            "uniform",
+            "float",
+            "real",
+            "suggest_float",
+            "suggest_uniform",
+            "FloatDistribution",
+            "UniformDistribution",
+        ),
+        _REAL,
+    ),
     **dict.fromkeys(("loguniform", "suggest_loguniform", "LogUniformDistribution"), _LOG),
     **dict.fromkeys(("int", "integer", "IntDistribution"), _WHOLE),
-    **dict.fromkeys(("suggest_int", "IntUniformDistribution"), Spelling(("low", "high", "step", "log", "points"), ("low", "high"), ranges.whole)),
-    **dict.fromkeys(("suggest_discrete_uniform", "DiscreteUniformDistribution"), Spelling(*_QUANTISED, ranges.real)),
-    "IntLogUniformDistribution": Spelling(("low", "high", "step"), ("low", "high"), partial(ranges.whole, log=True)),
+    **dict.fromkeys(
+        ("suggest_int", "IntUniformDistribution"),
+        Spelling(("low", "high", "step", "log", "points"), ("low", "high"), ranges.whole),
+    ),
+    **dict.fromkeys(
+        ("suggest_discrete_uniform", "DiscreteUniformDistribution"), Spelling(*_QUANTISED, ranges.real)
+    ),
+    "IntLogUniformDistribution": Spelling(
+        ("low", "high", "step"), ("low", "high"), partial(ranges.whole, log=True)
+    ),
     "quniform": Spelling(*_QUANTISED, _quniform),
     "qloguniform": Spelling(("low", "high", "step", "base"), ("low", "high", "step"), _qloguniform),
     "randint": Spelling(("low", "high"), ("low", "high"), _randint),
     "lograndint": Spelling(("low", "high", "base"), ("low", "high"), _lograndint),
     "qrandint": Spelling(("low", "high", "step"), ("low", "high"), _qrandint),
     "qlograndint": Spelling(("low", "high", "step", "base"), ("low", "high", "step"), _qlograndint),
-    **dict.fromkeys(("choice", "categorical", "suggest_categorical", "CategoricalDistribution", "grid_search"), _ANY_OF),
+    **dict.fromkeys(
+        ("choice", "categorical", "suggest_categorical", "CategoricalDistribution", "grid_search"), _ANY_OF
+    ),
     **dict.fromkeys(("value", "constant"), Spelling(("value",), ("value",), _constant)),
 }
-MAIN = ("choice", "uniform", "loguniform", "int", "value", "suggest_float", "suggest_int", "randint", "quniform", "qloguniform", "grid_search")
+MAIN = (
+    "choice",
+    "uniform",
+    "loguniform",
+    "int",
+    "value",
+    "suggest_float",
+    "suggest_int",
+    "randint",
+    "quniform",
+    "qloguniform",
+    "grid_search",
+)
 UNBOUNDED = frozenset({"randn", "qrandn", "normal", "lognormal", "qnormal", "qlognormal"})

@@ -14,9 +14,12 @@ from hopyard.domain.suggest import hints_for
 from hopyard.errors import SpecError
 
 
-def forked_study(study: StudySpec, begin: Beginning, *, changes: Mapping[str, ParamValue], epochs: int | None) -> StudySpec:
-    """The fork of `study`. changes: of the best trial's parameters. epochs: so many more; None as many as the study gave its trials at
-    most. Epochs count on from those that the model has. Raises SpecError for a parameter that the study has not, or that cannot have such a value."""
+def forked_study(
+    study: StudySpec, begin: Beginning, *, changes: Mapping[str, ParamValue], epochs: int | None
+) -> StudySpec:
+    """The fork of `study`. changes: of the best trial's parameters. epochs: so many more; None as many as the
+    study gave its trials at most. Epochs count on from those that the model has. Raises SpecError for a
+    parameter that the study has not, or that cannot have such a value."""
     before = study.beginning.epoch if study.beginning is not None else 0
     more = study.max_epochs - before if epochs is None else epochs
     params = changed(study.space, begin.params, changes)
@@ -32,31 +35,43 @@ def forked_study(study: StudySpec, begin: Beginning, *, changes: Mapping[str, Pa
     )
 
 
-def changed(space: Space, params: Mapping[str, ParamValue], changes: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
+def changed(
+    space: Space, params: Mapping[str, ParamValue], changes: Mapping[str, ParamValue]
+) -> dict[str, ParamValue]:
     """The parameters with the changes: those that do not exist any more left out. Raises SpecError."""
     known = {parameter.name: parameter for parameter in space.parameters}
     names = list(dict.fromkeys([*known, *params]))
     for name, value in changes.items():
         if name not in names:
-            raise SpecError(f"params.{name}: the study has no such parameter", hints=hints_for(name, names, what="it has"))
+            raise SpecError(
+                f"params.{name}: the study has no such parameter", hints=hints_for(name, names, what="it has")
+            )
         _check_kind(name, value, _values(known.get(name), params.get(name)))
     found: dict[str, ParamValue] = {}
     for parameter in space.parameters:
         name = parameter.name
         if not space.active(parameter, found):
             if name in changes:
-                raise SpecError(f"params.{name}: it exists only where {_where(parameter)}", hints=("change that, too, or leave this out",))
+                raise SpecError(
+                    f"params.{name}: it exists only where {_where(parameter)}",
+                    hints=("change that, too, or leave this out",),
+                )
         elif name in changes or name in params:
             found[name] = changes.get(name, params.get(name))
         elif isinstance(parameter.domain, Constant):
             found[name] = parameter.domain.value
         else:
-            raise SpecError(f"params.{name}: it exists where {_where(parameter)}, and the best trial had none", hints=(f"say its value, too: `-p {name}=…`",))
+            raise SpecError(
+                f"params.{name}: it exists where {_where(parameter)}, and the best trial had none",
+                hints=(f"say its value, too: `-p {name}=…`",),
+            )
     return found | {name: changes.get(name, value) for name, value in params.items() if name not in known}
 
 
 def _where(parameter: Parameter) -> str:
-    return " and ".join(f"{c.parameter} is {' or '.join(map(format_value, c.values))}" for c in parameter.conditions)
+    return " and ".join(
+        f"{c.parameter} is {' or '.join(map(format_value, c.values))}" for c in parameter.conditions
+    )
 
 
 def _values(parameter: Parameter | None, had: ParamValue) -> Sequence[ParamValue]:
@@ -82,7 +97,10 @@ def _check_kind(name: str, value: ParamValue, like: Sequence[ParamValue]) -> Non
         return
     allowed = " or ".join(sorted(kinds))
     shown = ", ".join(map(format_value, like)) if len(like) > 1 else ""
-    raise SpecError(f"params.{name}: {format_value(value)} is not {allowed}", hints=(f"the study tried {shown}",) if shown else ())
+    raise SpecError(
+        f"params.{name}: {format_value(value)} is not {allowed}",
+        hints=(f"the study tried {shown}",) if shown else (),
+    )
 
 
 def _kind(value: ParamValue) -> str:

@@ -1,5 +1,5 @@
-"""A StudySpec as JSON and back: in the RunSpec of a study, and as the first record of its journal. Standard library only, because it is
-read inside users' processes."""
+"""A StudySpec as JSON and back: in the RunSpec of a study, and as the first record of its journal.
+Standard library only, because it is read inside users' processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, P
 from hopyard.domain.study import Beginning, Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
 from hopyard.errors import SpecError
 
-_KINDS: Mapping[str, type[Domain]] = {"choice": Choice, "uniform": Uniform, "integer": Integer, "constant": Constant}
+_KINDS: Mapping[str, type[Domain]] = {
+    "choice": Choice,
+    "uniform": Uniform,
+    "integer": Integer,
+    "constant": Constant,
+}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -27,18 +32,24 @@ def space_json(space: Space) -> list[dict[str, Any]]:
             "name": parameter.name,
             "kind": _NAMES[type(parameter.domain)],
             **asdict(parameter.domain),
-            "conditions": [{"parameter": c.parameter, "values": list(c.values)} for c in parameter.conditions],
+            "conditions": [
+                {"parameter": c.parameter, "values": list(c.values)} for c in parameter.conditions
+            ],
         }
         for parameter in space.parameters
     ]
 
 
 def study_of_json(given: Mapping[str, Any]) -> StudySpec:
-    """Raises SpecError for what `study_json` would not have written; what the values mean was checked when the study was asked for."""
+    """Raises SpecError for what `study_json` would not have written; what the values mean was checked when
+    the study was asked for."""
     try:
         return _study(given)
     except (KeyError, TypeError, ValueError, AttributeError) as wrong:
-        raise SpecError(f"study: it is not the spec of a study: {wrong!r}", hints=("was it written by another version of Hopyard?",)) from wrong
+        raise SpecError(
+            f"study: it is not the spec of a study: {wrong!r}",
+            hints=("was it written by another version of Hopyard?",),
+        ) from wrong
 
 
 def space_of_json(given: Any) -> Space:
@@ -53,7 +64,13 @@ def _study(given: Mapping[str, Any]) -> StudySpec:
     mop = given.get("mop")
     fields["mop"] = None if mop is None else MopSpec(**{**mop, "partitions": _plan(mop["partitions"])})
     beginning = given.get("beginning")
-    fields["beginning"] = None if beginning is None else Beginning(**{**beginning, "params": dict(beginning["params"]), "value": float(beginning["value"])})
+    fields["beginning"] = (
+        None
+        if beginning is None
+        else Beginning(
+            **{**beginning, "params": dict(beginning["params"]), "value": float(beginning["value"])}
+        )
+    )
     return StudySpec(**fields)
 
 

@@ -16,14 +16,17 @@ DRIVER = ("python", "-u", "-m", "hopyard.studies")
 
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
-    """study: without `trial`, which `spec` fills in. run: the study's own run, a driver and, of MOP, its workers. trial: what
-    each trial runs (trials), with the same place in the queue, data and environment as the study; None of MOP."""
+    """study: without `trial`, which `spec` fills in. run: the study's own run, a driver and, of MOP, its
+    workers. trial: what each trial runs (trials), with the same place in the queue, data and environment as
+    the study; None of MOP."""
 
     study: StudySpec
     run: RunRequest
     trial: RunRequest | None = None
 
-    def spec(self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]) -> dict[str, Any]:
+    def spec(
+        self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The RunSpec as JSON, with the study's spec under `study`."""
         trial = None if self.trial is None else self.trial.spec(code=code, git=git, environment=environment)
         return {

@@ -14,7 +14,8 @@ _ESCAPED = re.compile(r'\\["\\]|%%|\$\$')
 
 
 def unit_name(home: Home, default: Home) -> str:
-    """`hopyard.service` for the default home; others have the folder's name and a digest of its path in theirs."""
+    """`hopyard.service` for the default home; others have the folder's name and a digest of its path in
+    theirs."""
     if home.root == default.root:
         return "hopyard.service"
     digest = hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
@@ -22,17 +23,25 @@ def unit_name(home: Home, default: Home) -> str:
 
 
 def unit_text(home: Home, *, python: str, path: str, user: str | None = None) -> str:
-    """user: the owner of the server, in a unit of the whole machine; None in a unit of the user's own. Raises SpecError for a home or a PATH
-    with control characters, which a unit cannot hold.
+    """user: the owner of the server, in a unit of the whole machine; None in a unit of the user's own.
+    Raises SpecError for a home or a PATH with control characters, which a unit cannot hold.
 
-    The unit ends the server only (`KillMode=process`): runs continue, and the next server adopts them. A run that is killed
-    for its memory does not end the unit (`OOMPolicy=continue`). Runs get control groups below the unit's (`Delegate`). A unit of the machine
-    logs to the journal: systemd opens a log file as root, and the user could put a link in its place.
+    The unit ends the server only (`KillMode=process`): runs continue, and the next server adopts them. A run
+    that is killed for its memory does not end the unit (`OOMPolicy=continue`). Runs get control groups below
+    the unit's (`Delegate`). A unit of the machine logs to the journal: systemd opens a log file as root, and
+    the user could put a link in its place.
     """
     check_line(str(home.root), what="the home")
     check_line(path, what="PATH")
     run_as = f"User={_plain(user)}\n" if user else ""
-    log = "" if user else f"StandardOutput=append:{_plain(str(home.server_log))}\nStandardError=append:{_plain(str(home.server_log))}\n"
+    log = (
+        ""
+        if user
+        else (
+            f"StandardOutput=append:{_plain(str(home.server_log))}\n"
+            f"StandardError=append:{_plain(str(home.server_log))}\n"
+        )
+    )
     target = "multi-user.target" if user else "default.target"
     return f"""\
 # Written by `hop service install`; `hop service uninstall` removes it.
@@ -71,7 +80,8 @@ def home_of_unit(text: str) -> Path | None:
 
 
 def _quoted(text: str) -> str:
-    """One word of a command or of a list; `%` stands for itself. The arguments of a command need `$` doubled, too; nothing else does."""
+    """One word of a command or of a list; `%` stands for itself.
+    The arguments of a command need `$` doubled, too; nothing else does."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 

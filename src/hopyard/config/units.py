@@ -1,4 +1,5 @@
-"""Amounts as people write them: `8G`, `0.5`, `2h30m`, `A100:8`. Each has a parser, a writer, and one error text.
+"""Amounts as people write them: `8G`, `0.5`, `2h30m`, `A100:8`.
+Each has a parser, a writer, and one error text.
 
 Every writer's text is read back as exactly the same amount.
 """
@@ -12,17 +13,35 @@ from hopyard.errors import SpecError
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 _MEMORY = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)", re.ASCII)
 _MEMORY_UNITS = {
-    "b": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}  # fmt: skip
+    "b": 1,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": TIB,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+    "ki": KIB,
+    "mi": MIB,
+    "gi": GIB,
+    "ti": TIB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
 _MAX_BYTES = 2**60
-NO_NUMBERS = ("nan", "inf", "infinity")  # what arithmetic writes where there is no number: no GPU is called so
+# what arithmetic writes where there is no number: no GPU is called so
+NO_NUMBERS = ("nan", "inf", "infinity")
 _MAX_CPU_MILLI = 10**9
 _CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
 _WHOLE = re.compile(r"\d+(?:\.\d{1,3})?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
-_TIME = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII)
+_TIME = re.compile(
+    r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII
+)
 _TIME_HINT = "a time is written 2h, 90m, 2h30m, 1d12h or in seconds: 3600"
 _MAX_SECONDS = 10 * 365 * 86400
 _GPUS_HINT = "GPUs are a number or MODEL:NUMBER: 1, A100:8"
@@ -37,7 +56,9 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
     number, unit = match[1], match[2].lower()
     amount = _scaled(number, _MEMORY_UNITS[unit or "b"])
     if not unit and 0 < amount < MIB:
-        raise SpecError(f"{what}: `{text}` has no unit", hints=(f"did you mean `{text.strip()}G`?", _MEMORY_HINT))
+        raise SpecError(
+            f"{what}: `{text}` has no unit", hints=(f"did you mean `{text.strip()}G`?", _MEMORY_HINT)
+        )
     if amount > _MAX_BYTES:
         raise SpecError(f"{what}: `{text}` is more than any machine has", hints=(_MEMORY_HINT,))
     return amount
@@ -47,7 +68,10 @@ def parse_asked_memory(text: str, *, what: str = "memory") -> int:
     """As `parse_memory`, above 0: who wants to ask for none says nothing of memory. Raises SpecError."""
     amount = parse_memory(text, what=what)
     if not amount:
-        raise SpecError(f"{what}: `{text}` is not an amount of memory above 0", hints=("leave it out to ask for none", _MEMORY_HINT))
+        raise SpecError(
+            f"{what}: `{text}` is not an amount of memory above 0",
+            hints=("leave it out to ask for none", _MEMORY_HINT),
+        )
     return amount
 
 
@@ -71,7 +95,10 @@ def parse_cpus(text: str, *, what: str = "cpus") -> int:
     match = _CPUS.fullmatch(text.strip())
     milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")) if match else 0
     if milli > _MAX_CPU_MILLI or (match is None and _WHOLE.fullmatch(text.strip())):
-        raise SpecError(f"{what}: `{text}` is too large: no machine has more than {_MAX_CPU_MILLI // 1000} CPUs", hints=(_CPUS_HINT,))
+        raise SpecError(
+            f"{what}: `{text}` is too large: no machine has more than {_MAX_CPU_MILLI // 1000} CPUs",
+            hints=(_CPUS_HINT,),
+        )
     if not milli:
         raise SpecError(f"{what}: `{text}` is not a number of CPUs", hints=(_CPUS_HINT,))
     return milli
@@ -124,7 +151,9 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
     given = text.strip()
     model, colon, number = given.rpartition(":")
     if not colon:
-        model, number = (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
+        model, number = (
+            (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
+        )
     if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
     if model and not is_gpu_model(model):
@@ -143,6 +172,12 @@ def bytes_in_words(count: int) -> str:
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+            return (
+                f"{count} B"
+                if unit == "B"
+                else f"{value:.1f} {unit}"
+                if value < 100
+                else f"{value:.0f} {unit}"
+            )
         value /= 1024
     raise AssertionError

@@ -22,7 +22,9 @@ def read_flag(given: Section, key: str, *, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise given.fail(key, f"{shown(value)} is neither true nor false", "write true or false, without quotes")
+        raise given.fail(
+            key, f"{shown(value)} is neither true nor false", "write true or false, without quotes"
+        )
     return value
 
 
@@ -30,9 +32,17 @@ def read_param(given: Section, key: str) -> Value:
     """What a parameter may be. Raises SpecError."""
     value: Any = given.values[key]
     if value is not None and not isinstance(value, (str, int, float, bool)):
-        raise given.fail(key, f"{shown(value)} is not a single value", "a parameter is a text, a number, true, false or null; quote a date")
+        raise given.fail(
+            key,
+            f"{shown(value)} is not a single value",
+            "a parameter is a text, a number, true, false or null; quote a date",
+        )
     if isinstance(value, float) and not math.isfinite(value):
-        raise given.fail(key, f"{shown(value)} is not a finite number", 'write it in quotes to pass it as a text: "inf"')
+        raise given.fail(
+            key, f"{shown(value)} is not a finite number", 'write it in quotes to pass it as a text: "inf"'
+        )
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise given.fail(key, f"{shown(value)} is larger than 64 bits", "write it in quotes to pass it as a text")
+        raise given.fail(
+            key, f"{shown(value)} is larger than 64 bits", "write it in quotes to pass it as a text"
+        )
     return value

@@ -14,8 +14,9 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def sleep_until(self, when: datetime, /) -> None:
-        """Until the clock says so, or as long as that was to take when it was asked: whoever sets the clock back holds nobody up.
-        A clock that was set forward, as after a machine slept, is noticed within a minute."""
+        """Until the clock says so, or as long as that was to take when it was asked: whoever sets the clock
+        back holds nobody up. A clock that was set forward, as after a machine slept, is noticed within a
+        minute."""
         left = (when - self.now()).total_seconds()
         deadline = time.monotonic() + left
         while left > 0:

@@ -1,7 +1,7 @@
 """The loops: what waits is placed and launched, what runs is observed, what ended is cleared away.
 
-Decisions are the policy's and the store's; here are the effects and the only clock. Level-triggered throughout: a lost
-message costs one tick, and a new controller finds everything by looking.
+Decisions are the policy's and the store's; here are the effects and the only clock. Level-triggered
+throughout: a lost message costs one tick, and a new controller finds everything by looking.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
 FOLLOW_EVERY = timedelta(seconds=1)
 FULL_DISK_WAIT = timedelta(seconds=10)  # beyond a run's grace, for the space that its end makes
-# Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is decided together, and a
-# long queue on a full cluster leaves the server to requests. What becomes free may end them sooner (see `_rest`).
+# Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is
+# decided together, and a long queue on a full cluster leaves the server to requests. What becomes free may
+# end them sooner (see `_rest`).
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
 PAUSE_AFTER = timedelta(milliseconds=20)
 LONGEST_WAIT_S = 0.1  # that a turn and what ended wait for each other
@@ -47,12 +48,13 @@ LONGEST_WAIT_S = 0.1  # that a turn and what ended wait for each other
 class Controller:
     """One per server.
 
-    changed: told of every run whose phase, hold or exit may be another now. ended: awaited for every run that became final.
-    observe_every: how often the engine is asked while attempts are live; never while none is. One that `TellsChanges` is asked at
-    once when it does. holder: this server's name in
-    the lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long a run may take to save a checkpoint when it is asked to make room. holds_every: how
-    often at most it is written down why runs wait, None for never. shared: whether other servers change the store, too.
-    forecast: says when runs that wait probably start, None where that is not to be known.
+    changed: told of every run whose phase, hold or exit may be another now. ended: awaited for every run that
+    became final. observe_every: how often the engine is asked while attempts are live; never while none is.
+    One that `TellsChanges` is asked at once when it does. holder: this server's name in
+    the lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long
+    a run may take to save a checkpoint when it is asked to make room. holds_every: how often at most it is
+    written down why runs wait, None for never. shared: whether other servers change the store, too. forecast:
+    says when runs that wait probably start, None where that is not to be known.
     """
 
     def __init__(
@@ -80,12 +82,15 @@ class Controller:
         self._glanced = asyncio.Event()  # not set while it is recorded what the engine tells of
         self._glanced.set()
         self._decided = asyncio.Event()  # not set while somebody waits for a turn
-        self.looked = asyncio.Event()  # set once `run` has looked at the engine for the first time: its nodes are known
+        # set once `run` has looked at the engine for the first time: its nodes are known
+        self.looked = asyncio.Event()
         self._effects = Effects()
         self._ended: list[RunId] = []  # of which is to be told
         self._telling: asyncio.Task[None] | None = None
         self._leader = Leadership(cluster, clock, holder=holder, ttl=lease)
-        self._endings = Endings(engine, clock, self._effects, asking=self._active.set, preempt_grace=preempt_grace)
+        self._endings = Endings(
+            engine, clock, self._effects, asking=self._active.set, preempt_grace=preempt_grace
+        )
         self._launcher = Launcher(
             cluster=cluster,
             runs=runs,
@@ -125,7 +130,8 @@ class Controller:
             led=lambda: self._effects.spawn(guard_effect(self._families.end_orphans())),
         )
 
-    # -- what the server calls ------------------------------------------------------------------------------------
+    # -- what the server calls
+    # ------------------------------------------------------------------------------------
 
     def submitted(self, runs: Sequence[Run]) -> None:
         """These were made just now, through this server."""
@@ -145,7 +151,8 @@ class Controller:
         self._wake.set()
 
     async def wait_planned(self, timeout_s: float) -> bool:
-        """Wait for a scheduling turn that begins after this call; False when none ended within `timeout_s`."""
+        """Wait for a scheduling turn that begins after this call; False when none ended within
+        `timeout_s`."""
         waiting = self._turns.wait_next()
         self.wake()
         try:
@@ -164,9 +171,12 @@ class Controller:
         """What there is now, with what this server gives those who make room."""
         return self._turns.as_shown(await self._cluster.snapshot(now=self._clock.now()))
 
-    async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False) -> None:
-        """End a run: at once when it waits, else its processes are asked and, after `grace`, killed. at_safe_point: a script that
-        has safe points leaves at its next one, with a checkpoint. Raises NotFound."""
+    async def stop(
+        self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False
+    ) -> None:
+        """End a run: at once when it waits, else its processes are asked and, after `grace`, killed.
+        at_safe_point: a script that has safe points leaves at its next one, with a checkpoint. Raises
+        NotFound."""
         before = (await self._runs.get(run)).attempt
         with self._endings.speaking_for(None if before is None else before.id):
             try:
@@ -174,14 +184,16 @@ class Controller:
             except StorageFull:
                 if before is None or not AttemptPhase(before.phase).live:
                     raise
-                # What fills the disk may be the run itself: its processes end first, the request is written when that made room.
+                # What fills the disk may be the run itself: its processes end first, the request is written
+                # when that made room.
                 self._endings.ask_within(before.id, grace, preempt=at_safe_point)
                 recorded = await self._write_stop(run, within=grace + FULL_DISK_WAIT)
             found = await self._runs.get(run)
             if found.attempt is not None and AttemptPhase(found.attempt.phase).live:
                 self._endings.ask_within(found.attempt.id, grace, preempt=at_safe_point)
         await self._react(recorded)
-        if found.phase.final and recorded.changed and not recorded.ended:  # it waited: no attempt ends, the run does
+        # it waited: no attempt ends, the run does
+        if found.phase.final and recorded.changed and not recorded.ended:
             self.wake()
             self._tell_ended([run])
 
@@ -201,22 +213,33 @@ class Controller:
         return attempt in self._endings or attempt not in self._watch.live
 
     async def preempt(self, run: RunId, reason: str) -> None:
-        """Ask a live run to save a checkpoint and make room; it waits again afterwards. One that is not live is left alone.
-        Raises NotFound."""
+        """Ask a live run to save a checkpoint and make room; it waits again afterwards.
+        One that is not live is left alone. Raises NotFound."""
         await self._react(await self._cluster.request_preempt(run, reason, now=self._clock.now()))
         found = await self._runs.get(run)
-        if found.attempt is not None and found.attempt.phase == AttemptPhase.STOPPING and not found.stop_requested:
+        if (
+            found.attempt is not None
+            and found.attempt.phase == AttemptPhase.STOPPING
+            and not found.stop_requested
+        ):
             self._endings.ask(found.attempt.id, preempt=True)
 
     async def hear(self, attempt: AttemptId, status: ReplicaStatus) -> bool:
-        """What a replica says of itself; whether it should end. Late news of an old attempt changes nothing."""
+        """What a replica says of itself; whether it should end.
+        Late news of an old attempt changes nothing."""
         if self._watch.said.get((attempt, status.rank)) != status:
             if status.exit is not None and status.exit.kind is ExitKind.NODE_FAULT:
                 await self._glance()  # before its run waits again: its node may be out of service now
-            recorded = await self._cluster.record_status(AttemptStatus(attempt, (status,)), now=self._clock.now())
+            recorded = await self._cluster.record_status(
+                AttemptStatus(attempt, (status,)), now=self._clock.now()
+            )
             self._watch.said[attempt, status.rank] = status
             await self._react(recorded)
-            if status.exit is not None and attempt in self._watch.live and await self._ends_gang(attempt, status.exit, status.rank):
+            if (
+                status.exit is not None
+                and attempt in self._watch.live
+                and await self._ends_gang(attempt, status.exit, status.rank)
+            ):
                 self._endings.ask(attempt, preempt=status.exit.kind is ExitKind.PREEMPTED)
         if attempt not in self._watch.live:
             await self._watch.look_what_lives()
@@ -225,7 +248,8 @@ class Controller:
         return attempt in self._endings and await self._ends_now(attempt, status.rank)
 
     async def _ends_gang(self, attempt: AttemptId, exit: Exit, rank: int) -> bool:
-        """Whether the rest of a gang ends because this replica did: it ended badly, or was the last essential one."""
+        """Whether the rest of a gang ends because this replica did: it ended badly, or was the last essential
+        one."""
         run = await self._runs.get(split_attempt(attempt)[0])
         optional = run.optional_ranks()
         if not exit.ok:
@@ -233,7 +257,8 @@ class Controller:
         return bool(optional) and await self._essential_ended(attempt, run)
 
     async def _ends_now(self, attempt: AttemptId, rank: int) -> bool:
-        """Whether a replica of an attempt that should end is to end now: those that are not essential do after the others."""
+        """Whether a replica of an attempt that should end is to end now: those that are not essential do
+        after the others."""
         run = await self._runs.get(split_attempt(attempt)[0])
         return rank not in run.optional_ranks() or await self._essential_ended(attempt, run)
 
@@ -243,7 +268,8 @@ class Controller:
         return ended.issuperset(set(range(size)) - run.optional_ranks())
 
     def preempts(self, attempt: AttemptId) -> bool:
-        """Whether an attempt that should end is to save a checkpoint first, because it makes room for another."""
+        """Whether an attempt that should end is to save a checkpoint first, because it makes room for
+        another."""
         return self._endings.preempts(attempt)
 
     def grace(self, attempt: AttemptId) -> timedelta:
@@ -251,12 +277,14 @@ class Controller:
         return self._endings.grace(attempt)
 
     async def look(self) -> None:
-        """Look at the engine now: something may have changed of which nobody tells, such as a node that is gone."""
+        """Look at the engine now: something may have changed of which nobody tells, such as a node that is
+        gone."""
         await guard_step(self._watch.look)
 
     async def give_up_engine(self, engine: str, reason: str) -> Sequence[RunId]:
-        """Declare lost what is live with the engine of a server that is gone for good: these runs wait again, or end where that was asked for.
-        Its nodes are not ready any more. A server that comes back with it ends what it still finds. Returns the runs."""
+        """Declare lost what is live with the engine of a server that is gone for good: these runs wait again,
+        or end where that was asked for. Its nodes are not ready any more. A server that comes back with it
+        ends what it still finds. Returns the runs."""
         now = self._clock.now()
         await self._react(await self._cluster.record(engine, Observation((), ()), now=now, launched=()))
         snapshot = await self._cluster.snapshot(now=now)
@@ -271,7 +299,8 @@ class Controller:
         """This server ends on purpose: another one may decide at once."""
         await self._leader.resign()
 
-    # -- loops ----------------------------------------------------------------------------------------------------
+    # -- loops
+    # ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until cancelled. Begins by looking at what the engine has, so that what ran before goes on."""
@@ -310,7 +339,8 @@ class Controller:
             if not self._wake.is_set():
                 self._decided.set()
             await self._wake.wait()
-            # What ended is being written down: to decide without it would be in vain, and in the way of deciding with it.
+            # What ended is being written down: to decide without it would be in vain, and in the way of
+            # deciding with it.
             await _briefly(self._glanced)
             self._wake.clear()
             self._freed.clear()
@@ -320,7 +350,8 @@ class Controller:
                 self._wake.set()
                 await self._clock.sleep_until(began + self._leader.retry_after)
                 continue
-            if epoch != self._watch.epoch:  # it begins to decide: the server before has recorded that this one's nodes are not ready
+            # it begins to decide: the server before has recorded that this one's nodes are not ready
+            if epoch != self._watch.epoch:
                 await guard_step(self._watch.look)
             if not await guard_step(self._turn):
                 self._wake.set()
@@ -331,7 +362,8 @@ class Controller:
                 await self._rest(ended, ended - began)
 
     async def _rest(self, ended: datetime, took: timedelta) -> None:
-        """What becomes free is worth the next turn before the time is up: at once where this one found something to do, else a little later."""
+        """What becomes free is worth the next turn before the time is up: at once where this one found
+        something to do, else a little later."""
         pause = PAUSE
         if not self._turns.fruitful:
             await self._clock.sleep_until(ended + min(took * PAUSE, LONGEST_PAUSE))
@@ -346,7 +378,9 @@ class Controller:
     async def _observe_loop(self) -> None:
         while True:
             await self._active.wait()
-            await self._glance_until(asyncio.ensure_future(self._clock.sleep_until(self._clock.now() + self._observe_every)))
+            await self._glance_until(
+                asyncio.ensure_future(self._clock.sleep_until(self._clock.now() + self._observe_every))
+            )
             self._active.clear()
             done = await guard_step(self._watch.look)
             if not done or self._launcher:
@@ -376,7 +410,8 @@ class Controller:
             self._active.set()
             self._told.set()
 
-    # -- scheduling -----------------------------------------------------------------------------------------------
+    # -- scheduling
+    # -----------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
         planned = self._turns.begin()
@@ -407,7 +442,8 @@ class Controller:
         for attempt in committed.preempted:
             self._endings.ask(attempt, preempt=True)
 
-    # -- what follows ---------------------------------------------------------------------------------------------
+    # -- what follows
+    # ---------------------------------------------------------------------------------------------
 
     async def _react(self, recorded: Recorded) -> None:
         for run in recorded.changed:
@@ -440,7 +476,8 @@ class Controller:
 
 
 async def _briefly(event: asyncio.Event) -> None:
-    """Wait for it, but not for an engine or a turn that takes long: what is said of them may wait, it is not to be held up."""
+    """Wait for it, but not for an engine or a turn that takes long: what is said of them may wait, it is not
+    to be held up."""
     if event.is_set():
         return
     with suppress(TimeoutError):

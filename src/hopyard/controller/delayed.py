@@ -1,4 +1,5 @@
-"""Runs that were put back and are not to be tried before their time: a policy does not see them, and a plan holds them."""
+"""Runs that were put back and are not to be tried before their time: a policy does not see them, and a plan
+holds them."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ from hopyard.domain.gang import Gang
 
 
 def with_delayed(plan: Plan, snapshot: Snapshot) -> Plan:
-    """The plan with a hold for each of the snapshot's `delayed`; it is made anew when the first of them may be tried."""
+    """The plan with a hold for each of the snapshot's `delayed`; it is made anew when the first of them may
+    be tried."""
     if not snapshot.delayed:
         return plan
     times = [gang.not_before for gang in snapshot.delayed if gang.not_before is not None]
     soonest = min([*times, *([plan.look_again_at] if plan.look_again_at is not None else [])], default=None)
-    return replace(plan, hold=_Both(plan.hold, [hold_of(gang) for gang in snapshot.delayed]), look_again_at=soonest)
+    return replace(
+        plan, hold=_Both(plan.hold, [hold_of(gang) for gang in snapshot.delayed]), look_again_at=soonest
+    )
 
 
 def hold_of(gang: Gang) -> Hold:

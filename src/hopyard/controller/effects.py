@@ -1,4 +1,5 @@
-"""Effects that nobody waits for: they end by themselves, their faults are logged, and the next look at the engine repeats them."""
+"""Effects that nobody waits for: they end by themselves, their faults are logged, and the next look at the
+engine repeats them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ class Endings:
         return self._graces.get(attempt, self._preempt_grace if self.preempts(attempt) else DEFAULT_GRACE)
 
     def ask(self, attempt: AttemptId, *, preempt: bool = False) -> None:
-        """A stop that follows a preemption is asked at once: the user wants it to end, whatever becomes of the checkpoint."""
+        """A stop that follows a preemption is asked at once: the user wants it to end, whatever becomes of
+        the checkpoint."""
         now, before = self._clock.now(), self._asked.get(attempt)
         if before is not None and before.at <= now < before.again_at and (preempt or not before.preempt):
             return
@@ -76,7 +77,8 @@ class Endings:
 
     @contextmanager
     def speaking_for(self, attempt: AttemptId | None) -> Iterator[None]:
-        """While it is written down that it should end, which is before it is asked: meanwhile nobody else asks it."""
+        """While it is written down that it should end, which is before it is asked: meanwhile nobody else
+        asks it."""
         meant = set[AttemptId]() if attempt is None else {attempt} - self._spoken_for
         self._spoken_for |= meant
         try:

@@ -16,14 +16,15 @@ from hopyard.interfaces.policy import StartForecast
 
 PAUSE = 10  # times as long as it took: a forecast is worth a tenth of the time
 LONGEST_PAUSE = timedelta(minutes=1)
-THREAD_FROM_S = 0.03  # a forecast that took so long is made in a thread the next time: requests need not wait for it
+# a forecast that took so long is made in a thread the next time: requests need not wait for it
+THREAD_FROM_S = 0.03
 
 log = logging.getLogger("hopyard.controller")
 
 
 class Estimates:
-    """Makes the forecast of a plan once, and keeps it until another plan is written down. Where a forecast takes long, the one before
-    stands for a while: the reasons why runs wait do not wait for it.
+    """Makes the forecast of a plan once, and keeps it until another plan is written down. Where a forecast
+    takes long, the one before stands for a while: the reasons why runs wait do not wait for it.
 
     forecast: None for no estimates. due: whether the estimates that were put in last are of an earlier plan.
     """
@@ -41,18 +42,30 @@ class Estimates:
         if self._forecast is None:
             return plan.hold
         if plan is not self._plan:
-            self.due = self._next_at is not None and self._clock.now() < self._next_at <= self._clock.now() + LONGEST_PAUSE
+            self.due = (
+                self._next_at is not None
+                and self._clock.now() < self._next_at <= self._clock.now() + LONGEST_PAUSE
+            )
             if not self.due:
                 await self._make(self._forecast, snapshot, plan)
         promised = {promise.gang for promise in plan.promises}
         starts = {gang: at for gang, at in self._starts.items() if gang in promised}
-        return [replace(hold, expected_at=starts[hold.gang]) if hold.gang in starts else hold for hold in plan.hold] if starts else plan.hold
+        return (
+            [
+                replace(hold, expected_at=starts[hold.gang]) if hold.gang in starts else hold
+                for hold in plan.hold
+            ]
+            if starts
+            else plan.hold
+        )
 
     async def _make(self, forecast: StartForecast, snapshot: Snapshot, plan: Plan) -> None:
         began = time.perf_counter()
         try:
             quick = self._took_s < THREAD_FROM_S
-            self._starts = forecast(snapshot, plan) if quick else await asyncio.to_thread(forecast, snapshot, plan)
+            self._starts = (
+                forecast(snapshot, plan) if quick else await asyncio.to_thread(forecast, snapshot, plan)
+            )
         except Exception:
             log.exception("no expected starts are known: the forecast failed")
             self._starts = {}

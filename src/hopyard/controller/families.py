@@ -23,7 +23,11 @@ class Families:
     async def ended(self, runs: Sequence[RunId]) -> None:
         """Attempts of these runs ended: of those that are over and were studies, the trials are ended."""
         for study in (await read_runs(self._runs, runs, studies=True)).values():
-            for trial in await self._runs.list(RunFilter(parent=study.id, phases=LIVE, limit=_MOST, brief=True)) if study.phase.final else ():
+            for trial in (
+                await self._runs.list(RunFilter(parent=study.id, phases=LIVE, limit=_MOST, brief=True))
+                if study.phase.final
+                else ()
+            ):
                 await guard_effect(self._stop(trial.id))
 
     async def end_orphans(self) -> None:

@@ -1,7 +1,8 @@
 """How a server looks for cycles that nobody holds.
 
-Python looks at what is new often, and now and then at all that there is: beside many waiting runs that takes half a second and more, in
-which nothing is decided and nobody answered. So what outlived two looks is set aside, and looked at again once in a while only.
+Python looks at what is new often, and now and then at all that there is: beside many waiting runs that takes
+half a second and more, in which nothing is decided and nobody answered. So what outlived two looks is set
+aside, and looked at again once in a while only.
 """
 
 from __future__ import annotations

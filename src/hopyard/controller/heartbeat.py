@@ -16,7 +16,9 @@ AWAY_AFTER = 3 * EVERY  # without a record of it, a server counts as away
 log = logging.getLogger("hopyard.controller")
 
 
-async def keep_heartbeat(cluster: ClusterStore, clock: Clock, *, server: Callable[[datetime], KnownServer]) -> None:
+async def keep_heartbeat(
+    cluster: ClusterStore, clock: Clock, *, server: Callable[[datetime], KnownServer]
+) -> None:
     """Until cancelled. server: what is recorded of it at a moment."""
     while True:
         try:

@@ -22,13 +22,16 @@ from hopyard.interfaces.run_store import RunStore
 
 LAUNCHES_AT_ONCE = 32
 MOST_REMEMBERED_BYTES = 96 * 1024 * 1024  # of them all, roughly: a single spec may have megabytes
-MOST_REMEMBERED = 8192  # runs that wait, of 2 to 12 KB (without parameters and packages, and with 50 of each); others are read when they start
+# runs that wait, of 2 to 12 KB (without parameters and packages, and with 50 of each); others are read when
+# they start
+MOST_REMEMBERED = 8192
 
 Reading = asyncio.Task[dict[RunId, Run]]
 
 
 class Launcher:
-    """react: awaited with what a failed launch changed. look: looks at the engine, which may be out of service now."""
+    """react: awaited with what a failed launch changed.
+    look: looks at the engine, which may be out of service now."""
 
     def __init__(
         self,
@@ -60,14 +63,17 @@ class Launcher:
         return set(self._under_way)
 
     def remember(self, runs: Iterable[Run]) -> None:
-        """They were submitted just now. What a run is seldom changes before it starts (see `_recall`), so it need not be read for that. Of very many
-        those stay that came first: they start first."""
+        """They were submitted just now. What a run is seldom changes before it starts (see `_recall`), so it
+        need not be read for that. Of very many those stay that came first: they start first."""
         for run in runs:
             if len(self._remembered) >= MOST_REMEMBERED:
                 return
             if run.phase is RunPhase.QUEUED and run.attempt is None and run.spec.resume is None:
                 weight = _weight(run.spec)
-                if self._remembered_bytes + weight <= MOST_REMEMBERED_BYTES and run.id not in self._remembered:
+                if (
+                    self._remembered_bytes + weight <= MOST_REMEMBERED_BYTES
+                    and run.id not in self._remembered
+                ):
                     self._remembered[run.id] = run
                     self._remembered_bytes += weight
 
@@ -84,13 +90,14 @@ class Launcher:
         return run
 
     def read_ahead(self, places: Sequence[Placement]) -> Reading | None:
-        """Begin to read what these run, while it is decided whether they start; None where all of them are remembered."""
+        """Begin to read what these run, while it is decided whether they start; None where all of them are
+        remembered."""
         unknown = [run for placement in places if (run := RunId(placement.gang.id)) not in self._remembered]
         return self._begin_reading(unknown) if unknown else None
 
     def launch(self, started: Sequence[tuple[AttemptId, Placement]], reading: Reading | None = None) -> None:
-        """They are under way from now on. What they run is read in one go, unless it is remembered or `reading` did; whoever is stopped
-        after that is asked to end once it was started."""
+        """They are under way from now on. What they run is read in one go, unless it is remembered or
+        `reading` did; whoever is stopped after that is asked to end once it was started."""
         fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._under_way]
         known = {attempt: self._recall(attempt, placement) for attempt, placement in fresh}
         unknown = [split_attempt(attempt)[0] for attempt, run in known.items() if run is None]
@@ -101,14 +108,18 @@ class Launcher:
             self._under_way[attempt] = asyncio.get_running_loop().create_task(launch)
 
     def _recall(self, attempt: AttemptId, placement: Placement) -> Run | None:
-        """What it runs, where that is its run's first attempt, was submitted here, and asks for what was placed: another server may have
-        changed it since."""
+        """What it runs, where that is its run's first attempt, was submitted here, and asks for what was
+        placed: another server may have changed it since."""
         run_id, number = split_attempt(attempt)
         run = self._take(run_id)
         gang = placement.gang
         if run is None or number != 1 or run.spec.time_limit_s != gang.time_limit_s:
             return None
-        return run if [role.resources for role in run.spec.roles] == [role.resources for role in gang.roles] else None
+        return (
+            run
+            if [role.resources for role in run.spec.roles] == [role.resources for role in gang.roles]
+            else None
+        )
 
     def _begin_reading(self, ids: Sequence[RunId]) -> Reading:
         self._readings.add(reading := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))
@@ -116,19 +127,26 @@ class Launcher:
         return reading
 
     async def _run_of(self, attempt: AttemptId, reading: Reading) -> Run | None:
-        """What the attempt runs; None where it is over. Who has never been started goes on from nothing, so it need not be read
-        again after it was placed."""
+        """What the attempt runs; None where it is over.
+        Who has never been started goes on from nothing, so it need not be read again after it was placed."""
         run_id, number = split_attempt(attempt)
         run = (await asyncio.shield(reading)).get(run_id)
         if run is not None and run.phase is RunPhase.QUEUED and number == 1 and run.spec.resume is None:
             return run
         if run is None or run.attempt is None or run.attempt.id != attempt:
             run = (await read_runs(self._runs, [run_id])).get(run_id)
-        if run is None or run.attempt is None or run.attempt.id != attempt or not AttemptPhase(run.attempt.phase).live:
+        if (
+            run is None
+            or run.attempt is None
+            or run.attempt.id != attempt
+            or not AttemptPhase(run.attempt.phase).live
+        ):
             return None
         return run
 
-    async def _launch(self, attempt: AttemptId, placement: Placement, run: Run | None, reading: Reading | None) -> None:
+    async def _launch(
+        self, attempt: AttemptId, placement: Placement, run: Run | None, reading: Reading | None
+    ) -> None:
         """reading: of what it runs, where that is not known."""
         try:
             if run is None and reading is not None:
@@ -144,7 +162,8 @@ class Launcher:
             await self.give_up(attempt, error.message, ExitKind.PREPARE_FAILED)
         except (HopyardError, OSError) as error:
             log.warning("attempt %s was not launched: %s", attempt, error)
-            await self._look()  # first: what would start there next is not to be tried where nothing can start
+            # first: what would start there next is not to be tried where nothing can start
+            await self._look()
             await self.give_up(attempt, str(error), ExitKind.NODE_FAULT)
         except Exception as error:
             log.exception("attempt %s was not launched", attempt)
@@ -154,7 +173,8 @@ class Launcher:
         self._endings.ask_anew(attempt)
 
     async def give_up(self, attempt: AttemptId, reason: str, kind: ExitKind = ExitKind.LOST) -> None:
-        """It is not there and will not be: end whatever there may be of it, and let the store decide what follows."""
+        """It is not there and will not be: end whatever there may be of it, and let the store decide what
+        follows."""
         await guard_effect(self._engine.stop(attempt, grace=timedelta(0)))
         await self._react(await self._cluster.fail_launch(attempt, reason, now=self._clock.now(), kind=kind))
         await guard_effect(self._engine.forget(attempt))
@@ -169,6 +189,17 @@ class Launcher:
 
 def _weight(spec: RunSpec) -> int:
     """About how many bytes of memory a run with this spec takes."""
-    values = (*spec.env.values(), *spec.params.values(), *spec.tags.values(), *(word for role in spec.roles for word in role.command))
+    values = (
+        *spec.env.values(),
+        *spec.params.values(),
+        *spec.tags.values(),
+        *(word for role in spec.roles for word in role.command),
+    )
     letters = sum(len(value) for value in values if isinstance(value, str))
-    return 2000 + letters + 60 * len(values) + 120 * len(spec.environment.packages) + (0 if spec.study is None else 64 * 1024)
+    return (
+        2000
+        + letters
+        + 60 * len(values)
+        + 120 * len(spec.environment.packages)
+        + (0 if spec.study is None else 64 * 1024)
+    )

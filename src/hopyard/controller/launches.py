@@ -14,8 +14,9 @@ from hopyard.interfaces.run_store import RunStore
 
 
 class Composer:
-    """server_url: where replicas find the server. sign: makes an attempt's own token. secret: what replicas of a study prove to
-    each other, the same whenever it is asked for. secrets: the values of those of the names that a user has secrets for."""
+    """server_url: where replicas find the server. sign: makes an attempt's own token. secret: what replicas
+    of a study prove to each other, the same whenever it is asked for. secrets: the values of those of the
+    names that a user has secrets for."""
 
     def __init__(
         self,
@@ -26,13 +27,22 @@ class Composer:
         secret: Callable[[AttemptId], str] = lambda _: "",
         secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
-        self._runs, self._url, self._sign, self._secret, self._secrets = runs, server_url, sign, secret, secrets
+        self._runs, self._url, self._sign, self._secret, self._secrets = (
+            runs,
+            server_url,
+            sign,
+            secret,
+            secrets,
+        )
 
     async def compose(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
-        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore. A gang that was placed
-        with fewer replicas than it may have is as large as it was placed."""
+        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore.
+        A gang that was placed with fewer replicas than it may have is as large as it was placed."""
         if not all(role.command for role in run.spec.roles):
-            raise SpecError("the run's spec cannot be read: it is damaged, or of another version", hints=("`hop rm` removes the run",))
+            raise SpecError(
+                "the run's spec cannot be read: it is damaged, or of another version",
+                hints=("`hop rm` removes the run",),
+            )
         restore, values = await self._restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign(attempt)
         secret = "" if spec.study is None else self._secret(attempt)
@@ -79,11 +89,15 @@ class Composer:
         values = {} if self._secrets is None else await self._secrets(run.name.user, names)
         gone = [name for name in names if name not in values]
         if gone:
-            raise NotFound(f"{run.name.user} has no secret `{gone[0]}` any more", hints=(f"`hop secret set {gone[0]}`, and run it again",))
+            raise NotFound(
+                f"{run.name.user} has no secret `{gone[0]}` any more",
+                hints=(f"`hop secret set {gone[0]}`, and run it again",),
+            )
         return values
 
     async def _restore(self, run: Run) -> Restore | None:
-        """The checkpoint that the store decided on when it made the attempt: the run's own, else the forked run's."""
+        """The checkpoint that the store decided on when it made the attempt: the run's own, else the forked
+        run's."""
         step = run.attempt.resumed_from_step if run.attempt else None
         if step is None:
             return None
@@ -95,8 +109,8 @@ class Composer:
 
 
 def _is_foreign(spec: RunSpec, restore: Restore | None) -> bool:
-    """Whether what the attempt starts from was written by another user. What the run saved itself is its own, except the states of a
-    study: it passes on those that it began with."""
+    """Whether what the attempt starts from was written by another user. What the run saved itself is its own,
+    except the states of a study: it passes on those that it began with."""
     resume = spec.resume
     if resume is None or not resume.foreign or restore is None:
         return False
@@ -104,5 +118,6 @@ def _is_foreign(spec: RunSpec, restore: Restore | None) -> bool:
 
 
 def is_search_alone(spec: RunSpec) -> bool:
-    """Whether the run is a study whose trials are runs of their own. It names their data, and stands on its boards; they read it."""
+    """Whether the run is a study whose trials are runs of their own.
+    It names their data, and stands on its boards; they read it."""
     return spec.study is not None and spec.study.get("parallel") == Parallel.TRIALS

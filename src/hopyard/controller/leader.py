@@ -11,8 +11,8 @@ LEASE = timedelta(seconds=15)
 
 
 class Leadership:
-    """The lease as one server knows it. It is renewed by use, in the last two thirds of its time: a server that has nothing
-    to do writes nothing, and whoever has something to do takes over."""
+    """The lease as one server knows it. It is renewed by use, in the last two thirds of its time: a server
+    that has nothing to do writes nothing, and whoever has something to do takes over."""
 
     def __init__(self, cluster: ClusterStore, clock: Clock, *, holder: str, ttl: timedelta = LEASE) -> None:
         self._cluster, self._clock, self._holder, self._ttl = cluster, clock, holder, ttl
@@ -32,7 +32,11 @@ class Leadership:
     async def epoch(self) -> int | None:
         """The epoch under which this server may decide now; None while another one leads."""
         now = self._clock.now()
-        if self._lease is None or self._renew_at is None or not self._renew_at - self._ttl / 3 <= now < self._renew_at:
+        if (
+            self._lease is None
+            or self._renew_at is None
+            or not self._renew_at - self._ttl / 3 <= now < self._renew_at
+        ):
             self._lease = await self._cluster.lead(self._holder, now=now, ttl=self._ttl)
             self._renew_at = now + self._ttl / 3
         return None if self._lease is None else self._lease.epoch

@@ -1,4 +1,5 @@
-"""What lies on disk of runs that there are no more: left by a removal that a fault or a kill cut short, or that another server made."""
+"""What lies on disk of runs that there are no more: left by a removal that a fault or a kill cut short, or
+that another server made."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ log = logging.getLogger("hopyard.controller")
 
 
 async def sweep(runs: RunStore, streams: Streams, *, kept: Path | None = None) -> int:
-    """Remove streams, and folders below `kept`, whose run does not exist; of how many runs. A run exists before it has any."""
+    """Remove streams, and folders below `kept`, whose run does not exist; of how many runs.
+    A run exists before it has any."""
     streamed = set(await streams.runs())
     laid = set(await asyncio.to_thread(_folders, kept)) if kept is not None else set[RunId]()
     existing = await runs.existing(sorted(streamed | laid))

@@ -1,4 +1,5 @@
-"""Decoding manifests without holding up whoever else the event loop serves, and without letting a strange one fill memory."""
+"""Decoding manifests without holding up whoever else the event loop serves, and without letting a strange one
+fill memory."""
 
 from __future__ import annotations
 
@@ -66,17 +67,25 @@ class Decoder:
 
 
 def read_tree(data: bytes) -> Tree:
-    """As `Manifest.decode`, in a tenth of the time and a third of the memory: what has another shape is refused where it begins to differ."""
+    """As `Manifest.decode`, in a tenth of the time and a third of the memory: what has another shape is
+    refused where it begins to differ."""
     try:
         body = msgspec.json.decode(data, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as bad:
         raise IntegrityError(f"not a manifest: {bad}") from bad
     if body.v != 1:
-        raise IntegrityError(f"manifest of version {body.v!r}, this program knows version 1", hints=("upgrade hopyard",))
+        raise IntegrityError(
+            f"manifest of version {body.v!r}, this program knows version 1", hints=("upgrade hopyard",)
+        )
     if len(body.files) + len(body.links) + len(body.folders) > MOST_ENTRIES:
-        raise IntegrityError(f"manifest of more than {MOST_ENTRIES:,} files and folders", hints=("put them into archives, or into several datasets",))
+        raise IntegrityError(
+            f"manifest of more than {MOST_ENTRIES:,} files and folders",
+            hints=("put them into archives, or into several datasets",),
+        )
     # They have the fields of the domain's entries, which would take three times the memory.
-    found = Manifest(cast("tuple[FileEntry, ...]", body.files), cast("tuple[LinkEntry, ...]", body.links), body.folders)
+    found = Manifest(
+        cast("tuple[FileEntry, ...]", body.files), cast("tuple[LinkEntry, ...]", body.links), body.folders
+    )
     found.check()
     if msgspec.json.encode(body) != data:
         raise IntegrityError("not a manifest in its canonical form")
@@ -85,9 +94,15 @@ def read_tree(data: bytes) -> Tree:
 
 async def decode_manifest(data: bytes) -> Manifest:
     """As `Manifest.decode`, of a tree that was accepted before. Raises IntegrityError."""
-    return Manifest.decode(data) if len(data) <= _AT_ONCE_BYTES else await asyncio.to_thread(Manifest.decode, data)
+    return (
+        Manifest.decode(data)
+        if len(data) <= _AT_ONCE_BYTES
+        else await asyncio.to_thread(Manifest.decode, data)
+    )
 
 
 async def blobs_of(data: bytes) -> set[Digest]:
     """As `referred_blobs`. Raises IntegrityError."""
-    return referred_blobs(data) if len(data) <= _AT_ONCE_BYTES else await asyncio.to_thread(referred_blobs, data)
+    return (
+        referred_blobs(data) if len(data) <= _AT_ONCE_BYTES else await asyncio.to_thread(referred_blobs, data)
+    )

@@ -1,8 +1,10 @@
-"""A plan in portions: what one team gets is committed and starts while that of the next is still being committed.
+"""A plan in portions: what one team gets is committed and starts while that of the next is still being
+committed.
 
-What starts together ends together. Were a plan committed in one go, whoever comes first in it would wait for whoever comes last, and
-again when they end; in portions of a few gangs each, a large gang would find its room free only bit by bit. So a portion is what a team
-gets, or several of them do: teams have quotas of their own, and hardly wait for one another.
+What starts together ends together. Were a plan committed in one go, whoever comes first in it would wait for
+whoever comes last, and again when they end; in portions of a few gangs each, a large gang would find its room
+free only bit by bit. So a portion is what a team gets, or several of them do: teams have quotas of their own,
+and hardly wait for one another.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ MOST = 4  # portions: each has its wait for the disk, or for a database elsewher
 
 
 def portions(plan: Plan, snapshot: Snapshot) -> Sequence[Plan]:
-    """Together they are the plan that was made of this snapshot. A team is in one of them; teams, and gangs within a team, come in the
-    order of the plan. All that is not a start comes with the last one: until then promises stand as they did, but for those that were
-    kept."""
+    """Together they are the plan that was made of this snapshot. A team is in one of them; teams, and gangs
+    within a team, come in the order of the plan. All that is not a start comes with the last one: until then
+    promises stand as they did, but for those that were kept."""
     if len(plan.place) < 2 * FEWEST:
         return (plan,)
     *parts, last = _parts(plan.place, snapshot.queues)

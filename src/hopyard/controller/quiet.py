@@ -9,9 +9,9 @@ LONGEST_S = 1.0  # that it does not look, however one turn follows the other, or
 
 
 class Quiet:
-    """Python does not look between `begin` and the moment at which all that was begun before `end` is under way: beside many runs and
-    gangs one look takes longer than a plan after a small change, and whoever starts by that plan would wait for it. Where the process
-    has it off altogether, it stays off."""
+    """Python does not look between `begin` and the moment at which all that was begun before `end` is under
+    way: beside many runs and gangs one look takes longer than a plan after a small change, and whoever starts
+    by that plan would wait for it. Where the process has it off altogether, it stays off."""
 
     def __init__(self) -> None:
         self._deciding = False

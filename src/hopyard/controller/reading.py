@@ -16,5 +16,7 @@ async def read_runs(runs: RunStore, ids: Sequence[RunId], *, studies: bool = Fal
     found: dict[RunId, Run] = {}
     for at in range(0, len(ids), _AT_ONCE):
         some = frozenset(ids[at : at + _AT_ONCE])
-        found.update((run.id, run) for run in await runs.list(RunFilter(ids=some, limit=len(some), studies=studies)))
+        found.update(
+            (run.id, run) for run in await runs.list(RunFilter(ids=some, limit=len(some), studies=studies))
+        )
     return found

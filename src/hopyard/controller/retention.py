@@ -13,12 +13,15 @@ from hopyard.interfaces.run_store import RunStore
 def superfluous(checkpoints: Sequence[Checkpoint], attempts: Sequence[Attempt], *, newest: int) -> list[int]:
     """The steps to delete so that the `newest` last saved stay; 0 keeps all.
 
-    Those marked kept stay, and those that an attempt started from: what users see of the streams depends on them.
+    Those marked kept stay, and those that an attempt started from: what users see of the streams depends on
+    them.
     """
     if newest <= 0:
         return []
     started_from = {attempt.resumed_from_step for attempt in attempts}
-    stay = {checkpoint.step for checkpoint in checkpoints if checkpoint.kept or checkpoint.step in started_from}
+    stay = {
+        checkpoint.step for checkpoint in checkpoints if checkpoint.kept or checkpoint.step in started_from
+    }
     last = list(dict.fromkeys(checkpoint.step for checkpoint in reversed(checkpoints)))
     return [step for step in last[newest:] if step not in stay]
 

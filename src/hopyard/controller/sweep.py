@@ -1,4 +1,5 @@
-"""Removing blobs that nothing refers to any more, without taking any from under somebody who is about to refer to them."""
+"""Removing blobs that nothing refers to any more, without taking any from under somebody who is about to
+refer to them."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ async def _nothing_more(_before: datetime) -> None:
 
 
 class Sweeper:
-    """One per server. after_sweep: called when blobs were removed, for caches of what is there; swept: with the time
-    before which all went that nothing referred to."""
+    """One per server. after_sweep: called when blobs were removed, for caches of what is there; swept: with
+    the time before which all went that nothing referred to."""
 
     def __init__(self, access: AccessStore, blobs: Blobs, *, now: Callable[[], datetime]) -> None:
         self._access, self._blobs, self._now = access, blobs, now
@@ -37,7 +38,8 @@ class Sweeper:
 
     @asynccontextmanager
     async def held_off(self) -> AsyncIterator[None]:
-        """No blob is removed within: for whoever checks that blobs are there and then writes down that they are in use."""
+        """No blob is removed within: for whoever checks that blobs are there and then writes down that they
+        are in use."""
         async with self._moved:
             await self._moved.wait_for(lambda: not self._sweeping)
             self._holders += 1
@@ -51,7 +53,8 @@ class Sweeper:
     async def sweep(self) -> int:
         """Remove what nothing refers to and is older than an hour; the bytes freed.
 
-        Raises IntegrityError when a manifest in use is damaged: what it refers to is not known then, so nothing is removed.
+        Raises IntegrityError when a manifest in use is damaged: what it refers to is not known then, so
+        nothing is removed.
         """
         async with self._moved:
             await self._moved.wait_for(lambda: not self._sweeping)
@@ -82,8 +85,8 @@ class Sweeper:
                 log.exception("the sweep of blobs failed")
 
     async def lost(self) -> list[Digest]:
-        """What is in use and not here: it was damaged and set aside, or its file is gone. A manifest that is damaged counts, what it refers
-        to is then not known."""
+        """What is in use and not here: it was damaged and set aside, or its file is gone.
+        A manifest that is damaged counts, what it refers to is then not known."""
         async with self.held_off():
             used, unread = await self._referred()
             return sorted({*await self._blobs.missing(used), *unread})
@@ -92,7 +95,9 @@ class Sweeper:
         used, unread = await self._referred()
         if unread:
             digest, bad = next(iter(unread.items()))
-            raise IntegrityError(f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}") from bad
+            raise IntegrityError(
+                f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}"
+            ) from bad
         return used
 
     async def _referred(self) -> tuple[set[Digest], dict[Digest, IntegrityError]]:

@@ -25,8 +25,11 @@ HOLDS_EVERY = timedelta(seconds=1)
 NOTE_PAUSE = 50  # times as long as it took: to say why many wait is worth a fiftieth of the time
 LONGEST_PAUSE = timedelta(minutes=1)  # whatever a clock that was set meanwhile says of how long it took
 PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
-PIECE = 100  # placements: those start while the next are looked for. Of many pieces in a row, each is twice as large as the one before
-THREAD_FROM_S = 0.03  # thinking that took so long is done in a thread the next time: requests need not wait for it
+# placements: those start while the next are looked for. Of many pieces in a row, each is twice as large as
+# the one before
+PIECE = 100
+# thinking that took so long is done in a thread the next time: requests need not wait for it
+THREAD_FROM_S = 0.03
 PLAINLY_MANY = 20_000  # waiting gangs: the first turn of all lays out every one of them
 
 
@@ -39,7 +42,8 @@ class Committed:
 
 
 class Turns:
-    """engine: the one that starts what is placed. changed: told of every run that was placed or whose hold was written. wake: asks for another turn."""
+    """engine: the one that starts what is placed. changed: told of every run that was placed or whose hold
+    was written. wake: asks for another turn."""
 
     def __init__(
         self,
@@ -56,13 +60,21 @@ class Turns:
         preempt_grace: timedelta,
         forecast: StartForecast | None = None,
     ) -> None:
-        self._cluster, self._policy, self._clock, self._leader, self._effects = cluster, policy, clock, leader, effects
+        self._cluster, self._policy, self._clock, self._leader, self._effects = (
+            cluster,
+            policy,
+            clock,
+            leader,
+            effects,
+        )
         self._changed, self._wake, self._holds_every = changed, wake, holds_every
         self._engine, self._preempt_grace_s = engine, preempt_grace.total_seconds()
-        self._nodes: tuple[Mapping[NodeId, Node], Mapping[NodeId, Node]] = {}, {}  # all, and as they are for this engine
+        # all, and as they are for this engine
+        self._nodes: tuple[Mapping[NodeId, Node], Mapping[NodeId, Node]] = {}, {}
         self._waiters: list[asyncio.Future[None]] = []
         self._alarm: tuple[datetime, asyncio.Task[None]] | None = None
-        self._unwritten: tuple[Snapshot, Plan] | None = None  # the newest plan whose holds, or their estimates, are not written yet
+        # the newest plan whose holds, or their estimates, are not written yet
+        self._unwritten: tuple[Snapshot, Plan] | None = None
         self._estimates = Estimates(forecast, clock)
         self._noted_at: datetime | None = None
         self._note_took = timedelta(0)
@@ -90,10 +102,15 @@ class Turns:
         self._waiters = planned + self._waiters
 
     async def think(self) -> tuple[Snapshot, Plan] | None:
-        """The plan for this moment, and of what it was made; None where nobody waits, no promise is to be taken back, and time alone
-        changes nothing."""
+        """The plan for this moment, and of what it was made; None where nobody waits, no promise is to be
+        taken back, and time alone changes nothing."""
         snapshot = self._as_decided(await self._cluster.snapshot(now=self._clock.now()), most=self._most)
-        if not snapshot.pending and not snapshot.delayed and not snapshot.promises and not snapshot.reservations:
+        if (
+            not snapshot.pending
+            and not snapshot.delayed
+            and not snapshot.promises
+            and not snapshot.reservations
+        ):
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
             plan = self._think(snapshot)
@@ -107,19 +124,28 @@ class Turns:
         return snapshot, plan
 
     def as_shown(self, snapshot: Snapshot) -> Snapshot:
-        """As the server that decides sees it: where that is another one, all nodes may be within its reach."""
-        return self._as_decided(snapshot) if self._leader.leads else replace(snapshot, preempt_grace_s=self._preempt_grace_s)
+        """As the server that decides sees it: where that is another one, all nodes may be within its
+        reach."""
+        return (
+            self._as_decided(snapshot)
+            if self._leader.leads
+            else replace(snapshot, preempt_grace_s=self._preempt_grace_s)
+        )
 
     def _as_decided(self, snapshot: Snapshot, *, most: int = 0) -> Snapshot:
-        """With what only this server knows, which may lead no longer once the plan is made. most: how many are placed in one go; 0:
-        whoever fits."""
+        """With what only this server knows, which may lead no longer once the plan is made.
+        most: how many are placed in one go; 0: whoever fits."""
         nodes = self._within_reach(snapshot.nodes)
         return replace(snapshot, nodes=nodes, place_most=most, preempt_grace_s=self._preempt_grace_s)
 
     def _within_reach(self, nodes: Mapping[NodeId, Node]) -> Mapping[NodeId, Node]:
         """Nodes of another server's engine are not ready for this one: it cannot start anything there."""
         if self._nodes[0] is not nodes:
-            far = {name: replace(node, ready=False) for name, node in nodes.items() if node.engine != self._engine}
+            far = {
+                name: replace(node, ready=False)
+                for name, node in nodes.items()
+                if node.engine != self._engine
+            }
             self._nodes = nodes, {**nodes, **far} if far else nodes
         return self._nodes[1]
 
@@ -130,8 +156,8 @@ class Turns:
         return plan
 
     async def commit(self, snapshot: Snapshot, plan: Plan) -> AsyncGenerator[Committed, None]:
-        """Apply the plan under this server's epoch, portion by portion: what of each became true, as soon as it is. Under a stale epoch
-        nothing more is written, and another turn is asked for."""
+        """Apply the plan under this server's epoch, portion by portion: what of each became true, as soon as
+        it is. Under a stale epoch nothing more is written, and another turn is asked for."""
         epoch = await self._leader.epoch()
         if epoch is None:
             self._wake()
@@ -152,7 +178,9 @@ class Turns:
         if result.rejected:
             self._wake()
         placements = {placement.gang.id: placement for placement in portion.place}
-        started = tuple((attempt, placements[gang]) for gang, attempt in zip(result.applied, result.attempts, strict=True))
+        started = tuple(
+            (attempt, placements[gang]) for gang, attempt in zip(result.applied, result.attempts, strict=True)
+        )
         for gang in result.applied:
             self._changed(RunId(gang))
         self.fruitful = self.fruitful or bool(started or result.preempted)
@@ -180,7 +208,9 @@ class Turns:
         unwritten, self._unwritten = self._unwritten, None
         epoch = await self._leader.epoch()
         if epoch is None:
-            self._wake()  # the turn before may have found nothing to do: who waits is to be looked at again when the other server is gone
+            # the turn before may have found nothing to do: who waits is to be looked at again when the other
+            # server is gone
+            self._wake()
             return
         if unwritten is None:
             return
@@ -189,7 +219,9 @@ class Turns:
             self._unwritten = unwritten  # it is written again with its own estimates
         self._noted_at = self._clock.now()
         try:
-            changed = await self._cluster.note_holds(holds, based_on=unwritten[0].version, now=self._noted_at, epoch=epoch)
+            changed = await self._cluster.note_holds(
+                holds, based_on=unwritten[0].version, now=self._noted_at, epoch=epoch
+            )
         except NotLeader:
             self._leader.lost()
             self._wake()
@@ -214,8 +246,8 @@ class Turns:
 
 
 def _changes_anything(snapshot: Snapshot, plan: Plan) -> bool:
-    """Most turns that follow a submission to a full cluster find nothing to do: to write that down would only hold up what is free
-    next."""
+    """Most turns that follow a submission to a full cluster find nothing to do: to write that down would only
+    hold up what is free next."""
     if plan.place or plan.preempt or plan.breaches:
         return True
     return {promise.gang: promise for promise in plan.promises} != snapshot.promises

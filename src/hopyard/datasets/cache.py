@@ -3,13 +3,16 @@
 ```text
 <root>/<manifest>/          a whole tree
 <root>/.<manifest>.lock     flock: shared while the tree is used, exclusive while it is filled or evicted;
-                            its time stamp is the last use, its text the tree's size, the boot it was written in, and its
-                            fingerprint: a tree that is changed afterwards is noticed at its next use
-<root>/.<manifest>.mend     flock: held while a changed tree is replaced, which does not wait for those that use it
+                            its time stamp is the last use, its text the tree's size, the boot it was written
+                            in, and its fingerprint: a tree that is changed afterwards is noticed at its next
+                            use
+<root>/.<manifest>.mend     flock: held while a changed tree is replaced, which does not wait for those that
+                            use it
 <root>/.<manifest>.part/    a tree that is being filled
 <root>/.gone-*/             a tree that is being removed
 ```
-The kernel drops a process's locks when it dies, however it dies, so a crash leaves nothing in use and nothing half-visible.
+The kernel drops a process's locks when it dies, however it dies, so a crash leaves nothing in use and
+nothing half-visible.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Note(NamedTuple):
-    """What the lock file says. boot: the boot in which the tree was written or checked; "" once it is on disk for sure.
-    seen: its fingerprint then; "" of a tree that was made before there were fingerprints."""
+    """What the lock file says. boot: the boot in which the tree was written or checked; "" once it is on disk
+    for sure. seen: its fingerprint then; "" of a tree that was made before there were fingerprints."""
 
     size_bytes: int
     boot: str
@@ -50,17 +53,25 @@ class _Note(NamedTuple):
 
 
 class TreeCache:
-    """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in use; None takes
-    half of what the disk could give. changed: told of each tree that was not what had been put there, and is fetched anew."""
+    """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in
+    use; None takes half of what the disk could give. changed: told of each tree that was not what had been
+    put there, and is fetched anew."""
 
-    def __init__(self, root: Path, limit_bytes: int | None = None, *, changed: Callable[[Digest], None] = lambda _manifest: None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        limit_bytes: int | None = None,
+        *,
+        changed: Callable[[Digest], None] = lambda _manifest: None,
+    ) -> None:
         self._root, self._limit, self._changed = root, limit_bytes, changed
 
     @contextmanager
     def use(self, manifest: Digest, fetch: Fetch | None, *, progress: Progress = SILENT) -> Iterator[Path]:
-        """The tree's folder, which stays as it is until the block ends. `fetch` (a `BlobTransport`'s) is called when the tree is
-        not there; of many who ask at once, one fetches and the others wait, and what a broken-off fetch brought is kept.
-        Raises IntegrityError, StorageFull, what `fetch` raises; without `fetch`, NotFound when the tree is not here."""
+        """The tree's folder, which stays as it is until the block ends. `fetch` (a `BlobTransport`'s) is
+        called when the tree is not there; of many who ask at once, one fetches and the others wait, and what
+        a broken-off fetch brought is kept. Raises IntegrityError, StorageFull, what `fetch` raises; without
+        `fetch`, NotFound when the tree is not here."""
         check_digest(manifest)
         make_folder(self._root)
         lock = self._hold(manifest, fetch, progress)
@@ -75,7 +86,8 @@ class TreeCache:
             _copy(str(tree), str(dest))
 
     def trim(self) -> int:
-        """Evict trees, the longest unused first, until the limit holds; the bytes freed. Trees in use stay."""
+        """Evict trees, the longest unused first, until the limit holds; the bytes freed.
+        Trees in use stay."""
         for left in self._root.glob(".gone-*"):
             remove_tree(left)
         self._give_up_abandoned()
@@ -89,7 +101,8 @@ class TreeCache:
                 freed += size
         return freed
 
-    # -- filling -------------------------------------------------------------------------------------------------
+    # -- filling
+    # -------------------------------------------------------------------------------------------------
 
     def _hold(self, manifest: Digest, fetch: Fetch | None, progress: Progress) -> int:
         """A descriptor of the lock file with a shared lock, the tree being there and whole."""
@@ -106,14 +119,16 @@ class TreeCache:
                 raise
             os.close(lock)
             try:
-                # Never waited for: whoever fills it meanwhile keeps it shared as long as it is used, which may be until we are there too.
+                # Never waited for: whoever fills it meanwhile keeps it shared as long as it is used, which
+                # may be until we are there too.
                 lock = self._lock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(_LOOK_AGAIN_S)
                 continue
             try:
                 self._fill(manifest, lock, fetch, progress)
-                # Shared from here on, never let go of: a tree that is larger than the limit would be evicted before its use.
+                # Shared from here on, never let go of: a tree that is larger than the limit would be evicted
+                # before its use.
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 self.trim()
                 if (self._root / manifest).is_dir() and self._is_current(lock, manifest):
@@ -121,7 +136,8 @@ class TreeCache:
             except BaseException:
                 os.close(lock)
                 raise
-            os.close(lock)  # the kernel gave the lock to somebody else between exclusive and shared, who evicted the tree
+            # the kernel gave the lock to somebody else between exclusive and shared, who evicted the tree
+            os.close(lock)
 
     def _fill(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
         """Under the exclusive lock: make the tree, or check the one that is there."""
@@ -136,8 +152,8 @@ class TreeCache:
         self._fetch(manifest, lock, fetch, progress)
 
     def _mend(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
-        """Under a shared lock: replace a tree that was changed since it was put there. Those that use it see the right one from now on:
-        a run that changed it, and goes on, keeps no other waiting."""
+        """Under a shared lock: replace a tree that was changed since it was put there. Those that use it see
+        the right one from now on: a run that changed it, and goes on, keeps no other waiting."""
         tree, note = self._root / manifest, _read_note(lock)
         mending = open_file(self._root / f".{manifest}.mend", os.O_RDWR | os.O_CREAT)
         try:
@@ -190,11 +206,13 @@ class TreeCache:
             return False
 
     def _sound(self, lock: int) -> bool:
-        """Whether the tree is what was written: a machine that lost power may have lost the bytes of files written just
-        before. Large trees are flushed when they are filled; small ones are checked at their first use after a restart."""
+        """Whether the tree is what was written: a machine that lost power may have lost the bytes of files
+        written just before. Large trees are flushed when they are filled; small ones are checked at their
+        first use after a restart."""
         return _read_note(lock).boot in ("", _boot())
 
-    # -- removing ------------------------------------------------------------------------------------------------
+    # -- removing
+    # ------------------------------------------------------------------------------------------------
 
     def _sizes(self) -> Iterator[tuple[Digest, float, int]]:
         """Every tree with its last use and its size."""
@@ -209,7 +227,10 @@ class TreeCache:
         for part in self._root.glob(".*.part"):
             manifest = Digest(part.name[1:-5])
             with suppress(FileNotFoundError):
-                if self._lock_path(manifest).stat().st_mtime < time.time() - _ABANDONED_S and not (self._root / manifest).is_dir():
+                if (
+                    self._lock_path(manifest).stat().st_mtime < time.time() - _ABANDONED_S
+                    and not (self._root / manifest).is_dir()
+                ):
                     self._evict(manifest)
 
     def _evict(self, manifest: Digest) -> bool:
@@ -232,7 +253,8 @@ class TreeCache:
         tree.rename(gone)
         remove_tree(gone)
 
-    # -- locks ---------------------------------------------------------------------------------------------------
+    # -- locks
+    # ---------------------------------------------------------------------------------------------------
 
     def _lock_path(self, manifest: Digest) -> Path:
         return self._root / f".{manifest}.lock"
@@ -278,7 +300,8 @@ def _matches(tree: Path, manifest: Digest) -> bool:
 
 
 def _make_read_only(top: Path) -> int:
-    """Leave the owner the right to read, and nobody any other, below `top` and in it; the sum of the files' sizes."""
+    """Leave the owner the right to read, and nobody any other, below `top` and in it; the sum of the files'
+    sizes."""
     size = 0
     with os.scandir(top) as entries:
         for entry in entries:
@@ -315,7 +338,8 @@ def _umask_of(path: str) -> int:
 
 
 def _boot() -> str:
-    """Names this boot of the machine; "unknown" where the kernel does not tell, which counts as one and the same boot."""
+    """Names this boot of the machine; "unknown" where the kernel does not tell, which counts as one and the
+    same boot."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -1,4 +1,5 @@
-"""Whether a folder is as it was left, told from what the kernel writes down of each file, without reading any.
+"""Whether a folder is as it was left, told from what the kernel writes down of each file, without reading
+any.
 
 Every change of a file's bytes, mode or links sets its ctime, and no program can set that back.
 """
@@ -11,8 +12,8 @@ from hashlib import blake2b
 
 
 def fingerprint(top: str | os.PathLike[str], *, without: str = "") -> str:
-    """Differs after anything below `top` was written, added, removed or renamed, or changed its mode. without: the name of an entry
-    of `top` that does not count. Raises OSError."""
+    """Differs after anything below `top` was written, added, removed or renamed, or changed its mode.
+    without: the name of an entry of `top` that does not count. Raises OSError."""
     found = blake2b(digest_size=16)
     pending = [os.fspath(top)]
     while pending:

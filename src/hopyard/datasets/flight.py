@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 
 def fly(items: Sequence[T], work: Callable[[T], None], *, threads: int, leave: Callable[[], None]) -> None:
-    """Call `work` with each item, in order of their start. Raises the first error after every thread has ended. `leave` is
-    called in each thread at its end. A single item is worked on by the caller's own thread."""
+    """Call `work` with each item, in order of their start. Raises the first error after every thread has
+    ended. `leave` is called in each thread at its end. A single item is worked on by the caller's own
+    thread."""
     if len(items) <= 1:
         for item in items:
             work(item)
@@ -32,7 +33,10 @@ def fly(items: Sequence[T], work: Callable[[T], None], *, threads: int, leave: C
         finally:
             leave()
 
-    crew = [threading.Thread(target=run, name=f"transfer {number}", daemon=True) for number in range(min(threads, len(items)))]
+    crew = [
+        threading.Thread(target=run, name=f"transfer {number}", daemon=True)
+        for number in range(min(threads, len(items)))
+    ]
     for thread in crew:
         thread.start()
     try:

@@ -1,5 +1,5 @@
-"""Folders that are held open: what is done below one is done in that very folder, whatever other users do to its path meanwhile,
-and never through a link."""
+"""Folders that are held open: what is done below one is done in that very folder, whatever other users do to
+its path meanwhile, and never through a link."""
 
 from __future__ import annotations
 
@@ -38,23 +38,32 @@ class OpenFolder:
         return cls(os.open(path, _FOLDER | os.O_NOFOLLOW))._checked(str(path))
 
     def make(self, name: str) -> OpenFolder:
-        """A new, empty folder of this user alone. Raises FileExistsError, and SpecError where another user put theirs in its place."""
+        """A new, empty folder of this user alone. Raises FileExistsError, and SpecError where another user
+        put theirs in its place."""
         os.mkdir(name, 0o700, dir_fd=self.descriptor)
         made = self.enter(name)
         if os.listdir(made.descriptor):
             made.close()
-            raise SpecError(f"`{name}` was exchanged by another user", hints=("name a folder that only you can write to",))
+            raise SpecError(
+                f"`{name}` was exchanged by another user", hints=("name a folder that only you can write to",)
+            )
         return made
 
     def enter(self, name: str) -> OpenFolder:
-        """A folder in this one that no other user may read or write. Raises SpecError for any other, OSError."""
-        return OpenFolder(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor))._checked(name, private=True)
+        """A folder in this one that no other user may read or write.
+        Raises SpecError for any other, OSError."""
+        return OpenFolder(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor))._checked(
+            name, private=True
+        )
 
     def _checked(self, name: str, *, private: bool = False) -> OpenFolder:
         about = os.fstat(self.descriptor)
         if about.st_uid != os.geteuid() or about.st_mode & (0o077 if private else 0o022):
             self.close()
-            raise SpecError(f"`{name}` is not a folder of yours alone", hints=("name a folder that only you can write to",))
+            raise SpecError(
+                f"`{name}` is not a folder of yours alone",
+                hints=("name a folder that only you can write to",),
+            )
         return self
 
     def close(self) -> None:
@@ -66,13 +75,15 @@ class OpenFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- below it ------------------------------------------------------------------------------------------------
+    # -- below it
+    # ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         return os.listdir(self.descriptor)
 
     def open(self, path: str, flags: int, mode: int = 0o666) -> int:
-        """A descriptor of what is at a relative path without `..`. Raises OSError, ELOOP or ENOTDIR where a link is on the way."""
+        """A descriptor of what is at a relative path without `..`.
+        Raises OSError, ELOOP or ENOTDIR where a link is on the way."""
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW
         if "/" not in path:
             return os.open(path, flags, mode, dir_fd=self.descriptor)
@@ -109,15 +120,22 @@ class OpenFolder:
         self._beside(path, put)
 
     def below(self, name: str) -> OpenFolder:
-        """The folder of this name, made where it is not there. Raises OSError where it is a link or no folder."""
+        """The folder of this name, made where it is not there.
+        Raises OSError where it is a link or no folder."""
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=self.descriptor)
         return OpenFolder(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor))
 
     def write(self, name: str, data: Iterable[bytes]) -> int:
-        """Put a file with these bytes in place of whatever file has the name, never through a link; how many they were."""
+        """Put a file with these bytes in place of whatever file has the name, never through a link; how many
+        they were."""
         new = f".{name}.{os.urandom(8).hex()}"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
+        descriptor = os.open(
+            new,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o666,
+            dir_fd=self.descriptor,
+        )
         try:
             with os.fdopen(descriptor, "wb") as file:
                 size = sum(map(file.write, data))
@@ -174,4 +192,12 @@ def _open_beneath(folder: int, path: str, flags: int, mode: int) -> int | None:
 
 def _openat2(folder: int, path: bytes, flags: int, mode: int) -> int:
     how = _OpenHow(flags, mode, _NO_LINKS | _BENEATH)
-    return int(_libc.syscall(_SYS_OPENAT2, ctypes.c_int(folder), ctypes.c_char_p(path), ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
+    return int(
+        _libc.syscall(
+            _SYS_OPENAT2,
+            ctypes.c_int(folder),
+            ctypes.c_char_p(path),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+    )

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# Any of these sets tells a home: of a server, of one that never ran, of a client of another server. Names that others use, too, need company.
+# Any of these sets tells a home: of a server, of one that never ran, of a client of another server. Names
+# that others use, too, need company.
 _MARKS = (
     frozenset({"hopyard.db"}),
     frozenset({"signing-keys.json"}),
@@ -19,9 +20,24 @@ _MARKS = (
     frozenset({"spec.json", "status.json", "streams"}),  # a replica's folder, with the token of its run
 )
 _TELLING = frozenset().union(*_MARKS)
-# What lies in a home, see `config.home`: left out where the home is the packed folder itself, in which the user's own files may lie as well.
-_ENTRIES = _TELLING | {"mark", "server.json", "config.yaml", "restored.json", "logs", "blobs", "streams", "attempts", "cache", "offline", "kept", "partitions"}
-_ENTRIES |= {"lock", "stop", "study.json", "checkpoints", "restore", "trees", "home"}  # of a replica's folder, see `domain.replica`
+# What lies in a home, see `config.home`: left out where the home is the packed folder itself, in which the
+# user's own files may lie as well.
+_ENTRIES = _TELLING | {
+    "mark",
+    "server.json",
+    "config.yaml",
+    "restored.json",
+    "logs",
+    "blobs",
+    "streams",
+    "attempts",
+    "cache",
+    "offline",
+    "kept",
+    "partitions",
+}
+# of a replica's folder, see `domain.replica`
+_ENTRIES |= {"lock", "stop", "study.json", "checkpoints", "restore", "trees", "home"}
 
 
 def is_home(names: Iterable[str]) -> bool:
@@ -36,6 +52,11 @@ def is_of_home(name: str) -> bool:
 
 
 def is_sdk_link(path: str) -> bool:
-    """Whether this is the link by which runs import the SDK, `cache/sdk/hopyard`: where it is, a part of a home is."""
+    """Whether this is the link by which runs import the SDK, `cache/sdk/hopyard`: where it is, a part of a
+    home is."""
     folder, name = os.path.split(path)
-    return name == "hopyard" and os.path.basename(folder) == "sdk" and Path(os.readlink(path), "sdk", "own_run.py").is_file()
+    return (
+        name == "hopyard"
+        and os.path.basename(folder) == "sdk"
+        and Path(os.readlink(path), "sdk", "own_run.py").is_file()
+    )

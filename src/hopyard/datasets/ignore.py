@@ -1,8 +1,8 @@
 """Which files of a folder belong to its tree.
 
-Code honours `.gitignore` (also those above it, up to the root of its repository), then `.hopignore`, and leaves out what a
-working folder gathers by itself. Data honours only `.hopignore`: data often lies in folders that git is told to ignore, and
-leaving it out silently would be worse than sending a file too many.
+Code honours `.gitignore` (also those above it, up to the root of its repository), then `.hopignore`, and
+leaves out what a working folder gathers by itself. Data honours only `.hopignore`: data often lies in folders
+that git is told to ignore, and leaving it out silently would be worse than sending a file too many.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """files: names of ignore files that count, later ones outweigh earlier ones. names, suffixes: left out unless an ignore
-    file takes them in again with `!`. Directories in `names` are not even looked into."""
+    """files: names of ignore files that count, later ones outweigh earlier ones. names, suffixes: left out
+    unless an ignore file takes them in again with `!`. Directories in `names` are not even looked into."""
 
     name: str
     files: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
     above: bool = False  # whether ignore files above the folder count, up to the root of the repository
-    exact: bool = False  # whether a repository is an error, not left out: what is compared with a tree, which never holds one
-    only_files: bool = False  # whether sockets, pipes and devices are passed over, as git does, instead of refused
+    # whether a repository is an error, not left out: what is compared with a tree, which never holds one
+    exact: bool = False
+    # whether sockets, pipes and devices are passed over, as git does, instead of refused
+    only_files: bool = False
 
     def default(self, name: str) -> bool:
         """Whether a file or folder of this name is left out where no ignore file says anything."""
@@ -39,9 +41,33 @@ class Rules:
 
 
 # Everybody may read the code of a run, and its files.
-SECRETS = frozenset({".netrc", "_netrc", ".git-credentials", ".pypirc", ".dockercfg", ".pgpass", "id_rsa", "id_ecdsa", "id_ed25519"})
+SECRETS = frozenset(
+    {
+        ".netrc",
+        "_netrc",
+        ".git-credentials",
+        ".pypirc",
+        ".dockercfg",
+        ".pgpass",
+        "id_rsa",
+        "id_ecdsa",
+        "id_ed25519",
+    }
+)
 REPOSITORIES = frozenset({".git", ".hg", ".svn"})
-CACHES = frozenset({".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".idea", ".DS_Store", ".hopyard"})
+CACHES = frozenset(
+    {
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".ipynb_checkpoints",
+        ".tox",
+        ".nox",
+        ".idea",
+        ".DS_Store",
+        ".hopyard",
+    }
+)
 CODE = Rules(
     "code",
     (GITIGNORE, HOPIGNORE),
@@ -77,8 +103,11 @@ class Ignored:
         return cls(rules, _above(rules, root) if rules.above else ())
 
     def enter(self, folder: Path, prefix: str, names: frozenset[str] | set[str]) -> Ignored:
-        """What counts below `folder`, whose ignore files are `names`. Raises SpecError for one that cannot be read."""
-        own = [IgnoreFile(_load(folder / name), prefix) for name in reversed(self._rules.files) if name in names]
+        """What counts below `folder`, whose ignore files are `names`.
+        Raises SpecError for one that cannot be read."""
+        own = [
+            IgnoreFile(_load(folder / name), prefix) for name in reversed(self._rules.files) if name in names
+        ]
         return Ignored(self._rules, (*own, *self._files)) if own else self
 
     def leaves_out(self, path: str, name: str) -> bool:
@@ -91,8 +120,8 @@ class Ignored:
 
 
 def leaves_out(rules: Rules, root: Path, paths: Iterable[str]) -> list[str]:
-    """Those of the files (relative to `root`, whether they are there or not) that are not part of its tree. Raises SpecError for an ignore
-    file that cannot be read."""
+    """Those of the files (relative to `root`, whether they are there or not) that are not part of its tree.
+    Raises SpecError for an ignore file that cannot be read."""
     entered: dict[str, Ignored | None] = {}  # None: left out whole
 
     def enter(prefix: str) -> Ignored | None:
@@ -103,7 +132,9 @@ def leaves_out(rules: Rules, root: Path, paths: Iterable[str]) -> list[str]:
                 entered[prefix] = None
             else:
                 folder = root / prefix
-                entered[prefix] = outer.enter(folder, prefix, {name for name in rules.files if (folder / name).is_file()})
+                entered[prefix] = outer.enter(
+                    folder, prefix, {name for name in rules.files if (folder / name).is_file()}
+                )
         return entered[prefix]
 
     def is_left_out(path: str) -> bool:
@@ -120,7 +151,9 @@ def _load(path: Path) -> GitIgnoreSpec:
     try:
         return GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError) as bad:
-        raise SpecError(f"the ignore file `{path}` cannot be used: {bad}", hints=("mend or remove it",)) from bad
+        raise SpecError(
+            f"the ignore file `{path}` cannot be used: {bad}", hints=("mend or remove it",)
+        ) from bad
 
 
 def _above(rules: Rules, root: Path) -> tuple[IgnoreFile, ...]:
@@ -130,7 +163,11 @@ def _above(rules: Rules, root: Path) -> tuple[IgnoreFile, ...]:
     found: list[IgnoreFile] = []
     for folder in root.parents:
         below = root.relative_to(folder).as_posix() + "/"
-        found += [IgnoreFile(_load(folder / name), "", below) for name in reversed(rules.files) if (folder / name).is_file()]
+        found += [
+            IgnoreFile(_load(folder / name), "", below)
+            for name in reversed(rules.files)
+            if (folder / name).is_file()
+        ]
         if (folder / ".git").exists():
             return tuple(found)
     return ()  # no repository: what lies above has nothing to do with this folder

@@ -1,7 +1,7 @@
 """Blobs read straight from the server's files, where the server says that they lie on this machine.
 
-Nothing is trusted: what is not there, not readable or not what its digest says is fetched through the server, which then
-notices damage by itself.
+Nothing is trusted: what is not there, not readable or not what its digest says is fetched through the server,
+which then notices damage by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class LocatesBlobs(Protocol):
 
 
 def find_files(source: object, manifest: Digest, wanted: Sequence[tuple[Digest, int]]) -> dict[Digest, str]:
-    """Where large blobs may be read without the server's help. Only blobs that lie on this machine are named."""
+    """Where large blobs may be read without the server's help.
+    Only blobs that lie on this machine are named."""
     large = [digest for digest, size in wanted if size >= LARGE_BYTES]
     if not isinstance(source, LocatesBlobs):
         return {}
@@ -46,8 +47,8 @@ def find_files(source: object, manifest: Digest, wanted: Sequence[tuple[Digest, 
 
 
 def read_checked(path: str, digest: Digest, size: int) -> memoryview | None:
-    """The blob in `path`, in memory of this thread that the next call uses again, aligned for direct writes; None when it is
-    not there or not right."""
+    """The blob in `path`, in memory of this thread that the next call uses again, aligned for direct writes;
+    None when it is not there or not right."""
     if size > CHUNK_BYTES:
         return None
     buffer: mmap.mmap | None = getattr(_own, "buffer", None)

@@ -1,4 +1,5 @@
-"""From a folder to a manifest: reads what is not known yet, hashes it in threads, and says what changed meanwhile."""
+"""From a folder to a manifest: reads what is not known yet, hashes it in threads, and says what changed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -26,13 +27,19 @@ Chunks = tuple[Digest, ...]
 
 
 def pack(
-    root: Path, *, rules: Rules = DATA, cache: Path | None = None, without: Path | None = None, progress: Progress = SILENT
+    root: Path,
+    *,
+    rules: Rules = DATA,
+    cache: Path | None = None,
+    without: Path | None = None,
+    progress: Progress = SILENT,
 ) -> PackedTree:
-    """The tree at `root` (a folder, or a single file). `cache` is a folder in which to remember digests, `Home.pack_cache`;
-    `without` is left out with all it holds: the home itself, which has the owner's token and changes while it is read. Other homes are left out, too, and told
-    in `PackedTree.homes`.
+    """The tree at `root` (a folder, or a single file). `cache` is a folder in which to remember digests,
+    `Home.pack_cache`; `without` is left out with all it holds: the home itself, which has the owner's token
+    and changes while it is read. Other homes are left out, too, and told in `PackedTree.homes`.
 
-    Raises SpecError, naming the file, for what cannot be read or packed, and for a file that changes while it is read.
+    Raises SpecError, naming the file, for what cannot be read or packed, and for a file that changes while it
+    is read.
     """
     root = Path(os.path.abspath(root))
     memory = StatCache(cache, root, rules.name) if cache is not None else None
@@ -50,7 +57,9 @@ def pack(
     return _tree(root, summary, lambda: encoded, memory, walked.homes)
 
 
-def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules, without: Path | None, homes: list[str]) -> PackedTree:
+def _remembered(
+    root: Path, memory: StatCache, summary: Summary, rules: Rules, without: Path | None, homes: list[str]
+) -> PackedTree:
     def encode() -> bytes:
         found = memory.manifest()
         if found is not None and blake3(found).hexdigest() == summary.digest:
@@ -63,15 +72,27 @@ def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules, w
     return _tree(root, summary, encode, memory, homes)
 
 
-def _tree(root: Path, summary: Summary, encode: Callable[[], bytes], memory: StatCache | None, homes: list[str]) -> PackedTree:
+def _tree(
+    root: Path, summary: Summary, encode: Callable[[], bytes], memory: StatCache | None, homes: list[str]
+) -> PackedTree:
     forget = memory.forget if memory else lambda: None
     return PackedTree(
-        root, summary.digest, size_bytes=summary.size_bytes, files=summary.files, encode=encode, forget=forget, single=not root.is_dir(), homes=homes
+        root,
+        summary.digest,
+        size_bytes=summary.size_bytes,
+        files=summary.files,
+        encode=encode,
+        forget=forget,
+        single=not root.is_dir(),
+        homes=homes,
     )
 
 
 def _manifest(walked: Walked, digests: Sequence[Chunks]) -> Manifest:
-    files = [FileEntry(file[PATH], file[SIZE], chunks, bool(file[MODE] & 0o100)) for file, chunks in zip(walked.files, digests, strict=True)]
+    files = [
+        FileEntry(file[PATH], file[SIZE], chunks, bool(file[MODE] & 0o100))
+        for file, chunks in zip(walked.files, digests, strict=True)
+    ]
     return Manifest.build(files, [LinkEntry(path, target) for path, target in walked.links], walked.folders)
 
 
@@ -103,7 +124,10 @@ def _in_threads(reader: _Reader, small: list[int], large: list[int], digests: li
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as threads:
         try:
             groups = [(group, threads.submit(reader.group, group)) for group in reader.groups(small)]
-            parts = [(at, [threads.submit(reader.chunk, at, number) for number in range(reader.chunks(at))]) for at in large]
+            parts = [
+                (at, [threads.submit(reader.chunk, at, number) for number in range(reader.chunks(at))])
+                for at in large
+            ]
             for group, done in groups:
                 for at, chunks in zip(group, done.result(), strict=True):
                     digests[at] = chunks
@@ -115,7 +139,8 @@ def _in_threads(reader: _Reader, small: list[int], large: list[int], digests: li
 
 
 class _Reader:
-    """Reads and hashes files of one tree; refuses those that are not what they were when the tree was looked over."""
+    """Reads and hashes files of one tree; refuses those that are not what they were when the tree was looked
+    over."""
 
     def __init__(self, root: Path, files: list[Seen], progress: Progress) -> None:
         self._files, self._progress = files, progress
@@ -150,7 +175,9 @@ class _Reader:
 
     def _hash(self, file: Seen, offset: int, size: int) -> Digest:
         try:
-            descriptor = os.open(self._root if self._single else f"{self._root}/{file[PATH]}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(
+                self._root if self._single else f"{self._root}/{file[PATH]}", os.O_RDONLY | os.O_CLOEXEC
+            )
             try:
                 data = os.pread(descriptor, size, offset)
                 about = os.fstat(descriptor)

@@ -1,9 +1,10 @@
 """What the packer remembers of a folder: the manifest it made, and how each file looked when it was read.
 
-One file per folder: a header line that is enough to know that nothing changed, then the manifest and the files' stamps.
+One file per folder: a header line that is enough to know that nothing changed, then the manifest and the
+files' stamps.
 
-A file that was written in the very moment in which it was read can change again without its stamps telling (git calls such
-an entry racily clean). Those are remembered as unknown and read anew the next time.
+A file that was written in the very moment in which it was read can change again without its stamps telling
+(git calls such an entry racily clean). Those are remembered as unknown and read anew the next time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from hopyard.private_files import write_atomically
 
 _FORMAT = 2
 _HEADER_BYTES = 4096
-_FINE_NS, _COARSE_NS = 50_000_000, 2_000_000_000  # how long after a write its stamp may still repeat, by the stamp's grain
+# how long after a write its stamp may still repeat, by the stamp's grain
+_FINE_NS, _COARSE_NS = 50_000_000, 2_000_000_000
 _MASK = (1 << 64) - 1
 
 
@@ -50,7 +52,8 @@ class Known(NamedTuple):
 
 
 class StatCache:
-    """The memory of one folder packed under one set of rules. Anything wrong with its file means that nothing is known."""
+    """The memory of one folder packed under one set of rules.
+    Anything wrong with its file means that nothing is known."""
 
     def __init__(self, folder: Path, root: Path, rules: str) -> None:
         self._path = folder / blake3(f"{rules}\0{root}".encode(errors="surrogateescape")).hexdigest()[:32]
@@ -81,7 +84,8 @@ class StatCache:
         return known
 
     def save(self, walked: Walked, began_ns: int, summary: Summary, encoded: bytes) -> None:
-        """Remember a tree that was looked over at `began_ns`. A cache that cannot be written is no reason to fail."""
+        """Remember a tree that was looked over at `began_ns`.
+        A cache that cannot be written is no reason to fail."""
         stamps, trusted = array("Q"), True
         for file in walked.files:
             if _settled(file, began_ns):
@@ -93,9 +97,12 @@ class StatCache:
             stamps.byteswap()
         body = encoded + stamps.tobytes()
         header = {
-            "format": _FORMAT, "fingerprint": fingerprint(walked) if trusted else "", "encoded_bytes": len(encoded),
-            "body": blake3(body).hexdigest(), **summary._asdict(),
-        }  # fmt: skip
+            "format": _FORMAT,
+            "fingerprint": fingerprint(walked) if trusted else "",
+            "encoded_bytes": len(encoded),
+            "body": blake3(body).hexdigest(),
+            **summary._asdict(),
+        }
         try:
             write_atomically(self._path, json.dumps(header).encode() + b"\n" + body)
         except OSError:
@@ -142,5 +149,3 @@ def _settled(file: Seen, began_ns: int) -> bool:
     newest = max(file[MTIME], file[CTIME])
     grain = _COARSE_NS if file[MTIME] % 1_000_000_000 == 0 and file[CTIME] % 1_000_000_000 == 0 else _FINE_NS
     return newest + grain < began_ns
-
-

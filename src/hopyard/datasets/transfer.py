@@ -1,6 +1,7 @@
 """Push and pull: ask what is missing, send or fetch only that, check every byte.
 
-Both can be broken off anywhere and begun again: what came over is not sent twice, and nothing counts before it is whole.
+Both can be broken off anywhere and begun again: what came over is not sent twice, and nothing counts before
+it is whole.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import Manifest
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 
-THREADS = 3  # transfers in flight: enough to keep both ends busy on one machine, and few enough to bound memory
+# transfers in flight: enough to keep both ends busy on one machine, and few enough to bound memory
+THREADS = 3
 _ASK_DIGESTS = 20_000  # in one question
 _PACK_BYTES, _PACK_BLOBS = 8 * 1024 * 1024, 1000
 _TRIES = 3
@@ -56,16 +58,23 @@ def push(tree: PackedTree, transport: BlobTransport, progress: Progress = SILENT
     return send(tree, missing, transport, progress)
 
 
-def send(tree: PackedTree, digests: Sequence[str], transport: BlobTransport, progress: Progress = SILENT) -> Pushed:
-    """Send these blobs of `tree`, without asking first: what a `missing_blobs` error named. Raises as `push`, and
-    IntegrityError for a digest that does not belong to the tree."""
+def send(
+    tree: PackedTree, digests: Sequence[str], transport: BlobTransport, progress: Progress = SILENT
+) -> Pushed:
+    """Send these blobs of `tree`, without asking first: what a `missing_blobs` error named.
+    Raises as `push`, and IntegrityError for a digest that does not belong to the tree."""
     wanted = [Digest(digest) for digest in digests]
     strange = [digest for digest in wanted if digest != tree.digest and digest not in tree.sources]
     if strange:
         raise IntegrityError(f"the server asks for blob {strange[0][:12]}, which is not part of {tree.root}")
     total = tree.size_of(wanted)
     progress.begin("uploading", total)
-    fly(list(_shipments(tree, wanted)), lambda shipment: _ship(tree, shipment, transport, progress), threads=THREADS, leave=transport.close)
+    fly(
+        list(_shipments(tree, wanted)),
+        lambda shipment: _ship(tree, shipment, transport, progress),
+        threads=THREADS,
+        leave=transport.close,
+    )
     return Pushed(len(wanted), total)
 
 
@@ -96,7 +105,8 @@ def _ship(tree: PackedTree, shipment: list[Digest], transport: BlobTransport, pr
     progress.advance(sum(len(data) for _, data in blobs))
 
 
-# -- pull ------------------------------------------------------------------------------------------------------------
+# -- pull
+# ------------------------------------------------------------------------------------------------------------
 
 
 def fetch_manifest(digest: Digest, transport: BlobSource) -> Manifest:
@@ -106,11 +116,14 @@ def fetch_manifest(digest: Digest, transport: BlobSource) -> Manifest:
     return Manifest.decode(received[0])
 
 
-def pull(manifest: Digest, dest: Path, transport: BlobSource, progress: Progress = SILENT, *, replace: bool = False) -> Manifest:
+def pull(
+    manifest: Digest, dest: Path, transport: BlobSource, progress: Progress = SILENT, *, replace: bool = False
+) -> Manifest:
     """Put the tree at `dest`, whole or not at all; an interrupted pull goes on where it was.
 
-    A `dest` that holds exactly this tree is left as it is; one that holds anything else is refused with SpecError, or
-    replaced when `replace` is set. Raises IntegrityError when the server's copy is damaged, StorageFull.
+    A `dest` that holds exactly this tree is left as it is; one that holds anything else is refused with
+    SpecError, or replaced when `replace` is set. Raises IntegrityError when the server's copy is damaged,
+    StorageFull.
     """
     dest = Path(os.path.abspath(dest))
     tree = fetch_manifest(manifest, transport)
@@ -129,16 +142,32 @@ def pull(manifest: Digest, dest: Path, transport: BlobSource, progress: Progress
     return tree
 
 
-def download(manifest: Digest, into: Path, transport: BlobSource, progress: Progress = SILENT, *, tree: Manifest | None = None) -> Manifest:
-    """Fill the folder `into` with the tree. What is there already and right is kept, so a second try fetches only the rest.
-    Not atomic: `TreeCache` gives it a folder that nobody looks at, and no other user may write to. Raises as `pull`."""
+def download(
+    manifest: Digest,
+    into: Path,
+    transport: BlobSource,
+    progress: Progress = SILENT,
+    *,
+    tree: Manifest | None = None,
+) -> Manifest:
+    """Fill the folder `into` with the tree. What is there already and right is kept, so a second try fetches
+    only the rest. Not atomic: `TreeCache` gives it a folder that nobody looks at, and no other user may write
+    to. Raises as `pull`."""
     tree = tree or fetch_manifest(manifest, transport)
     with OpenFolder.own(into) as folder:
         _fill(manifest, folder, transport, progress, tree, name=str(into))
     return tree
 
 
-def _fill(manifest: Digest, into: OpenFolder, transport: BlobSource, progress: Progress, tree: Manifest, *, name: str) -> None:
+def _fill(
+    manifest: Digest,
+    into: OpenFolder,
+    transport: BlobSource,
+    progress: Progress,
+    tree: Manifest,
+    *,
+    name: str,
+) -> None:
     writer = TreeWriter(into, tree, name=name)
     wanted = writer.wanted()
     progress.begin("downloading", sum(size for _, size in wanted))
@@ -181,8 +210,11 @@ class _Receive(Protocol):
     def __call__(self, digest: Digest, data: bytes, /) -> object: ...
 
 
-def _fetch(manifest: Digest, digests: Sequence[Digest], transport: BlobSource, receive: _Receive, path: str) -> None:
-    """Fetch and check; what did not come over rightly is asked for again, unless the server finds its own copy damaged."""
+def _fetch(
+    manifest: Digest, digests: Sequence[Digest], transport: BlobSource, receive: _Receive, path: str
+) -> None:
+    """Fetch and check; what did not come over rightly is asked for again, unless the server finds its own
+    copy damaged."""
     done = 0
     for attempt in range(1, _TRIES + 1):
         try:
@@ -199,7 +231,9 @@ def _fetch(manifest: Digest, digests: Sequence[Digest], transport: BlobSource, r
             if done == len(digests):
                 return  # it broke after the last byte
             if not transport.verify(digests[done]):
-                raise IntegrityError(f"blob {digests[done][:12]} of `{path}` is damaged on the server", hints=(_DAMAGED_HINT,)) from bad
+                raise IntegrityError(
+                    f"blob {digests[done][:12]} of `{path}` is damaged on the server", hints=(_DAMAGED_HINT,)
+                ) from bad
             if attempt == _TRIES:
                 raise _broken(bad, digests[done], path) from bad
 
@@ -211,7 +245,10 @@ class _Garbled(Exception):
 def _broken(bad: Exception, digest: Digest, path: str) -> HopyardError:
     if isinstance(bad, HopyardError):
         return bad
-    return IntegrityError(f"blob {digest[:12]} of `{path}` came over damaged {_TRIES} times, though the server's copy is good", hints=("check the network",))
+    return IntegrityError(
+        f"blob {digest[:12]} of `{path}` came over damaged {_TRIES} times, though the server's copy is good",
+        hints=("check the network",),
+    )
 
 
 def _holds(dest: Path, manifest: Digest, *, replace: bool) -> bool:
@@ -228,15 +265,20 @@ def _holds(dest: Path, manifest: Digest, *, replace: bool) -> bool:
             pass  # something in it that no tree holds
     if replace:
         return False
-    raise SpecError(f"`{dest}` is in the way: it holds something else", hints=("name another folder, or replace it with --force",))
+    raise SpecError(
+        f"`{dest}` is in the way: it holds something else",
+        hints=("name another folder, or replace it with --force",),
+    )
 
 
 @contextmanager
 def _partial(parent: OpenFolder, dest: Path, manifest: Digest) -> Iterator[OpenFolder | None]:
-    """The folder beside `dest` in which this pull gathers, locked; None when another process finished it meanwhile.
+    """The folder beside `dest` in which this pull gathers, locked; None when another process finished it
+    meanwhile.
 
-    Others may write where `dest` is to be. So its name is random, only this user may look into it, and it is never named again: an
-    earlier pull's is taken only where it says itself, inside, whose it is. The tree gathers in a folder of its own below.
+    Others may write where `dest` is to be. So its name is random, only this user may look into it, and it is
+    never named again: an earlier pull's is taken only where it says itself, inside, whose it is. The tree
+    gathers in a folder of its own below.
     """
     prefix = f".{dest.name[:64]}."
     with writing_below(str(dest.parent)):
@@ -253,7 +295,8 @@ def _partial(parent: OpenFolder, dest: Path, manifest: Digest) -> Iterator[OpenF
         with writing_below(str(dest.parent)):
             if _NOTE not in partial.names():
                 partial.make(_TREE).close()
-                partial.write(_NOTE, [manifest.encode()])  # last: what has none was broken off, and is left alone
+                # last: what has none was broken off, and is left alone
+                partial.write(_NOTE, [manifest.encode()])
         yield partial
         if partial.names() == [_NOTE]:
             os.unlink(_NOTE, dir_fd=partial.descriptor)
@@ -285,7 +328,9 @@ def _find_partial(parent: OpenFolder, prefix: str, manifest: Digest) -> tuple[st
 
 def _is_there(parent: OpenFolder, name: str, folder: OpenFolder) -> bool:
     try:
-        return os.path.samestat(os.fstat(folder.descriptor), os.stat(name, dir_fd=parent.descriptor, follow_symlinks=False))
+        return os.path.samestat(
+            os.fstat(folder.descriptor), os.stat(name, dir_fd=parent.descriptor, follow_symlinks=False)
+        )
     except FileNotFoundError:
         return False
 
@@ -304,7 +349,9 @@ def _put_in_place(partial: OpenFolder, parent: OpenFolder, dest: Path, *, replac
         if bad.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and not old:
             shutil.rmtree(_TREE, dir_fd=mine)
             return False
-        raise SpecError(f"`{dest}` came into the way: {bad.strerror}", hints=("name another folder",)) from bad
+        raise SpecError(
+            f"`{dest}` came into the way: {bad.strerror}", hints=("name another folder",)
+        ) from bad
     if old:
         left = os.stat(old, dir_fd=at, follow_symlinks=False)
         shutil.rmtree(old, dir_fd=at) if stat.S_ISDIR(left.st_mode) else os.unlink(old, dir_fd=at)

@@ -10,7 +10,8 @@ class BlobSource(Protocol):
     """Where blobs come from. Safe to use from several threads at once. Raises errors of `hopyard.errors`."""
 
     def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The blobs in the order asked for, unchecked. `manifest` is the tree that they belong to (or is asked for itself)."""
+        """The blobs in the order asked for, unchecked.
+        `manifest` is the tree that they belong to (or is asked for itself)."""
         ...
 
     def verify(self, digest: str) -> bool:

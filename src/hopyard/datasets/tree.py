@@ -28,14 +28,29 @@ class PackedTree:
     """What `pack` found. `digest` names the manifest; `size_bytes` and `files` count what it holds.
     `homes` are the homes of Hopyard below it that were left out, and parts of them.
 
-    The manifest's bytes are produced only when they are needed: pushing a tree that did not change needs its digest alone.
+    The manifest's bytes are produced only when they are needed: pushing a tree that did not change needs its
+    digest alone.
     """
 
     def __init__(
-        self, root: Path, digest: Digest, *, size_bytes: int, files: int, encode: Callable[[], bytes], forget: Callable[[], None], single: bool,
+        self,
+        root: Path,
+        digest: Digest,
+        *,
+        size_bytes: int,
+        files: int,
+        encode: Callable[[], bytes],
+        forget: Callable[[], None],
+        single: bool,
         homes: Sequence[str] = (),
     ) -> None:
-        self.root, self.digest, self.size_bytes, self.files, self.homes = root, digest, size_bytes, files, tuple(homes)
+        self.root, self.digest, self.size_bytes, self.files, self.homes = (
+            root,
+            digest,
+            size_bytes,
+            files,
+            tuple(homes),
+        )
         self._encode, self._forget, self._single = encode, forget, single
 
     @cached_property
@@ -60,10 +75,13 @@ class PackedTree:
         return [*self.sources, self.digest]
 
     def size_of(self, digests: Iterable[Digest]) -> int:
-        return sum(len(self.encoded) if digest == self.digest else self.sources[digest].size for digest in digests)
+        return sum(
+            len(self.encoded) if digest == self.digest else self.sources[digest].size for digest in digests
+        )
 
     def read(self, digest: Digest) -> bytes:
-        """A blob's bytes, read anew and checked. Raises SpecError when the file changed since it was packed."""
+        """A blob's bytes, read anew and checked. Raises SpecError when the file changed since it was
+        packed."""
         if digest == self.digest:
             return self.encoded
         path, offset, size = self.sources[digest]
@@ -85,7 +103,10 @@ class PackedTree:
 
 def unreadable(path: str, bad: OSError) -> HopyardError:
     if isinstance(bad, PermissionError):
-        return SpecError(f"`{path}` may not be read", hints=("`chmod u+r` makes a file of yours readable; or name it in `.hopignore`",))
+        return SpecError(
+            f"`{path}` may not be read",
+            hints=("`chmod u+r` makes a file of yours readable; or name it in `.hopignore`",),
+        )
     if isinstance(bad, FileNotFoundError):
         return changed(path)
     return SpecError(f"`{path}` cannot be read: {bad.strerror}")

@@ -27,9 +27,9 @@ class _Place(NamedTuple):
 
 
 class TreeWriter:
-    """Fills the folder `into` with what `manifest` says. Never writes outside it: the manifest's paths were checked when it
-    was decoded, nothing in it lies below a link, links are made last and never gone through. name: of the folder, for messages.
-    Raises StorageFull, SpecError."""
+    """Fills the folder `into` with what `manifest` says. Never writes outside it: the manifest's paths were
+    checked when it was decoded, nothing in it lies below a link, links are made last and never gone through.
+    name: of the folder, for messages. Raises StorageFull, SpecError."""
 
     def __init__(self, into: OpenFolder, manifest: Manifest, *, name: str) -> None:
         self._into, self._root, self._manifest = into, name, manifest
@@ -37,21 +37,31 @@ class TreeWriter:
         for file in manifest.files:
             for number, digest in enumerate(file.chunks):
                 offset = number * CHUNK_BYTES
-                self._places.setdefault(digest, []).append(_Place(file, offset, min(CHUNK_BYTES, file.size - offset)))
+                self._places.setdefault(digest, []).append(
+                    _Place(file, offset, min(CHUNK_BYTES, file.size - offset))
+                )
 
     def path_of(self, digest: Digest) -> str:
         """A file that the blob belongs to, for messages."""
         return self._places[digest][0].file.path
 
     def wanted(self) -> list[tuple[Digest, int]]:
-        """Make folders and empty files, and tell which blobs are needed with their sizes: all but those that are there and
-        right already."""
+        """Make folders and empty files, and tell which blobs are needed with their sizes: all but those that
+        are there and right already."""
         with writing_below(self._root):
             fresh = not self._into.names()
             if fresh:
                 self._check_room()
             self._make_folders()
-            here = set() if fresh else {digest for digest, places in self._places.items() if all(map(self._right, places, [digest] * len(places)))}
+            here = (
+                set()
+                if fresh
+                else {
+                    digest
+                    for digest, places in self._places.items()
+                    if all(map(self._right, places, [digest] * len(places)))
+                }
+            )
             for file in self._manifest.files:
                 if not file.chunks:
                     os.close(self._open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
@@ -60,11 +70,14 @@ class TreeWriter:
         return [(digest, places[0].size) for digest, places in self._places.items() if digest not in here]
 
     def put(self, digest: Digest, data: bytes | memoryview) -> None:
-        """Write one blob, checked by the caller, wherever the tree has it. A memoryview is one of page-aligned memory."""
+        """Write one blob, checked by the caller, wherever the tree has it.
+        A memoryview is one of page-aligned memory."""
         with writing_below(self._root):
             for place in self._places[digest]:
                 if len(data) != place.size:
-                    raise SpecError(f"the manifest gives `{place.file.path}` another size than its bytes have")
+                    raise SpecError(
+                        f"the manifest gives `{place.file.path}` another size than its bytes have"
+                    )
                 self._write(place, data)
 
     def finish(self) -> None:
@@ -76,18 +89,23 @@ class TreeWriter:
             for link in self._manifest.links:
                 self._into.link(link.target, link.path)
 
-    # -- files ---------------------------------------------------------------------------------------------------
+    # -- files
+    # ---------------------------------------------------------------------------------------------------
 
     def _make_folders(self) -> None:
         folders = set(self._manifest.folders)
-        for path in (*(file.path for file in self._manifest.files), *(link.path for link in self._manifest.links)):
+        for path in (
+            *(file.path for file in self._manifest.files),
+            *(link.path for link in self._manifest.links),
+        ):
             head, slash, _ = path.rpartition("/")
             if slash:
                 folders.add(head)
         self._into.make_folders(folders)
 
     def _check_room(self) -> None:
-        """A small manifest may name one blob many times: what it unpacks to is told before the disk is full of it."""
+        """A small manifest may name one blob many times: what it unpacks to is told before the disk is full
+        of it."""
         about = os.fstatvfs(self._into.descriptor)
         if self._manifest.size_bytes > about.f_bavail * about.f_frsize:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -104,7 +122,8 @@ class TreeWriter:
         return self._into.open(file.path, flags)
 
     def _reserve(self, file: FileEntry) -> None:
-        """Take the space at once: a full disk shows before the download, and parts can be written in any order."""
+        """Take the space at once: a full disk shows before the download, and parts can be written in any
+        order."""
         descriptor = self._open(file, os.O_WRONLY | os.O_CREAT)
         try:
             os.ftruncate(descriptor, file.size)
@@ -141,7 +160,8 @@ class TreeWriter:
             os.close(descriptor)
 
     def _write_direct(self, place: _Place, data: bytes | memoryview) -> bool:
-        """Past the page cache: a large file need not push everything else out of memory (and writing is faster)."""
+        """Past the page cache: a large file need not push everything else out of memory (and writing is
+        faster)."""
         try:
             descriptor = self._open(place.file, os.O_WRONLY | os.O_DIRECT)
         except OSError as bad:
@@ -168,7 +188,8 @@ class TreeWriter:
 
 
 class writing_below:
-    """`with writing_below(root):` turns a full disk, or a folder that may not be written, into an error that says so."""
+    """`with writing_below(root):` turns a full disk, or a folder that may not be written, into an error that
+    says so."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -179,6 +200,11 @@ class writing_below:
         if not isinstance(bad, OSError):
             return
         if bad.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"no space left below {self._root}", hints=("free some space and try again: what came over is kept",)) from bad
+            raise StorageFull(
+                f"no space left below {self._root}",
+                hints=("free some space and try again: what came over is kept",),
+            ) from bad
         if bad.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise SpecError(f"`{bad.filename or self._root}` may not be written", hints=("name a folder of yours",)) from bad
+            raise SpecError(
+                f"`{bad.filename or self._root}` may not be written", hints=("name a folder of yours",)
+            ) from bad

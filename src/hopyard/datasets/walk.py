@@ -1,4 +1,5 @@
-"""Looks over a folder: every file with what tells that it changed, links, and empty folders. Reads no file."""
+"""Looks over a folder: every file with what tells that it changed, links, and empty folders.
+Reads no file."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from hopyard.domain.manifest import check_path, is_bare_repository, is_repositor
 from hopyard.domain.text import shown
 from hopyard.errors import SpecError
 
-# A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because there are many and each push makes them all.
+# A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because there are many and each push
+# makes them all.
 Seen = tuple[str, int, int, int, int, int]
 PATH: Final = 0
 SIZE: Final = 1
@@ -33,19 +35,26 @@ class Walked(NamedTuple):
 
 
 def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
-    """What belongs to the tree at `root`, a folder or a single file. `without`: a folder that is left out with all it holds. Homes of Hopyard are left out
-    wherever they are: they hold tokens and keys.
+    """What belongs to the tree at `root`, a folder or a single file. `without`: a folder that is left out
+    with all it holds. Homes of Hopyard are left out wherever they are: they hold tokens and keys.
 
-    Raises SpecError naming the entry for what cannot be packed: a link that leads out, a device or socket, a name that is not
-    UTF-8 or holds control characters, a folder that cannot be read, a path that is not there.
+    Raises SpecError naming the entry for what cannot be packed: a link that leads out, a device or socket, a
+    name that is not UTF-8 or holds control characters, a folder that cannot be read, a path that is not
+    there.
     """
     try:
         top = os.stat(root)
     except OSError as bad:
-        raise SpecError(f"`{root}` cannot be read: {bad.strerror}", hints=("give a file or folder that is there and yours to read",)) from bad
+        raise SpecError(
+            f"`{root}` cannot be read: {bad.strerror}",
+            hints=("give a file or folder that is there and yours to read",),
+        ) from bad
     if stat.S_ISREG(top.st_mode):
         if is_of_home(root.name) and is_home(os.listdir(root.parent)):
-            raise SpecError(f"`{root}` belongs to a home of Hopyard, which holds tokens and keys", hints=("no file of a home is packed",))
+            raise SpecError(
+                f"`{root}` belongs to a home of Hopyard, which holds tokens and keys",
+                hints=("no file of a home is packed",),
+            )
         return Walked([_seen(_checked(root.name), top)], [], [], [])
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
@@ -96,14 +105,19 @@ def _look_into(
         if is_bare_repository(entry.name for entry in entries):
             if rules.only_files and prefix:
                 return  # code: as the `.git` of a working folder
-            raise SpecError(f"`{folder}` is a git repository without a working folder", hints=("pack it into an archive, or name it in `.hopignore`",))
+            raise SpecError(
+                f"`{folder}` is a git repository without a working folder",
+                hints=("pack it into an archive, or name it in `.hopignore`",),
+            )
         for entry in entries:
             name = entry.name
             path = prefix + name
             is_folder = entry.is_dir(follow_symlinks=False)
             if not rules.exact and is_repository_name(name):
                 continue  # whatever an ignore file says: see `domain.manifest`
-            if ignored.leaves_out(path + "/" if is_folder else path, name) or (is_folder and path + "/" == left_out):
+            if ignored.leaves_out(path + "/" if is_folder else path, name) or (
+                is_folder and path + "/" == left_out
+            ):
                 continue
             kept = True
             if rules.exact or not (name.isascii() and name.isprintable() and "\\" not in name):
@@ -120,11 +134,17 @@ def _look_into(
                 if not stat.S_ISREG(about.st_mode):
                     if rules.only_files:
                         continue
-                    raise SpecError(f"`{path}` is not a file but {_kind(about.st_mode)}", hints=("name it in `.hopignore`, or remove it",))
-                files.append((path, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode))
+                    raise SpecError(
+                        f"`{path}` is not a file but {_kind(about.st_mode)}",
+                        hints=("name it in `.hopignore`, or remove it",),
+                    )
+                files.append(
+                    (path, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode)
+                )
     except PermissionError as bad:
         raise SpecError(
-            f"`{bad.filename}` may not be read", hints=("`chmod u+rx` makes a folder of yours readable; or name it in `.hopignore`",)
+            f"`{bad.filename}` may not be read",
+            hints=("`chmod u+rx` makes a folder of yours readable; or name it in `.hopignore`",),
         ) from bad
     except (FileNotFoundError, NotADirectoryError) as bad:
         raise changed(str(bad.filename)) from bad
@@ -133,9 +153,12 @@ def _look_into(
 
 
 def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:
-    """What lies in a folder of the tree, with what the kernel knows of it. A folder that another program replaces by a link meanwhile is
-    not looked into: it would lead out of the tree. top: the real path of the tree. Raises OSError, SpecError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if prefix else 0))
+    """What lies in a folder of the tree, with what the kernel knows of it. A folder that another program
+    replaces by a link meanwhile is not looked into: it would lead out of the tree. top: the real path of the
+    tree. Raises OSError, SpecError."""
+    descriptor = os.open(
+        folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if prefix else 0)
+    )
     try:
         if prefix and os.readlink(f"/proc/self/fd/{descriptor}") != os.path.join(top, prefix[:-1]):
             raise changed(prefix[:-1])
@@ -151,12 +174,20 @@ def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:
 
 def changed(path: str) -> SpecError:
     """The error for a file that is not what it was when it was looked at first."""
-    return SpecError(f"`{path}` changed while it was packed", hints=("nothing was recorded; try again when nobody writes to it",))
+    return SpecError(
+        f"`{path}` changed while it was packed",
+        hints=("nothing was recorded; try again when nobody writes to it",),
+    )
 
 
 def same(entry: Seen, about: os.stat_result) -> bool:
     """Whether a file is still as it was seen."""
-    return (entry[SIZE], entry[MTIME], entry[CTIME], entry[INODE]) == (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+    return (entry[SIZE], entry[MTIME], entry[CTIME], entry[INODE]) == (
+        about.st_size,
+        about.st_mtime_ns,
+        about.st_ctime_ns,
+        about.st_ino,
+    )
 
 
 def _seen(path: str, about: os.stat_result) -> Seen:
@@ -167,7 +198,10 @@ def _checked(path: str) -> str:
     try:
         return check_path(path)
     except SpecError as bad:
-        raise SpecError(f"the name `{shown(path)}` cannot be packed: {_why(path)}", hints=("rename it, or name it in `.hopignore`",)) from bad
+        raise SpecError(
+            f"the name `{shown(path)}` cannot be packed: {_why(path)}",
+            hints=("rename it, or name it in `.hopignore`",),
+        ) from bad
 
 
 def _why(path: str) -> str:
@@ -177,7 +211,13 @@ def _why(path: str) -> str:
         return "it is not UTF-8"
     if is_repository_name(path):
         return "it belongs to a repository"
-    return "it holds a backslash" if "\\" in path else "it holds control characters" if not path.isprintable() else "it is too long"
+    return (
+        "it holds a backslash"
+        if "\\" in path
+        else "it holds control characters"
+        if not path.isprintable()
+        else "it is too long"
+    )
 
 
 def _target(root: Path, path: str, full: str) -> str:
@@ -196,5 +236,10 @@ def _target(root: Path, path: str, full: str) -> str:
 
 
 def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISSOCK, "a socket"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISBLK, "a device"), (stat.S_ISCHR, "a device"))
+    kinds = (
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISCHR, "a device"),
+    )
     return next((word for test, word in kinds if test(mode)), "something else")

@@ -31,9 +31,11 @@ def with_included(scopes: Iterable[Scope]) -> frozenset[Scope]:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A user's token as the store knows it: the token itself is not kept. id: the first digits of its hash, public.
+    """A user's token as the store knows it: the token itself is not kept.
+    id: the first digits of its hash, public.
 
-    name: unique among the tokens of its user. expires_at: None is valid until it is revoked. used_at: its last use, to the minute.
+    name: unique among the tokens of its user. expires_at: None is valid until it is revoked. used_at: its
+    last use, to the minute.
     """
 
     id: str

@@ -15,8 +15,8 @@ from hopyard.domain.resources import WHOLE_GPU, Resources
 
 
 def asked_for(gang: Gang) -> dict[str, int]:
-    """What all replicas ask for together, the smallest size of an elastic gang. A share by memory counts as a thousandth of a
-    GPU until the card is known, and no model is counted."""
+    """What all replicas ask for together, the smallest size of an elastic gang.
+    A share by memory counts as a thousandth of a GPU until the card is known, and no model is counted."""
     found: dict[str, int] = {}
     for role in gang.roles:
         _add(found, role.resources, role.fewest, gpu_milli_of(role.resources))
@@ -24,7 +24,8 @@ def asked_for(gang: Gang) -> dict[str, int]:
 
 
 def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]:
-    """What a placed gang uses, GPUs by model too (of a node that is not there any more: without the model)."""
+    """What a placed gang uses, GPUs by model too (of a node that is not there any more: without the
+    model)."""
     found: dict[str, int] = {}
     models: dict[str, int] = {}
     for role in placement.gang.roles:
@@ -72,9 +73,12 @@ def totals(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def dominant_share(used: Amounts, of: Amounts) -> float:
-    """The largest part, 0 to 1, that `used` is of any one resource of `of` (Ghodsi et al., Dominant Resource Fairness, NSDI'11).
-    Models of GPUs count as GPUs only."""
-    return max((amount / of[name] for name, amount in used.items() if of.get(name) and not name.startswith(GPU_OF)), default=0.0)
+    """The largest part, 0 to 1, that `used` is of any one resource of `of` (Ghodsi et al., Dominant Resource
+    Fairness, NSDI'11). Models of GPUs count as GPUs only."""
+    return max(
+        (amount / of[name] for name, amount in used.items() if of.get(name) and not name.startswith(GPU_OF)),
+        default=0.0,
+    )
 
 
 def decayed(used: Used, now: datetime, half_life_s: float) -> float:
@@ -84,9 +88,10 @@ def decayed(used: Used, now: datetime, half_life_s: float) -> float:
 
 
 def use_at_end(share: float, held_s: float, half_life_s: float) -> float:
-    """What it weighs, in share-seconds, when this share of the cluster is given back after `held_s`: each moment of it has decayed
-    since, so that one long run counts as much as many short ones in its place. The integral of share * 0.5 ** (age / half_life_s)
-    over the ages from 0 to `held_s`; share * held_s while that is short, and never more than share * half_life_s / ln 2."""
+    """What it weighs, in share-seconds, when this share of the cluster is given back after `held_s`: each
+    moment of it has decayed since, so that one long run counts as much as many short ones in its place. The
+    integral of share * 0.5 ** (age / half_life_s) over the ages from 0 to `held_s`; share * held_s while that
+    is short, and never more than share * half_life_s / ln 2."""
     return -share * half_life_s / math.log(2) * math.expm1(-math.log(2) * max(held_s, 0.0) / half_life_s)
 
 

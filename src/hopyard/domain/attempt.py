@@ -67,8 +67,9 @@ class ReplicaPhase(StrEnum):
 class ReplicaStatus:
     """What one replica says of itself. `exit` is set exactly when `phase` is EXITED.
 
-    detail: while preparing, what it is doing ("building environment 3f2a…"). began_at, ended_at: when its script did, as the replica saw it,
-    by the clock of the server; None where that is not known. Two statuses that differ in these only are equal.
+    detail: while preparing, what it is doing ("building environment 3f2a…"). began_at, ended_at: when its
+    script did, as the replica saw it, by the clock of the server; None where that is not known. Two statuses
+    that differ in these only are equal.
     """
 
     rank: int
@@ -81,14 +82,15 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStatus:
-    """All replicas of an attempt that an engine knows. One that it launched and no longer finds alive has exited as LOST."""
+    """All replicas of an attempt that an engine knows.
+    One that it launched and no longer finds alive has exited as LOST."""
 
     attempt: AttemptId
     replicas: tuple[ReplicaStatus, ...]
 
 
-# When several replicas end badly, the cause is told, not its consequences. A replica that vanished breaks its peers'
-# connections, and they end with an exit code: the attempt is lost then, and repeated.
+# When several replicas end badly, the cause is told, not its consequences. A replica that vanished breaks its
+# peers' connections, and they end with an exit code: the attempt is lost then, and repeated.
 _BLAME = (
     ExitKind.OUT_OF_MEMORY,
     ExitKind.TIME_LIMIT,
@@ -103,13 +105,17 @@ _BLAME = (
 )
 
 
-def summarise(status: AttemptStatus, *, size: int, optional: Collection[int] = ()) -> tuple[AttemptPhase, Exit | None]:
-    """The phase of a gang of `size` replicas from what its replicas say. optional: the ranks that are not essential.
+def summarise(
+    status: AttemptStatus, *, size: int, optional: Collection[int] = ()
+) -> tuple[AttemptPhase, Exit | None]:
+    """The phase of a gang of `size` replicas from what its replicas say.
+    optional: the ranks that are not essential.
 
-    It runs when all run, succeeds when all essential ones succeed; once one of those ended badly the whole has failed (the engine
-    ends the others), and the exit is that of the replica to blame, with its rank named when there are several. How the others
-    end is of no matter.
-    A gang is over only when every replica has exited: until then a bad exit, or the last essential one, shows as STOPPING.
+    It runs when all run, succeeds when all essential ones succeed; once one of those ended badly the whole
+    has failed (the engine ends the others), and the exit is that of the replica to blame, with its rank named
+    when there are several. How the others end is of no matter.
+    A gang is over only when every replica has exited: until then a bad exit, or the last essential one, shows
+    as STOPPING.
     """
     replicas = {r.rank: r for r in status.replicas if 0 <= r.rank < size}.values()
     exits = [(r.rank, r.exit) for r in replicas if r.exit is not None]

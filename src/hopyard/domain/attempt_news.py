@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.attempt import (
+    AttemptPhase,
+    AttemptStatus,
+    Exit,
+    ExitKind,
+    ReplicaPhase,
+    ReplicaStatus,
+    summarise,
+)
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.run import RunPhase
 from hopyard.domain.setbacks import Setback, ordinal, pause_s
@@ -27,8 +35,9 @@ class _Order(IntEnum):
 class Before:
     """A live attempt, the newest of its run, and what of the run decides its fate.
 
-    lost: how many attempts in a row were lost before it, since the run got any further. refused: the same of attempts that its node
-    could not start. preempted: it was asked to make room. optional: ranks that are not essential.
+    lost: how many attempts in a row were lost before it, since the run got any further. refused: the same of
+    attempts that its node could not start. preempted: it was asked to make room. optional: ranks that are not
+    essential.
     """
 
     attempt: AttemptId
@@ -46,8 +55,8 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What to write. `exit` is set exactly when the attempt is over; `requeued` when its run waits again, after `setback` and for
-    `pause_s` at least. lost, refused: as of `Before`, for the next attempt."""
+    """What to write. `exit` is set exactly when the attempt is over; `requeued` when its run waits again,
+    after `setback` and for `pause_s` at least. lost, refused: as of `Before`, for the next attempt."""
 
     phase: AttemptPhase
     replicas: tuple[ReplicaStatus, ...]
@@ -65,7 +74,8 @@ class After:
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the scripts of all replicas had ended, which may be long before the news of it; None where a replica did not say."""
+        """When the scripts of all replicas had ended, which may be long before the news of it; None where a
+        replica did not say."""
         return None if self.exit is None else _last([one.ended_at for one in self.replicas])
 
     @property
@@ -98,7 +108,9 @@ def lost(reason: str) -> Exit:
 def take_in(before: Before, news: AttemptStatus) -> After | None:
     """The attempt after `news`; None when it changes nothing."""
     replicas = merge(before.replicas, news.replicas, size=before.size)
-    told, exit = summarise(AttemptStatus(before.attempt, replicas), size=before.size, optional=before.optional)
+    told, exit = summarise(
+        AttemptStatus(before.attempt, replicas), size=before.size, optional=before.optional
+    )
     if not told.live:
         return end(before, told, exit or lost(VANISHED), replicas=replicas)
     phase = _onward(before.phase, told)
@@ -107,14 +119,18 @@ def take_in(before: Before, news: AttemptStatus) -> After | None:
     return After(phase, replicas, RunPhase(phase.value))
 
 
-def end(before: Before, phase: AttemptPhase, exit: Exit, *, replicas: tuple[ReplicaStatus, ...] | None = None) -> After:
+def end(
+    before: Before, phase: AttemptPhase, exit: Exit, *, replicas: tuple[ReplicaStatus, ...] | None = None
+) -> After:
     """The attempt is over: what becomes of its run."""
     known = before.replicas if replicas is None else replicas
     left = _made_room(before, phase, exit, known)
     if left is not None:
         fate = RunPhase.CANCELLED if before.stop_requested else RunPhase.QUEUED
         ended = AttemptPhase.STOPPED if phase is AttemptPhase.FAILED else phase
-        return After(ended, known, fate, left, Setback.MADE_ROOM if fate is RunPhase.QUEUED else None, lost=before.lost)
+        return After(
+            ended, known, fate, left, Setback.MADE_ROOM if fate is RunPhase.QUEUED else None, lost=before.lost
+        )
     if phase is AttemptPhase.SUCCEEDED:
         return After(phase, known, RunPhase.SUCCEEDED, exit)
     if exit.kind is ExitKind.NODE_FAULT and not before.stop_requested:
@@ -125,7 +141,8 @@ def end(before: Before, phase: AttemptPhase, exit: Exit, *, replicas: tuple[Repl
         return After(phase, known, RunPhase.FAILED, exit)
     if before.stop_requested:
         return After(phase, known, RunPhase.CANCELLED, exit)
-    # Lost, or stopped though no user asked (its machine is going down): not the script's doing, so it is tried again.
+    # Lost, or stopped though no user asked (its machine is going down): not the script's doing, so it is
+    # tried again.
     times = before.lost + 1
     if times >= before.max_attempts:
         return After(phase, known, RunPhase.FAILED, _given_up(exit, times))
@@ -136,25 +153,36 @@ def _given_up(exit: Exit, times: int) -> Exit:
     """The end of a run that loses its attempts, with how often that was."""
     if times == 1:
         return exit
-    return replace(exit, reason=f"{exit.reason}; given up after the {ordinal(times)} loss in a row without a newer checkpoint")
+    return replace(
+        exit,
+        reason=f"{exit.reason}; given up after the {ordinal(times)} loss in a row without a newer checkpoint",
+    )
 
 
 def fail_launch(before: Before, reason: str, kind: ExitKind) -> After:
-    """It could not be started. kind: NODE_FAULT, PREPARE_FAILED where that is the run's own fault, or LOST."""
+    """It could not be started. kind: NODE_FAULT, PREPARE_FAILED where that is the run's own fault, or
+    LOST."""
     phase = AttemptPhase.LOST if kind is ExitKind.LOST else AttemptPhase.FAILED
     return end(before, phase, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, reason))
 
 
-def _made_room(before: Before, phase: AttemptPhase, exit: Exit, replicas: tuple[ReplicaStatus, ...]) -> Exit | None:
+def _made_room(
+    before: Before, phase: AttemptPhase, exit: Exit, replicas: tuple[ReplicaStatus, ...]
+) -> Exit | None:
     """Its exit when it ended because it made room; None when it ended otherwise.
 
-    Replicas that are asked to leave do not all leave at once, and whoever loses its peers ends with an error: where one
-    says that it was preempted, the attempt was.
+    Replicas that are asked to leave do not all leave at once, and whoever loses its peers ends with an error:
+    where one says that it was preempted, the attempt was.
     """
-    if exit.kind is ExitKind.PREEMPTED or (before.preempted and phase in (AttemptPhase.STOPPED, AttemptPhase.LOST)):
+    if exit.kind is ExitKind.PREEMPTED or (
+        before.preempted and phase in (AttemptPhase.STOPPED, AttemptPhase.LOST)
+    ):
         return exit
     if before.preempted and phase is AttemptPhase.FAILED and exit.kind in _OF_LOST_PEERS:
-        return next((one.exit for one in replicas if one.exit is not None and one.exit.kind is ExitKind.PREEMPTED), None)
+        return next(
+            (one.exit for one in replicas if one.exit is not None and one.exit.kind is ExitKind.PREEMPTED),
+            None,
+        )
     return None
 
 
@@ -163,8 +191,11 @@ def stop(before: Before) -> After:
     return After(AttemptPhase.STOPPING, before.replicas, RunPhase.STOPPING)
 
 
-def merge(known: tuple[ReplicaStatus, ...], news: tuple[ReplicaStatus, ...], *, size: int) -> tuple[ReplicaStatus, ...]:
-    """What each replica said last, by rank. One never goes back: an exit stands, and old news of a run-up is dropped.
+def merge(
+    known: tuple[ReplicaStatus, ...], news: tuple[ReplicaStatus, ...], *, size: int
+) -> tuple[ReplicaStatus, ...]:
+    """What each replica said last, by rank. One never goes back: an exit stands, and old news of a run-up is
+    dropped.
 
     (An engine may still call a replica running that has told its exit itself.)
     """

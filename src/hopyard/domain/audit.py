@@ -19,9 +19,10 @@ class Outcome(StrEnum):
 class AuditRecord:
     """One change, or one that was refused. Never changed, and kept when what it is about is deleted.
 
-    user: who asked; `run ID` for a run's own token, "" where no valid token came. action: a noun and a verb, `run.stop`. target: the name of
-    what was changed, target_id: its id where it has one. origin: the address or Unix user that the request came from. token: the id of
-    the user's token. detail: what was asked for, without secrets. id: in the order in which they came; 0 before it is stored.
+    user: who asked; `run ID` for a run's own token, "" where no valid token came. action: a noun and a verb,
+    `run.stop`. target: the name of what was changed, target_id: its id where it has one. origin: the address
+    or Unix user that the request came from. token: the id of the user's token. detail: what was asked for,
+    without secrets. id: in the order in which they came; 0 before it is stored.
     """
 
     at: datetime
@@ -38,8 +39,8 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """All that are given must hold. action: also a noun alone, which means all of its verbs. target: a name or an id.
-    before: only records older than the one with this id, for the next page."""
+    """All that are given must hold. action: also a noun alone, which means all of its verbs.
+    target: a name or an id. before: only records older than the one with this id, for the next page."""
 
     user: str | None = None
     action: str | None = None

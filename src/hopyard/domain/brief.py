@@ -16,17 +16,21 @@ _ALL_LETTERS = 4096  # of all of them, names included
 _LABEL_LETTERS = 1024  # of the labels that all roles ask for
 _COMMAND_LETTERS = 512  # of all commands of a run
 _FEW = 4  # pools, models and extras of a role
-_MANY_ROLES = 8  # beyond so many they tell only how many there are and what they ask for of the usual resources
+# beyond so many they tell only how many there are and what they ask for of the usual resources
+_MANY_ROLES = 8
 _OF_SEARCHER, _OF_BEGINNING = ("name",), ("study",)
 
 
 def brief_spec(spec: RunSpec) -> RunSpec:
-    """Without `env`, `secrets` and `environment.packages`; with the first params, tags and words of commands; of a study only what it is about
-    (single values, `searcher.name`, `beginning.study`). Equal to `spec` where nothing is left out."""
+    """Without `env`, `secrets` and `environment.packages`; with the first params, tags and words of commands;
+    of a study only what it is about (single values, `searcher.name`, `beginning.study`). Equal to `spec`
+    where nothing is left out."""
     share = _COMMAND_LETTERS // max(1, len(spec.roles))
     return replace(
         spec,
-        roles=tuple(_brief_role(role, max(32, share), few=len(spec.roles) <= _MANY_ROLES) for role in spec.roles),
+        roles=tuple(
+            _brief_role(role, max(32, share), few=len(spec.roles) <= _MANY_ROLES) for role in spec.roles
+        ),
         params=brief_values(spec.params),
         env={},
         secrets=(),
@@ -70,7 +74,11 @@ def _brief_role(role: RoleSpec, letters: int, *, few: bool) -> RoleSpec:
         letters -= len(word) + 1
     asked, where = role.resources, role.where
     if few:
-        where = replace(where, pools=where.pools[:_FEW], labels=tuple(_within(where.labels, _LABEL_LETTERS // _MANY_ROLES)))
+        where = replace(
+            where,
+            pools=where.pools[:_FEW],
+            labels=tuple(_within(where.labels, _LABEL_LETTERS // _MANY_ROLES)),
+        )
         resources = replace(asked, extras=asked.extras[:_FEW], gpu_models=asked.gpu_models[:_FEW])
         return replace(role, command=tuple(words), where=where, resources=resources)
     resources = replace(asked, extras=(), gpu_models=asked.gpu_models[:1])
@@ -78,7 +86,11 @@ def _brief_role(role: RoleSpec, letters: int, *, few: bool) -> RoleSpec:
 
 
 def _brief_study(study: Mapping[str, Any]) -> dict[str, Any]:
-    single = {name: _cut(value, _MOST_LETTERS) for name, value in study.items() if not isinstance(value, (Mapping, list, tuple))}
+    single = {
+        name: _cut(value, _MOST_LETTERS)
+        for name, value in study.items()
+        if not isinstance(value, (Mapping, list, tuple))
+    }
     return {
         **single,
         **{

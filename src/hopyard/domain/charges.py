@@ -1,4 +1,5 @@
-"""What gangs use of their queues' limits, kept up to date as they come and go, so that a plan can be checked once more."""
+"""What gangs use of their queues' limits, kept up to date as they come and go, so that a plan can be checked
+once more."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ _GIB = 2**30
 class Charges:
     """Mutable. Sums by queue at every level, and by user where a queue limits its users.
 
-    What a queue keeps of its guarantee (`Queue.lend_limit`) is not looked at: that is for who plans; who commits sees that no
-    queue and no user has more than it may have at most.
+    What a queue keeps of its guarantee (`Queue.lend_limit`) is not looked at: that is for who plans; who
+    commits sees that no queue and no user has more than it may have at most.
     """
 
     def __init__(self, tree: QueueTree = ONE_QUEUE) -> None:
-        self._of: dict[tuple[QueueName, str], dict[str, int]] = {}  # what the gangs of each queue and user use
+        # what the gangs of each queue and user use
+        self._of: dict[tuple[QueueName, str], dict[str, int]] = {}
         self.set_tree(tree)
 
     def set_tree(self, tree: QueueTree) -> None:
@@ -41,11 +43,17 @@ class Charges:
         for level in self._path(queue):
             limits = self._most[level]
             if limits and (over := _over(limits, self._queues.get(level, {}), amounts)) is not None:
-                return f"queue {level} may use at most {_say(over, limits[over])}, and uses {_say(over, self._queues.get(level, {}).get(over, 0))}"
+                return (
+                    f"queue {level} may use at most {_say(over, limits[over])}, and uses "
+                    f"{_say(over, self._queues.get(level, {}).get(over, 0))}"
+                )
             limits = self.tree.queues[level].user_limit
             used = self._users.get((level, user), {})
             if limits and (over := _over(limits, used, amounts)) is not None:
-                return f"one user may use at most {_say(over, limits[over])} in queue {level}, and {user} uses {_say(over, used.get(over, 0))}"
+                return (
+                    f"one user may use at most {_say(over, limits[over])} in queue {level}, and {user} "
+                    f"uses {_say(over, used.get(over, 0))}"
+                )
         return None
 
     def _path(self, queue: QueueName) -> tuple[QueueName, ...]:
@@ -62,7 +70,14 @@ class Charges:
 
 
 def _over(limits: Amounts, used: Mapping[str, int], more: Amounts) -> str | None:
-    return next((name for name, amount in more.items() if name in limits and used.get(name, 0) + amount > limits[name]), None)
+    return next(
+        (
+            name
+            for name, amount in more.items()
+            if name in limits and used.get(name, 0) + amount > limits[name]
+        ),
+        None,
+    )
 
 
 def _add(to: dict[str, int], amounts: Amounts, sign: int) -> None:

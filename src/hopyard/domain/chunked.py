@@ -1,4 +1,5 @@
-"""Long sequences of which the next one differs in little: what did not change is shared, and need not be looked at again."""
+"""Long sequences of which the next one differs in little: what did not change is shared, and need not be
+looked at again."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ SPARSE = 4  # times as many chunks as are needed: they are packed anew
 
 
 class Chunked(Sequence[T]):
-    """Immutable. Equal to any sequence of equal items. chunks: its items in order, in tuples; the next sequence of one `Chunks` has
-    the same tuples where nothing changed."""
+    """Immutable. Equal to any sequence of equal items. chunks: its items in order, in tuples; the next
+    sequence of one `Chunks` has the same tuples where nothing changed."""
 
     __slots__ = ("_length", "chunks")
 
@@ -47,7 +48,9 @@ class Chunked(Sequence[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):
             return NotImplemented
-        return self is other or (len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True)))
+        return self is other or (
+            len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True))
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -66,8 +69,8 @@ class _Chunk(Generic[K, T]):
 
 
 class Chunks(Generic[K, T]):
-    """Values by key, in the order in which the keys came. `seen` gives them as they are, and costs by what was changed since, not by how
-    many there are. size: of a chunk, at most."""
+    """Values by key, in the order in which the keys came. `seen` gives them as they are, and costs by what
+    was changed since, not by how many there are. size: of a chunk, at most."""
 
     def __init__(self, size: int = CHUNK) -> None:
         self._size = size

@@ -21,9 +21,10 @@ PREEMPT_GRACE_S = 60.0  # to reach a safe point and save a checkpoint, unless so
 class Node:
     """A machine: what of it may be given to runs, in total (not what is free).
 
-    ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what they said why. trouble:
-    why the engine can start nothing on it for now, "" where it can. extras: other countable things by
-    name. holds: keys of the datasets and environments in its cache, as `Gang.wants` names them.
+    ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what
+    they said why. trouble: why the engine can start nothing on it for now, "" where it can. extras: other
+    countable things by name. holds: keys of the datasets and environments in its cache, as `Gang.wants` names
+    them.
     """
 
     id: NodeId
@@ -59,9 +60,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class KnownServer:
-    """A server of this database. engine: the one whose nodes are its own. place: its machine and home. seen_at: when it recorded last that
-    it is up. url: where the other servers reach it, "" where it did not say. key: what they sign requests to it with; it is another one after
-    each start of the server."""
+    """A server of this database. engine: the one whose nodes are its own. place: its machine and home.
+    seen_at: when it recorded last that it is up. url: where the other servers reach it, "" where it did not
+    say. key: what they sign requests to it with; it is another one after each start of the server."""
 
     engine: str
     place: str
@@ -74,9 +75,10 @@ class KnownServer:
 class Running:
     """A gang that holds resources: it starts, runs, or is being stopped.
 
-    started_at: when its processes began, None while it is prepared. saved_at: when the newest checkpoint of this attempt was
-    saved, None where there is none: what it did since then is lost if it is ended now. stopping: it was asked to end; asked_at: when,
-    where that is known. preempted_for: the gang that it makes room for.
+    started_at: when its processes began, None while it is prepared. saved_at: when the newest checkpoint of
+    this attempt was saved, None where there is none: what it did since then is lost if it is ended now.
+    stopping: it was asked to end; asked_at: when, where that is known. preempted_for: the gang that it makes
+    room for.
     """
 
     placement: Placement
@@ -95,7 +97,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known. made_room: runs were asked to leave for it."""
+    """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known.
+    made_room: runs were asked to leave for it."""
 
     gang: GangId
     start_at: datetime
@@ -106,7 +109,8 @@ class Promise:
 
 class BreachCause(StrEnum):
     NODE_LOST = "node-lost"  # or cordoned, or it has less than before
-    RESERVATION = "reservation"  # granted after the promise, or used by its owner; or the gang is now expected to run into it
+    # granted after the promise, or used by its owner; or the gang is now expected to run into it
+    RESERVATION = "reservation"
     OVERRUN = "overrun"  # a run takes longer than it was expected to; or the gang itself will
     PRIORITY = "priority"  # a gang of higher priority in its queue came
     GUARANTEE = "guarantee"  # a gang came that its queue is guaranteed room for, where this one borrows
@@ -133,11 +137,12 @@ class Breach:
 class Snapshot:
     """One consistent, immutable view of the cluster. The only input of a policy.
 
-    pending: gangs that wait, but for `delayed`: those that were put back and are not to start before their time. running: gangs that hold resources. Both are immutable; a store gives them as `Chunked`. used: what users
-    have used in the past, by queue and user. promises: those given and not yet kept or withdrawn. durations: seconds that the newest
-    finished runs took, newest last, by the keys of `scheduler.predict`. place_most: a policy may leave others to the next plan once it
-    has placed so many; 0: it places whoever fits. preempt_grace_s: seconds that a run which is asked to make room may take before it
-    is killed.
+    pending: gangs that wait, but for `delayed`: those that were put back and are not to start before their
+    time. running: gangs that hold resources. Both are immutable; a store gives them as `Chunked`. used: what
+    users have used in the past, by queue and user. promises: those given and not yet kept or withdrawn.
+    durations: seconds that the newest finished runs took, newest last, by the keys of `scheduler.predict`.
+    place_most: a policy may leave others to the next plan once it has placed so many; 0: it places whoever
+    fits. preempt_grace_s: seconds that a run which is asked to make room may take before it is killed.
     """
 
     version: Version
@@ -155,8 +160,12 @@ class Snapshot:
     delayed: tuple[Gang, ...] = ()
 
     def engine_of(self, running: Running) -> str | None:
-        """The engine that an attempt runs with: that of its nodes. None where none of them is there any more."""
-        return next((self.nodes[one.node].engine for one in running.placement.assignments if one.node in self.nodes), None)
+        """The engine that an attempt runs with: that of its nodes.
+        None where none of them is there any more."""
+        return next(
+            (self.nodes[one.node].engine for one in running.placement.assignments if one.node in self.nodes),
+            None,
+        )
 
 
 class HoldReason(StrEnum):
@@ -170,16 +179,18 @@ class HoldReason(StrEnum):
     TOPOLOGY = "topology"  # enough is free, but not close together (or not far apart) as it asks
     PREEMPTING = "preempting"  # runs were asked to make room for it
     NO_QUEUE = "no-queue"  # its queue was removed
-    PUT_BACK = "put-back"  # its node could not start it, or it was lost again and again: it is tried again later
+    # its node could not start it, or it was lost again and again: it is tried again later
+    PUT_BACK = "put-back"
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A gang that is not placed. `position` counts from 1 in the order of its queue; `detail` is a sentence for people.
+    """A gang that is not placed. `position` counts from 1 in the order of its queue; `detail` is a sentence
+    for people.
 
-    blocked_by: what stands in the way, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID", the first few.
-    expected_at: when it is expected to start, where that is known without being asked for (see `scheduler.foreseen.expected_starts`). A
-    policy leaves it out.
+    blocked_by: what stands in the way, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID", the first
+    few. expected_at: when it is expected to start, where that is known without being asked for (see
+    `scheduler.foreseen.expected_starts`). A policy leaves it out.
     """
 
     gang: GangId
@@ -192,7 +203,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A live attempt is asked to save a checkpoint and end, so that `for_gang` can start. `reason` is a sentence."""
+    """A live attempt is asked to save a checkpoint and end, so that `for_gang` can start.
+    `reason` is a sentence."""
 
     attempt: AttemptId
     gang: GangId
@@ -202,11 +214,13 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy wants: every pending gang exactly once, in `place` or in `hold`. It does nothing by itself.
+    """What a policy wants: every pending gang exactly once, in `place` or in `hold`.
+    It does nothing by itself.
 
-    hold: may be a lazy sequence, for a queue of a hundred thousand. preempt: attempts to ask to end. promises: all that hold
-    from now on, those given before and not broken included. breaches: those that this plan withdraws. look_again_at: when to
-    plan anew although nothing changes (a reservation begins, a run has been served long enough).
+    hold: may be a lazy sequence, for a queue of a hundred thousand. preempt: attempts to ask to end.
+    promises: all that hold from now on, those given before and not broken included. breaches: those that this
+    plan withdraws. look_again_at: when to plan anew although nothing changes (a reservation begins, a run has
+    been served long enough).
     """
 
     based_on: Version
@@ -220,8 +234,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What of a plan was committed. attempts: the new attempt of each gang in `applied`. rejected: per gang why it no longer
-    fitted. preempted: attempts that are to be asked to make room."""
+    """What of a plan was committed. attempts: the new attempt of each gang in `applied`.
+    rejected: per gang why it no longer fitted. preempted: attempts that are to be asked to make room."""
 
     applied: tuple[GangId, ...]
     rejected: Mapping[GangId, str]

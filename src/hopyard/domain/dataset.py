@@ -10,8 +10,8 @@ from hopyard.domain.ids import Digest
 
 @dataclass(frozen=True, slots=True)
 class DatasetVersion:
-    """`number` counts from 1. The newest version is what a run gets that names none. damaged: what of it was found damaged, or is gone; a
-    listing does not look for that."""
+    """`number` counts from 1. The newest version is what a run gets that names none.
+    damaged: what of it was found damaged, or is gone; a listing does not look for that."""
 
     dataset: str
     number: int

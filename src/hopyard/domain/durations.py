@@ -16,16 +16,21 @@ def gpus_of(gang: Gang) -> int:
 
 
 def history_keys(gang: Gang) -> tuple[str, ...]:
-    """From the most telling to the least: this user's runs of this script with as many GPUs, this user's of this script, this
-    queue's with as many GPUs, this queue's, anybody's with as many GPUs, anybody's. A gang without a script has no key that
-    names one."""
+    """From the most telling to the least: this user's runs of this script with as many GPUs, this user's of
+    this script, this queue's with as many GPUs, this queue's, anybody's with as many GPUs, anybody's. A gang
+    without a script has no key that names one."""
     gpus = gpus_of(gang)
-    mine = (f"script:{gang.user}/{gang.script}/{gpus}", f"script:{gang.user}/{gang.script}") if gang.script else ()
+    mine = (
+        (f"script:{gang.user}/{gang.script}/{gpus}", f"script:{gang.user}/{gang.script}")
+        if gang.script
+        else ()
+    )
     return (*mine, f"queue:{gang.queue}/{gpus}", f"queue:{gang.queue}", f"gpus:{gpus}", "all")
 
 
 def tells_duration(phase: RunPhase, exit: Exit | None, seconds: float) -> bool:
-    """Whether the duration of a run that ended so is kept: of one that succeeded, or reached its time limit (its like takes at least so
-    long). One that failed (a typo, too little memory) or was stopped tells when that happened, not how long the work takes."""
+    """Whether the duration of a run that ended so is kept: of one that succeeded, or reached its time limit
+    (its like takes at least so long). One that failed (a typo, too little memory) or was stopped tells when
+    that happened, not how long the work takes."""
     worked = phase is RunPhase.SUCCEEDED or (exit is not None and exit.kind is ExitKind.TIME_LIMIT)
     return worked and seconds >= LEAST_S

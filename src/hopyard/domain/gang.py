@@ -10,7 +10,8 @@ from enum import StrEnum
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, PoolName, QueueName
 from hopyard.domain.resources import WHOLE_GPU, Resources
 
-NODE_LEVEL = "node"  # the level of topology that is a node itself; every other level is a label of nodes ("rack", "zone")
+# the level of topology that is a node itself; every other level is a label of nodes ("rack", "zone")
+NODE_LEVEL = "node"
 DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
@@ -25,9 +26,9 @@ class Closeness(StrEnum):
 class Topology:
     """How close replicas are to each other.
 
-    level: NODE_LEVEL, or the label of nodes whose value names the domain; a node without the label is in no domain and is
-    not used. slice: replicas come in slices of this many, and a slice is never split over two domains of the level; the
-    last slice may be smaller.
+    level: NODE_LEVEL, or the label of nodes whose value names the domain; a node without the label is in no
+    domain and is not used. slice: replicas come in slices of this many, and a slice is never split over two
+    domains of the level; the last slice may be smaller.
     """
 
     level: str
@@ -51,8 +52,8 @@ class Role:
     """`replicas` replicas of one kind, each with the same request.
 
     min_replicas: an elastic role may start with fewer, down to this many; 0 means exactly `replicas`.
-    essential: the gang ends with the first of these replicas that ends badly, and when all of them have ended; one that is
-    not essential may end as it likes.
+    essential: the gang ends with the first of these replicas that ends badly, and when all of them have
+    ended; one that is not essential may end as it likes.
     """
 
     name: str
@@ -73,10 +74,11 @@ class Gang:
     """Ranks run through the roles in order: role 0 holds ranks 0 … replicas-1, and so on.
 
     topology: of all replicas together, beside what each role asks for itself.
-    time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are expected to take
-    alike. preemptible: may be asked to make room. wants: keys of what a node had better hold already (digests of datasets,
-    keys of environments). served_s: seconds that earlier attempts ran. preemptions: how many of these were preempted. not_before: of
-    one that was put back, when it is tried again; put_back says why.
+    time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are
+    expected to take alike. preemptible: may be asked to make room. wants: keys of what a node had better hold
+    already (digests of datasets, keys of environments). served_s: seconds that earlier attempts ran.
+    preemptions: how many of these were preempted. not_before: of one that was put back, when it is tried
+    again; put_back says why.
     """
 
     id: GangId
@@ -116,9 +118,15 @@ class Gang:
 
     def sized(self, counts: Sequence[int]) -> Gang:
         """This gang with `counts[i]` replicas of role i, and no longer elastic."""
-        if all(role.replicas == count and not role.min_replicas for role, count in zip(self.roles, counts, strict=True)):
+        if all(
+            role.replicas == count and not role.min_replicas
+            for role, count in zip(self.roles, counts, strict=True)
+        ):
             return self
-        roles = tuple(replace(role, replicas=count, min_replicas=0) for role, count in zip(self.roles, counts, strict=True))
+        roles = tuple(
+            replace(role, replicas=count, min_replicas=0)
+            for role, count in zip(self.roles, counts, strict=True)
+        )
         return replace(self, roles=roles)
 
     def requests(self) -> Iterator[tuple[int, Role]]:
@@ -134,11 +142,13 @@ CHANGED_SINCE = "it was changed after this was planned"
 
 
 def is_other(planned: Gang, gang: Gang) -> bool:
-    """Whether what was planned is not this gang as it waits: another queue, priority, time limit, or other requests. How many replicas of an
-    elastic role are planned is the plan's to say."""
-    return (planned.queue, planned.priority, planned.time_limit_s) != (gang.queue, gang.priority, gang.time_limit_s) or [
-        role.resources for role in planned.roles
-    ] != [role.resources for role in gang.roles]
+    """Whether what was planned is not this gang as it waits: another queue, priority, time limit, or other
+    requests. How many replicas of an elastic role are planned is the plan's to say."""
+    return (planned.queue, planned.priority, planned.time_limit_s) != (
+        gang.queue,
+        gang.priority,
+        gang.time_limit_s,
+    ) or [role.resources for role in planned.roles] != [role.resources for role in gang.roles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +165,8 @@ class Assignment:
 class Placement:
     """Where each replica of one gang goes; `assignments[i]` has rank i.
 
-    gang: with as many replicas of each role as are placed (`Gang.sized`), which for an elastic gang may be fewer than it
-    asked for.
+    gang: with as many replicas of each role as are placed (`Gang.sized`), which for an elastic gang may be
+    fewer than it asked for.
     """
 
     gang: Gang

@@ -1,4 +1,5 @@
-"""What gangs hold on nodes, kept up to date as they come and go, so that a place can be checked once more when it is given."""
+"""What gangs hold on nodes, kept up to date as they come and go, so that a place can be checked once more
+when it is given."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class _Held:
 
     @property
     def nothing(self) -> bool:
-        return not (self.cpu_milli or self.memory_bytes or any(self.gpu_milli.values()) or any(self.extras.values()))
+        return not (
+            self.cpu_milli or self.memory_bytes or any(self.gpu_milli.values()) or any(self.extras.values())
+        )
 
 
 class Holdings:
@@ -55,7 +58,8 @@ class Holdings:
         return node in self._held and not self._held[node].nothing
 
     def take(self, placement: Placement) -> str | None:
-        """Give every replica its place, or none and tell the reason. The gang is of the size that is placed."""
+        """Give every replica its place, or none and tell the reason.
+        The gang is of the size that is placed."""
         gang, assignments = placement.gang, placement.assignments
         if [one.rank for one in assignments] != list(range(gang.size)):
             return f"the plan places ranks {[one.rank for one in assignments]} of a gang of {gang.size}"
@@ -95,9 +99,14 @@ class Holdings:
         held = self._held.get(node.id, _NOTHING)
         cpu, memory = node.cpu_milli - held.cpu_milli, node.memory_bytes - held.memory_bytes
         if want.cpu_milli and want.cpu_milli > cpu:
-            return f"node {node.id} has {max(cpu, 0) / 1000:g} CPUs free, {want.cpu_milli / 1000:g} are asked for"
+            return (
+                f"node {node.id} has {max(cpu, 0) / 1000:g} CPUs free, {want.cpu_milli / 1000:g} are "
+                "asked for"
+            )
         if want.memory_bytes and want.memory_bytes > memory:
-            return f"node {node.id} has {max(memory, 0)} bytes of memory free, {want.memory_bytes} are asked for"
+            return (
+                f"node {node.id} has {max(memory, 0)} bytes of memory free, {want.memory_bytes} are asked for"
+            )
         for name, amount in want.extras:
             free = node.extras.get(name, 0) - held.extras.get(name, 0)
             if amount > free:
@@ -113,10 +122,18 @@ class Holdings:
             gpu = known.get(index)
             if gpu is None or held.gpu_milli.get(index, 0) + assignment.gpu_milli > WHOLE_GPU:
                 return f"GPU {index} of node {assignment.node} is not free"
-            if want.gpu_models and gpu.model.casefold() not in {model.casefold() for model in want.gpu_models}:
-                return f"GPU {index} of node {assignment.node} is a {gpu.model}, {' or '.join(want.gpu_models)} is asked for"
+            if want.gpu_models and gpu.model.casefold() not in {
+                model.casefold() for model in want.gpu_models
+            }:
+                return (
+                    f"GPU {index} of node {assignment.node} is a {gpu.model}, "
+                    f"{' or '.join(want.gpu_models)} is asked for"
+                )
             if assignment.gpu_milli != want.milli_of(gpu):
-                return f"rank {assignment.rank} is given {assignment.gpu_milli} thousandths of a GPU, {want.milli_of(gpu)} are asked for"
+                return (
+                    f"rank {assignment.rank} is given {assignment.gpu_milli} thousandths of a GPU, "
+                    f"{want.milli_of(gpu)} are asked for"
+                )
         return None
 
     def _too_far(self, gang: Gang, assignments: Sequence[Assignment]) -> str | None:
@@ -125,7 +142,10 @@ class Holdings:
             return "the plan spreads one gang over several engines"
         rank = 0
         for role in gang.roles:
-            if role.topology is not None and (reason := _breaks(role.topology, nodes[rank : rank + role.replicas])) is not None:
+            if (
+                role.topology is not None
+                and (reason := _breaks(role.topology, nodes[rank : rank + role.replicas])) is not None
+            ):
                 return f"role {role.name}: {reason}"
             rank += role.replicas
         return None if gang.topology is None else _breaks(gang.topology, nodes)
@@ -142,8 +162,8 @@ def allowed(where: Where, node: Node) -> bool:
 
 
 def _breaks(topology: Topology, nodes: Sequence[Node]) -> str | None:
-    """Which rule replicas on these nodes, one each in order of rank, would break. How near is near enough, and how balanced,
-    is for the policy to say: whoever hurries later may find less."""
+    """Which rule replicas on these nodes, one each in order of rank, would break. How near is near enough,
+    and how balanced, is for the policy to say: whoever hurries later may find less."""
     slices: list[str] = []
     for part in _parts(nodes, topology.slice):
         domains = {_domain(topology.level, node) for node in part}

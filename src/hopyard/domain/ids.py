@@ -27,15 +27,20 @@ DEFAULT_QUEUE = QueueName("default")
 DEFAULT_POOL = PoolName("default")
 LAST = "last"  # the newest run of a user, where a run is named
 
-# The one rule of each kind of name. Always matched whole, here with `fullmatch`; the server's shapes and its description are made of them.
+# The one rule of each kind of name. Always matched whole, here with `fullmatch`; the server's shapes and its
+# description are made of them.
 NAME_PATTERN = r"(?!.*\.\.)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
-RUN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9-]{4,62}[A-Za-z0-9]"  # each run id is a name, too: it becomes a folder
+# each run id is a name, too: it becomes a folder
+RUN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9-]{4,62}[A-Za-z0-9]"
 ATTEMPT_PATTERN = RUN_ID_PATTERN + r"\.[1-9][0-9]{0,5}"
 DIGEST_PATTERN = r"[0-9a-f]{64}"
 STATE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # of a trial that trains in a study
 
-_NAME, _RUN_ID, _DIGEST, _STATE = (re.compile(rule) for rule in (NAME_PATTERN, RUN_ID_PATTERN, DIGEST_PATTERN, STATE_PATTERN))
-_NUMBER = re.compile(r"[1-9][0-9]{0,17}")  # ASCII only, no leading zero: each number has one spelling, and fits 64 bits
+_NAME, _RUN_ID, _DIGEST, _STATE = (
+    re.compile(rule) for rule in (NAME_PATTERN, RUN_ID_PATTERN, DIGEST_PATTERN, STATE_PATTERN)
+)
+# ASCII only, no leading zero: each number has one spelling, and fits 64 bits
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 NAME_RULE = "letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at most 128"
 RUN_ID_RULE = "6 to 64 letters, digits and `-`, with a letter or digit at both ends"
@@ -47,15 +52,21 @@ def check_name(value: str, *, what: str) -> str:
     A name becomes a folder and a part of an address, so separators, `..` and control characters are refused.
     """
     if not is_name(value):
-        raise SpecError(f"{what}: `{shown(value[:200])}` is not a name", hints=(f"a name is made of {NAME_RULE}",))
+        raise SpecError(
+            f"{what}: `{shown(value[:200])}` is not a name", hints=(f"a name is made of {NAME_RULE}",)
+        )
     return value
 
 
 def check_label(value: str, *, what: str) -> str:
-    """Return `value` unless a command would take it for another run: `last` is the newest one, a number is that of a run. Raises SpecError."""
+    """Return `value` unless a command would take it for another run: `last` is the newest one, a number is
+    that of a run. Raises SpecError."""
     if value == LAST or (value.isascii() and value.isdecimal()):
         means = "the newest run" if value == LAST else "the run of that number"
-        raise SpecError(f"{what}: `{value}` means {means} where a run is named", hints=("give the run a name with other letters in it",))
+        raise SpecError(
+            f"{what}: `{value}` means {means} where a run is named",
+            hints=("give the run a name with other letters in it",),
+        )
     return value
 
 
@@ -74,7 +85,10 @@ def is_digest(value: str) -> bool:
 
 def check_digest(value: str, *, what: str = "digest") -> Digest:
     if not is_digest(value):
-        raise SpecError(f"{what}: `{shown(value[:80])}` is not a BLAKE3 digest", hints=("a digest is 64 lower-case hexadecimal digits",))
+        raise SpecError(
+            f"{what}: `{shown(value[:80])}` is not a BLAKE3 digest",
+            hints=("a digest is 64 lower-case hexadecimal digits",),
+        )
     return Digest(value)
 
 
@@ -94,7 +108,9 @@ def is_run_id(value: str) -> bool:
 def check_run_id(value: str, *, what: str = "id") -> RunId:
     """Return `value` if it is a legal run id; else raise SpecError."""
     if not is_run_id(value):
-        raise SpecError(f"{what}: `{shown(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",))
+        raise SpecError(
+            f"{what}: `{shown(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",)
+        )
     return RunId(value)
 
 
@@ -113,7 +129,9 @@ def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
     """The run and the number of an attempt. Raises SpecError if the text is not an attempt's id."""
     run, dot, number = attempt.rpartition(".")
     if not dot or not run or not _NUMBER.fullmatch(number):
-        raise SpecError(f"`{shown(attempt[:80])}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",))
+        raise SpecError(
+            f"`{shown(attempt[:80])}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",)
+        )
     return RunId(run), int(number)
 
 
@@ -132,5 +150,8 @@ class RunName:
     def parse(cls, text: str) -> RunName:
         parts = text.split("/")
         if len(parts) != 3 or not _NUMBER.fullmatch(parts[2]):
-            raise SpecError(f"`{shown(text[:400])}` is not the name of a run", hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",))
+            raise SpecError(
+                f"`{shown(text[:400])}` is not the name of a run",
+                hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",),
+            )
         return cls(check_name(parts[0], what="user"), check_name(parts[1], what="project"), int(parts[2]))

@@ -22,7 +22,8 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLaunch:
-    """All that one replica needs to know, as values that JSON can carry. The engine adds what only the node knows."""
+    """All that one replica needs to know, as values that JSON can carry.
+    The engine adds what only the node knows."""
 
     attempt: AttemptId
     run: RunId

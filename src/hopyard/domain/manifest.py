@@ -17,8 +17,8 @@ from hopyard.errors import IntegrityError, SpecError
 CHUNK_BYTES = 8 * 1024 * 1024  # a file larger than this is cut into blobs of this size
 MAX_PART_BYTES = 255  # of a path: what Linux file systems take
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Folders whose files make a version control program run commands: hooks, monitors, filters. Also as NTFS (short names, dots and
-# spaces at the end, streams) and HFS (characters that it ignores) would read them.
+# Folders whose files make a version control program run commands: hooks, monitors, filters. Also as NTFS
+# (short names, dots and spaces at the end, streams) and HFS (characters that it ignores) would read them.
 _REPOSITORY = re.compile(r"(?:^|/)(?:\.(?:git|hg|jj)|(?:git|hg|jj)~1)[ .]*(?=[/:]|\Z)", re.I)
 _IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
@@ -54,7 +54,8 @@ class Manifest:
         return sum(f.size for f in self.files)
 
     def blob_sizes(self) -> dict[Digest, int]:
-        """How many bytes each blob has to have. Raises IntegrityError where two files say otherwise of one."""
+        """How many bytes each blob has to have. Raises IntegrityError where two files say otherwise of
+        one."""
         sizes: dict[Digest, int] = {}
         for entry in self.files:
             left = entry.size
@@ -81,21 +82,35 @@ class Manifest:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
-    def build(cls, files: Iterable[FileEntry], links: Iterable[LinkEntry] = (), folders: Iterable[str] = ()) -> Manifest:
-        """Sort, and drop the folders that the paths of others imply, so that equal trees give equal manifests."""
-        files, links, given = sorted(files, key=lambda f: f.path), sorted(links, key=lambda link: link.path), set(folders)
-        implied = {parent for path in (*(f.path for f in files), *(link.path for link in links), *given) for parent in _parents(path)}
+    def build(
+        cls, files: Iterable[FileEntry], links: Iterable[LinkEntry] = (), folders: Iterable[str] = ()
+    ) -> Manifest:
+        """Sort, and drop the folders that the paths of others imply, so that equal trees give equal
+        manifests."""
+        files, links, given = (
+            sorted(files, key=lambda f: f.path),
+            sorted(links, key=lambda link: link.path),
+            set(folders),
+        )
+        implied = {
+            parent
+            for path in (*(f.path for f in files), *(link.path for link in links), *given)
+            for parent in _parents(path)
+        }
         return cls(tuple(files), tuple(links), tuple(sorted(given - implied)))
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Parse and check. Raises IntegrityError for anything that no packer of ours would write: a path that leaves the
-        tree, a path twice, a file inside a link, a folder named although it is not empty, sizes that do not agree, an encoding
-        that is not the canonical one."""
+        """Parse and check. Raises IntegrityError for anything that no packer of ours would write: a path that
+        leaves the tree, a path twice, a file inside a link, a folder named although it is not empty, sizes
+        that do not agree, an encoding that is not the canonical one."""
         try:
             body = json.loads(data)
             if body["v"] != 1:
-                raise IntegrityError(f"manifest of version {body['v']!r}, this program knows version 1", hints=("upgrade hopyard",))
+                raise IntegrityError(
+                    f"manifest of version {body['v']!r}, this program knows version 1",
+                    hints=("upgrade hopyard",),
+                )
             found = cls(
                 tuple(FileEntry(p, s, tuple(c), bool(x)) for p, s, x, c in body["files"]),
                 tuple(LinkEntry(p, t) for p, t in body["links"]),
@@ -132,7 +147,12 @@ class Manifest:
                 if parent in links or parent in files:
                     raise IntegrityError(f"manifest puts `{path}` below `{parent}`, which is no folder")
         for entry in self.files:
-            if type(entry.size) is not int or entry.size < 0 or len(entry.chunks) != -(-entry.size // CHUNK_BYTES):  # not a bool either
+            # not a bool either
+            if (
+                type(entry.size) is not int
+                or entry.size < 0
+                or len(entry.chunks) != -(-entry.size // CHUNK_BYTES)
+            ):
                 raise IntegrityError(f"manifest: size and chunks of `{entry.path}` do not agree")
             if not all(is_digest(chunk) for chunk in entry.chunks):
                 raise IntegrityError(f"manifest: a chunk of `{entry.path}` is not a digest")
@@ -141,11 +161,15 @@ class Manifest:
                 raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
         self.blob_sizes()
         for folder in _repositories(seen):
-            raise IntegrityError(f"manifest: the folder `{folder or '.'}` is a git repository: its settings would run commands of their author")
+            raise IntegrityError(
+                f"manifest: the folder `{folder or '.'}` is a git repository: its settings would run "
+                "commands of their author"
+            )
 
 
 def referred_blobs(data: bytes) -> set[Digest]:
-    """The blobs that a manifest's files refer to, whether or not its paths are good today. Raises IntegrityError."""
+    """The blobs that a manifest's files refer to, whether or not its paths are good today.
+    Raises IntegrityError."""
     try:
         found = {chunk for file in json.loads(data)["files"] for chunk in file[3]}
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as bad:
@@ -156,7 +180,8 @@ def referred_blobs(data: bytes) -> set[Digest]:
 
 
 def is_repository_name(name: str) -> bool:
-    """Whether a file or folder of this name is, on any file system, what git, Mercurial or Jujutsu keep a repository in."""
+    """Whether a file or folder of this name is, on any file system, what git, Mercurial or Jujutsu keep a
+    repository in."""
     return _REPOSITORY.search(_plain(name)) is not None
 
 
@@ -195,20 +220,30 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def check_path(path: str) -> str:
-    """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters, no part longer than a file
-    system takes; else raise SpecError."""
+    """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters, no part
+    longer than a file system takes; else raise SpecError."""
     if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
-        raise SpecError(f"`{shown(str(path)[:200])}` is not a path inside a tree", hints=("paths are relative, with `/` between parts",))
+        raise SpecError(
+            f"`{shown(str(path)[:200])}` is not a path inside a tree",
+            hints=("paths are relative, with `/` between parts",),
+        )
     if is_repository_name(path):
-        raise SpecError(f"`{path}` belongs to a repository, whose settings would run commands of their author", hints=("leave it out of the tree",))
+        raise SpecError(
+            f"`{path}` belongs to a repository, whose settings would run commands of their author",
+            hints=("leave it out of the tree",),
+        )
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise SpecError(f"`{path}` would leave the tree or is not in normal form", hints=("no `..`, `.` or empty parts",))
+        raise SpecError(
+            f"`{path}` would leave the tree or is not in normal form", hints=("no `..`, `.` or empty parts",)
+        )
     try:
         size = len(path.encode())
     except UnicodeEncodeError as bad:
         raise SpecError(f"the path {path!r} is not valid UTF-8", hints=("rename the file",)) from bad
     if size > MAX_PART_BYTES and any(len(part.encode()) > MAX_PART_BYTES for part in path.split("/")):
-        raise SpecError(f"`{path[:80]}…` has a part longer than {MAX_PART_BYTES} bytes", hints=("rename the file",))
+        raise SpecError(
+            f"`{path[:80]}…` has a part longer than {MAX_PART_BYTES} bytes", hints=("rename the file",)
+        )
     return path
 
 
@@ -222,10 +257,11 @@ def is_path(path: str) -> bool:
 
 
 def link_stays_inside(path: str, target: str) -> bool:
-    """Whether a symbolic link at `path` with text `target` points into the tree, whatever other links the tree holds.
+    """Whether a symbolic link at `path` with text `target` points into the tree, whatever other links the
+    tree holds.
 
-    `..` may stand only at the beginning: after a name it would go up from where *that* leads, which may be another link
-    (`x -> d/up/..` with `d/up -> ..` is the folder above the tree).
+    `..` may stand only at the beginning: after a name it would go up from where *that* leads, which may be
+    another link (`x -> d/up/..` with `d/up -> ..` is the folder above the tree).
     """
     if not target or target.startswith("/") or _CONTROL.search(target):
         return False

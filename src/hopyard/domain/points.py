@@ -5,9 +5,9 @@ A stream is a sequence of records, little-endian, no alignment:
     definition  u8 = 1, u64 series, u16 length, `length` bytes of UTF-8 name
     point       u8 = 2, u64 series, i64 step, f64 unix time in seconds, f64 value
 
-`series` is a 64-bit hash of the name, so several processes may append to one stream without agreeing on numbers;
-a definition comes before the first point of its series in each process and may come again.
-Standard library only: this is imported by users' processes.
+`series` is a 64-bit hash of the name, so several processes may append to one stream without agreeing on
+numbers; a definition comes before the first point of its series in each process and may come again. Standard
+library only: this is imported by users' processes.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def pack_definition(name: str) -> bytes:
 def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Point | int]:
     """Yield the points in `data`, which begins at a record's start; `names` collects the definitions met.
 
-    The last item yielded is an int: how many bytes were consumed. A record that is cut off at the end is left for later.
-    Raises IntegrityError at a byte that begins no record.
+    The last item yielded is an int: how many bytes were consumed. A record that is cut off at the end is left
+    for later. Raises IntegrityError at a byte that begins no record.
     """
     at, end = 0, len(data)
     unpack = _POINT.unpack_from
@@ -73,9 +73,12 @@ def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Po
     yield at
 
 
-def read_stretches(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Iterator[tuple[int, int, int, float, float]] | int]:
-    """As `read_records`, for many points: yields iterators over stretches of neighbouring points as plain tuples
-    (kind, series, step, time, value), and last the number of bytes consumed. Five times as fast. Raises the same."""
+def read_stretches(
+    data: bytes | memoryview, names: dict[int, str]
+) -> Iterator[Iterator[tuple[int, int, int, float, float]] | int]:
+    """As `read_records`, for many points: yields iterators over stretches of neighbouring points as plain
+    tuples (kind, series, step, time, value), and last the number of bytes consumed. Five times as fast.
+    Raises the same."""
     view = memoryview(data)
     at = 0
     while at < len(view):
@@ -94,7 +97,8 @@ def read_stretches(data: bytes | memoryview, names: dict[int, str]) -> Iterator[
 
 
 def whole_bytes(data: bytes) -> int:
-    """How many bytes at the beginning of `data`, which begins at a record's start, are whole records: what comes then is cut off, or none."""
+    """How many bytes at the beginning of `data`, which begins at a record's start, are whole records: what
+    comes then is cut off, or none."""
     view, at = memoryview(data), 0
     try:
         while at < len(view):
@@ -108,7 +112,8 @@ def whole_bytes(data: bytes) -> int:
 
 
 def _read_definition(data: bytes | memoryview, at: int, names: dict[int, str]) -> int:
-    """The size of the definition at `at`, 0 when it is cut off. Raises IntegrityError when none begins there."""
+    """The size of the definition at `at`, 0 when it is cut off.
+    Raises IntegrityError when none begins there."""
     if data[at] != DEFINITION:
         raise IntegrityError(f"metric stream: byte {at} begins no record")
     if len(data) - at < _DEFINITION.size:

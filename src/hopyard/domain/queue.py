@@ -9,8 +9,9 @@ from datetime import datetime
 from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
 
-# Amounts by the name of a resource: "cpu" in thousandths of a core, "memory" in bytes, "gpu" in thousandths of a GPU of any
-# model, "gpu:MODEL" (lower case) in thousandths of one of that model, any other name in whole units of that extra.
+# Amounts by the name of a resource: "cpu" in thousandths of a core, "memory" in bytes, "gpu" in thousandths
+# of a GPU of any model, "gpu:MODEL" (lower case) in thousandths of one of that model, any other name in whole
+# units of that extra.
 Amounts = Mapping[str, int]
 CPU, MEMORY, GPU, GPU_OF = "cpu", "memory", "gpu", "gpu:"
 
@@ -19,17 +20,18 @@ CPU, MEMORY, GPU, GPU_OF = "cpu", "memory", "gpu", "gpu:"
 class Queue:
     """One node of the tree. Runs wait in leaves only.
 
-    guarantee: what it gets whenever it wants it. maximum: the most that it ever uses; a resource that is not named has no
-    limit of its own. borrow_limit: the most it uses beyond its guarantee; lend_limit: the most of its idle guarantee that
-    others may use (not named: all of it). weight: its part of what siblings compete for. user_limit: the most that one user
-    uses in it at a time.
-    submitters, admins: names of users, () means everybody may submit, only the server's owner may administer; both are
-    inherited by children that name nobody. priorities: lowest and highest that a run of a user may ask for (administrators and the
-    owner may ask for any); user_priorities: the highest that each of these users may ask for, above that; default_priority: what it has
-    when it asks for none.
-    reclaims: takes back what it lent by preemption. preempts_lower: its runs of higher priority preempt its own lower ones.
-    no_preempt: its users' runs may ask never to be preempted.
-    time_slices: runs that were served long give way to those that were served little (see scheduler/service.py).
+    guarantee: what it gets whenever it wants it. maximum: the most that it ever uses; a resource that is not
+    named has no limit of its own. borrow_limit: the most it uses beyond its guarantee; lend_limit: the most
+    of its idle guarantee that others may use (not named: all of it). weight: its part of what siblings
+    compete for. user_limit: the most that one user uses in it at a time.
+    submitters, admins: names of users, () means everybody may submit, only the server's owner may administer;
+    both are inherited by children that name nobody. priorities: lowest and highest that a run of a user may
+    ask for (administrators and the owner may ask for any); user_priorities: the highest that each of these
+    users may ask for, above that; default_priority: what it has when it asks for none.
+    reclaims: takes back what it lent by preemption. preempts_lower: its runs of higher priority preempt its
+    own lower ones. no_preempt: its users' runs may ask never to be preempted.
+    time_slices: runs that were served long give way to those that were served little (see
+    scheduler/service.py).
     """
 
     name: QueueName
@@ -58,8 +60,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueTree:
-    """All queues by name, parents before children. Checked where it is made (config/queues.py): no cycle, no unknown parent,
-    guarantees of children within the parent's.
+    """All queues by name, parents before children. Checked where it is made (config/queues.py): no cycle, no
+    unknown parent, guarantees of children within the parent's.
 
     default: where a run goes that names no queue. half_life_s: after this long, past use weighs half.
     """
@@ -74,8 +76,8 @@ ONE_QUEUE = QueueTree({DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)})  # what there is be
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a user has used through a queue, in seconds of the cluster's dominant resource (1.0: the whole cluster for one
-    second), decayed to `at`."""
+    """What a user has used through a queue, in seconds of the cluster's dominant resource (1.0: the whole
+    cluster for one second), decayed to `at`."""
 
     share_seconds: float
     at: datetime

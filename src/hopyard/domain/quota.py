@@ -1,4 +1,5 @@
-"""What the limits of a tree of queues come to: who is above whom, what each is sure of, and the most that each may use."""
+"""What the limits of a tree of queues come to: who is above whom, what each is sure of, and the most that
+each may use."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def path(tree: QueueTree, queue: QueueName) -> tuple[QueueName, ...]:
 
 
 def children(tree: QueueTree) -> dict[QueueName | None, list[QueueName]]:
-    """The queues right below each, by name; under None those that are below no other. Leaves have no entry."""
+    """The queues right below each, by name; under None those that are below no other.
+    Leaves have no entry."""
     found: dict[QueueName | None, list[QueueName]] = {}
     for name in sorted(tree.queues):
         found.setdefault(tree.queues[name].parent, []).append(name)
@@ -27,7 +29,8 @@ def children(tree: QueueTree) -> dict[QueueName | None, list[QueueName]]:
 
 
 def guarantees(tree: QueueTree) -> dict[QueueName, Amounts]:
-    """What each queue is sure of. A queue that does not name a resource is sure of what those right below it are sure of."""
+    """What each queue is sure of. A queue that does not name a resource is sure of what those right below it
+    are sure of."""
     below: dict[QueueName, Counter[str]] = {name: Counter() for name in tree.queues}
     found: dict[QueueName, Amounts] = {}
     for name in reversed(list(tree.queues)):  # children before parents
@@ -39,8 +42,9 @@ def guarantees(tree: QueueTree) -> dict[QueueName, Amounts]:
 
 
 def guaranteed_gpus(tree: QueueTree) -> dict[QueueName, int]:
-    """Thousandths of GPUs, of whatever model, that each queue is sure of: those of its models count as GPUs too, so this is the larger
-    of what it is sure of in `gpu` and of what it is sure of in all `gpu:MODEL` together."""
+    """Thousandths of GPUs, of whatever model, that each queue is sure of: those of its models count as GPUs
+    too, so this is the larger of what it is sure of in `gpu` and of what it is sure of in all `gpu:MODEL`
+    together."""
     sure = guarantees(tree)
     below: Counter[QueueName] = Counter()
     found: dict[QueueName, int] = {}
@@ -54,7 +58,8 @@ def guaranteed_gpus(tree: QueueTree) -> dict[QueueName, int]:
 
 
 def most(tree: QueueTree) -> dict[QueueName, Amounts]:
-    """The most that each queue may ever use, by its own maximum and by what it may borrow beyond its guarantee."""
+    """The most that each queue may ever use, by its own maximum and by what it may borrow beyond its
+    guarantee."""
     sure, gpus = guarantees(tree), guaranteed_gpus(tree)
     found: dict[QueueName, Amounts] = {}
     for name, queue in tree.queues.items():
@@ -67,8 +72,11 @@ def most(tree: QueueTree) -> dict[QueueName, Amounts]:
 
 
 def submitters(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:
-    """Who may submit to it: those that it names, or else those that the next above it names. () is everybody."""
-    return next((tree.queues[name].submitters for name in path(tree, queue) if tree.queues[name].submitters), ())
+    """Who may submit to it: those that it names, or else those that the next above it names.
+    () is everybody."""
+    return next(
+        (tree.queues[name].submitters for name in path(tree, queue) if tree.queues[name].submitters), ()
+    )
 
 
 def admins(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:

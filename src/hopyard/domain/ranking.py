@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 
-_LOWER = re.compile(r"(^|[_./-])(loss|err|error|perplexity|ppl|wer|cer|mse|rmse|mae|nll|fid|bpc|bpb|latency|time|regret|divergence|kl)(\Z|[_./@-]|\d)", re.I)
+_LOWER = re.compile(
+    r"(^|[_./-])(loss|err|error|perplexity|ppl|wer|cer|mse|rmse|mae|nll|fid|bpc|bpb|latency|time|regret|divergence|kl)(\Z|[_./@-]|\d)",
+    re.I,
+)
 
 _NEGATED = re.compile(r"(^|[_./-])neg(ative)?_", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -14,7 +17,8 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def higher_is_better(metric: str) -> bool:
     """The direction that a metric's name tells: losses, errors and times down, everything else up.
 
-    `valLoss` reads as `val_loss`; a negated one turns round (scikit-learn's `neg_mean_squared_error` goes up).
+    `valLoss` reads as `val_loss`; a negated one turns round (scikit-learn's `neg_mean_squared_error` goes
+    up).
     """
     words = _CAMEL.sub("_", metric)
     return (_LOWER.search(words) is None) != (_NEGATED.search(words) is not None)

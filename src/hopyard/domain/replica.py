@@ -1,4 +1,5 @@
-"""What an engine and a replica tell each other through the files of the replica's folder (design page 0001, section 4)."""
+"""What an engine and a replica tell each other through the files of the replica's folder (design page 0001,
+section 4)."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "jo
 class NodeShare:
     """What only the node knows about the place of one replica.
 
-    cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu", "pids") → the folder of the group that
-    the replica makes for its process; empty where the kernel does not let us, memory is then watched.
-    processes: how many processes and threads it may have at once, 0 where that is not limited.
-    gang_folder: one that all replicas of the gang on this node see.
-    namespaces: whether the run's process gets a view of the home of its own (`replica.mounts`).
-    nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
-    `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
-    max_output_bytes: of each of stdout and stderr, 0 is no limit. max_metrics_bytes: of each stream of its reports, 0 is no limit.
-    pass_environment: as of `domain.run_environment.for_runs`.
-    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (at most, before a time limit; at the server's word
-    without a grace).
+    cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu", "pids") → the
+    folder of the group that the replica makes for its process; empty where the kernel does not let us, memory
+    is then watched. processes: how many processes and threads it may have at once, 0 where that is not
+    limited. gang_folder: one that all replicas of the gang on this node see.
+    namespaces: whether the run's process gets a view of the home of its own (`replica.mounts`). nvml: the
+    GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of
+    each of `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is
+    not limited. max_output_bytes: of each of stdout and stderr, 0 is no limit. max_metrics_bytes: of each
+    stream of its reports, 0 is no limit. pass_environment: as of `domain.run_environment.for_runs`.
+    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (at most, before a time
+    limit; at the server's word without a grace).
     """
 
     id: str
@@ -68,9 +69,10 @@ class ReplicaSpec:
 class ReplicaState:
     """The content of `status.json`.
 
-    pid: the replica program. child_pid: the user's process, 0 before it started. child_started: when the kernel says that it
-    started, in clock ticks since boot; with `boot` (the kernel's boot id) it tells a process from a later one of the same number.
-    started_at: unix seconds; of the user's process once there is one. ended_at: when that ended, 0 before. shipped: the server has everything, nothing is left to do.
+    pid: the replica program. child_pid: the user's process, 0 before it started. child_started: when the
+    kernel says that it started, in clock ticks since boot; with `boot` (the kernel's boot id) it tells a
+    process from a later one of the same number. started_at: unix seconds; of the user's process once there is
+    one. ended_at: when that ended, 0 before. shipped: the server has everything, nothing is left to do.
     """
 
     phase: ReplicaPhase
@@ -94,8 +96,8 @@ class ReplicaState:
 class StopOrder:
     """The content of `stop`: end within `grace_s`, and say so with this kind and reason.
 
-    at_safe_point: a script that has safe points leaves at its next one; SIGTERM comes to it only when the grace is nearly over. At a time
-    limit it comes no sooner to one without safe points.
+    at_safe_point: a script that has safe points leaves at its next one; SIGTERM comes to it only when the
+    grace is nearly over. At a time limit it comes no sooner to one without safe points.
     """
 
     grace_s: float
@@ -119,13 +121,15 @@ class StopOrder:
         return self.kind in (ExitKind.PREEMPTED, ExitKind.TIME_LIMIT)
 
     def followed_by(self, later: StopOrder) -> StopOrder:
-        """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe point."""
+        """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe
+        point."""
         said = later if self.at_safe_point and not later.at_safe_point else self
         return replace(said, grace_s=min(self.grace_s, later.grace_s))
 
 
 def order_to_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:
-    """What the others of a gang are told once essential replicas ended badly; None where none did. ended: ranks, and how they ended."""
+    """What the others of a gang are told once essential replicas ended badly; None where none did.
+    ended: ranks, and how they ended."""
     bad = [(rank, exit) for rank, exit in ended if not exit.ok]
     if not bad:
         return None
@@ -135,5 +139,9 @@ def order_to_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrd
         return StopOrder(grace_s, ExitKind.PREEMPTED, f"preempted with replica {rank}")
     if exit.kind is ExitKind.STOPPED:
         return StopOrder(grace_s, reason=f"stopped with replica {rank}")
-    how = {ExitKind.TIME_LIMIT: "reached its time limit", ExitKind.LOST: "was lost", ExitKind.PEER_FAILED: "ended"}.get(exit.kind, "failed")
+    how = {
+        ExitKind.TIME_LIMIT: "reached its time limit",
+        ExitKind.LOST: "was lost",
+        ExitKind.PEER_FAILED: "ended",
+    }.get(exit.kind, "failed")
     return StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {rank} {how}")

@@ -11,11 +11,12 @@ WHOLE_GPU = 1000  # thousandths of one GPU
 class Resources:
     """The request of one replica.
 
-    cpu_milli: thousandths of a core; what it is sure to get. cpu_limited: also the most it may use; otherwise it may use cores
-    that nobody else wants. memory_bytes: 0 asks for none and sets no limit.
-    GPUs are asked for in one of three ways: `gpus` whole ones; `gpu_milli` (1 to 999) thousandths of one; `gpu_memory_bytes`
-    of one, from which the share follows once the card is known. gpu_models: only these models (as a node names them, compared
-    without case), () takes any. extras: other countable things by name, sorted by name ("fpga", 1).
+    cpu_milli: thousandths of a core; what it is sure to get. cpu_limited: also the most it may use; otherwise
+    it may use cores that nobody else wants. memory_bytes: 0 asks for none and sets no limit.
+    GPUs are asked for in one of three ways: `gpus` whole ones; `gpu_milli` (1 to 999) thousandths of one;
+    `gpu_memory_bytes` of one, from which the share follows once the card is known. gpu_models: only these
+    models (as a node names them, compared without case), () takes any. extras: other countable things by
+    name, sorted by name ("fpga", 1).
     """
 
     cpu_milli: int = 1000
@@ -33,10 +34,13 @@ class Resources:
         return self.gpu_milli > 0 or self.gpu_memory_bytes > 0
 
     def milli_of(self, gpu: Gpu) -> int:
-        """Thousandths of this GPU that one replica takes of each GPU it gets; more than 1000 where the card is too small.
-        A share by memory needs a card that says how much it has: on others it takes the whole card."""
+        """Thousandths of this GPU that one replica takes of each GPU it gets; more than 1000 where the card
+        is too small. A share by memory needs a card that says how much it has: on others it takes the whole
+        card."""
         if self.gpu_memory_bytes:
-            return -(-self.gpu_memory_bytes * WHOLE_GPU // gpu.memory_bytes) if gpu.memory_bytes else WHOLE_GPU
+            return (
+                -(-self.gpu_memory_bytes * WHOLE_GPU // gpu.memory_bytes) if gpu.memory_bytes else WHOLE_GPU
+            )
         return self.gpu_milli or WHOLE_GPU
 
 

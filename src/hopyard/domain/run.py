@@ -11,7 +11,16 @@ from typing import Any
 
 from hopyard.domain.attempt import Exit
 from hopyard.domain.gang import ANYWHERE, DEFAULT_PRIORITY, Gang, Role, Topology, Where
-from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, GangId, QueueName, RunId, RunName, split_attempt
+from hopyard.domain.ids import (
+    DEFAULT_QUEUE,
+    AttemptId,
+    Digest,
+    GangId,
+    QueueName,
+    RunId,
+    RunName,
+    split_attempt,
+)
 from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict
 
@@ -49,8 +58,8 @@ TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
 
 
 def moved(before: RunPhase, after: RunPhase) -> RunPhase:
-    """`after`, for a run that is in `before`: what every write of a phase goes through. Raises Conflict for a change that TRANSITIONS does
-    not have."""
+    """`after`, for a run that is in `before`: what every write of a phase goes through.
+    Raises Conflict for a change that TRANSITIONS does not have."""
     if after is before or after in TRANSITIONS[before]:
         return after
     raise Conflict(f"a run that is {before} never becomes {after}")
@@ -76,7 +85,8 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRef:
-    """A dataset as a run uses it. version 0 asks for the newest; the server pins it when the run is accepted."""
+    """A dataset as a run uses it. version 0 asks for the newest; the server pins it when the run is
+    accepted."""
 
     name: str
     version: int = 0
@@ -85,7 +95,8 @@ class DatasetRef:
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """Where the code stood. `diff` is the digest of a blob: `git diff HEAD` as bytes, None where nothing differed."""
+    """Where the code stood. `diff` is the digest of a blob: `git diff HEAD` as bytes, None where nothing
+    differed."""
 
     commit: str
     branch: str = ""
@@ -99,8 +110,9 @@ class Environment:
     """The Python that runs the script.
 
     interpreter: absolute path used as it is (only on the machine of the caller), "" takes the server's own.
-    requirements: digest of the requirements file's blob; None builds nothing. lock: digest of the resolved, pinned
-    requirements, recorded by the first replica that resolved them, so that a fork gets the same environment.
+    requirements: digest of the requirements file's blob; None builds nothing. lock: digest of the resolved,
+    pinned requirements, recorded by the first replica that resolved them, so that a fork gets the same
+    environment.
     """
 
     interpreter: str = ""
@@ -112,8 +124,8 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """The checkpoint that a first attempt starts from (of a forked run). foreign: another user's run wrote it, and this run's user
-    did not say that all of it may be read."""
+    """The checkpoint that a first attempt starts from (of a forked run).
+    foreign: another user's run wrote it, and this run's user did not say that all of it may be read."""
 
     run: RunId
     step: int
@@ -125,12 +137,13 @@ class ResumeFrom:
 class RunSpec:
     """Everything that decides what a run does. Immutable; a fork is a copy with changes.
 
-    queue, priority: None asks for none; what the tree of queues says then is filled in when the run is accepted.
-    topology: of all replicas together, beside what each role asks for itself.
-    study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a trial's run belongs to.
-    max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what is more, is as the node says.
-    max_metrics_bytes: the same of its metrics, TensorBoard scalars, events and samples, of each.
-    secrets: names of secrets of the run's user, whose values its processes get as variables of these names.
+    queue, priority: None asks for none; what the tree of queues says then is filled in when the run is
+    accepted. topology: of all replicas together, beside what each role asks for itself.
+    study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a
+    trial's run belongs to. max_output_bytes: how much of each of stdout and stderr of a replica is kept;
+    None, and what is more, is as the node says. max_metrics_bytes: the same of its metrics, TensorBoard
+    scalars, events and samples, of each. secrets: names of secrets of the run's user, whose values its
+    processes get as variables of these names.
     """
 
     project: str
@@ -164,21 +177,34 @@ class RunSpec:
     def gang_roles(self) -> tuple[Role, ...]:
         """What of its roles decides where replicas go."""
         return tuple(
-            Role(role.name, role.replicas, role.resources, role.min_replicas, role.where, role.topology, role.essential)
+            Role(
+                role.name,
+                role.replicas,
+                role.resources,
+                role.min_replicas,
+                role.where,
+                role.topology,
+                role.essential,
+            )
             for role in self.roles
         )
 
     @property
     def script(self) -> str:
-        """What it runs, in a few words: the project, and of the first role's command the script alone. Arguments and params
-        are left out: a search tries hundreds of them, and each would have a history of one."""
+        """What it runs, in a few words: the project, and of the first role's command the script alone.
+        Arguments and params are left out: a search tries hundreds of them, and each would have a history of
+        one."""
         command = self.roles[0].command if self.roles else ()
         return f"{self.project}:{_script_of(command)}"
 
     @property
     def wants(self) -> tuple[str, ...]:
         """As of `Gang.wants`: the manifests of its datasets, and the digests that name its environment."""
-        keys = [*(ref.manifest for ref in self.datasets), self.environment.lock, self.environment.requirements]
+        keys = [
+            *(ref.manifest for ref in self.datasets),
+            self.environment.lock,
+            self.environment.requirements,
+        ]
         return tuple(key for key in keys if key is not None)
 
     def as_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
@@ -200,7 +226,8 @@ class RunSpec:
 
 
 def _script_of(command: Sequence[str]) -> str:
-    """`train.py` of `python -u train.py --lr 1`, `-m pkg.train` of `torchrun -m pkg.train`, else the program."""
+    """`train.py` of `python -u train.py --lr 1`, `-m pkg.train` of `torchrun -m pkg.train`, else the
+    program."""
     for at, word in enumerate(command):
         if at and word == "-m" and at + 1 < len(command):
             return f"-m {command[at + 1]}"
@@ -211,10 +238,11 @@ def _script_of(command: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One launch of a run. `nodes[i]`, `gpus[i]` and `gpu_milli[i]` (thousandths of each of these GPUs) belong to rank i.
+    """One launch of a run. `nodes[i]`, `gpus[i]` and `gpu_milli[i]` (thousandths of each of these GPUs)
+    belong to rank i.
 
-    counts: replicas of each role, which for an elastic run may be fewer than it asked for. preempted_for: the run that it was
-    asked to make room for, "" where that is none in particular; preempt_reason says why.
+    counts: replicas of each role, which for an elastic run may be fewer than it asked for. preempted_for: the
+    run that it was asked to make room for, "" where that is none in particular; preempt_reason says why.
     """
 
     id: AttemptId
@@ -236,16 +264,24 @@ class Attempt:
 
 
 def check_newest(attempt: AttemptId | None, newest: int, *, run: str) -> None:
-    """Raises Conflict when the attempt with the number `newest` of this run came after `attempt`: what a superseded one says late changes
-    nothing of its run. None: a user says it."""
+    """Raises Conflict when the attempt with the number `newest` of this run came after `attempt`: what a
+    superseded one says late changes nothing of its run. None: a user says it."""
     if attempt is not None and split_attempt(attempt)[1] < newest:
         number = split_attempt(attempt)[1]
-        raise Conflict(f"attempt {number} of run {run} is superseded by attempt {newest}: what it sends now changes nothing of the run")
+        raise Conflict(
+            f"attempt {number} of run {run} is superseded by attempt {newest}: what it sends now "
+            "changes nothing of the run"
+        )
 
 
 def no_process_to_stop(run: str) -> Conflict:
-    hints = ("`hop sync`, where it was recorded, sends the rest of it", f"`hop rm {run}` deletes what has come")
-    return Conflict(f"run {run} was recorded offline and is being synced: no process of it runs here", hints=hints)
+    hints = (
+        "`hop sync`, where it was recorded, sends the rest of it",
+        f"`hop rm {run}` deletes what has come",
+    )
+    return Conflict(
+        f"run {run} was recorded offline and is being synced: no process of it runs here", hints=hints
+    )
 
 
 HELD = "held"  # as `hold_reason`: it is held by a user, so no policy sees it
@@ -277,11 +313,11 @@ class RunEvent:
 class Run:
     """A run as the store knows it.
 
-    params: declared by the script's `hop.params` with overrides applied (starts as spec.params).
-    summary: what `hop.summary` said last, per name. preemptions: how often it made room. served_s: seconds that its ended
-    attempts ran.
-    Only while queued: position (in its queue), hold_reason and hold_detail, blocked_by and expected_at (as of `Hold`),
-    promised_at (when its start is promised for).
+    params: declared by the script's `hop.params` with overrides applied (starts as spec.params). summary:
+    what `hop.summary` said last, per name. preemptions: how often it made room. served_s: seconds that its
+    ended attempts ran.
+    Only while queued: position (in its queue), hold_reason and hold_detail, blocked_by and expected_at (as of
+    `Hold`), promised_at (when its start is promised for).
     unstored: sentences about what of it could not be stored and was given up, and where that is kept.
     """
 
@@ -306,7 +342,8 @@ class Run:
     promised_at: datetime | None = None
     preemptions: int = 0
     served_s: float = 0.0
-    offline: bool = False  # recorded by plain `python main.py`, synced later; it runs, without an attempt, until all of it has come
+    # recorded by plain `python main.py`, synced later; it runs, without an attempt, until all of it has come
+    offline: bool = False
     synced_at: datetime | None = None  # of one that is offline: when the last part of it came
     held_by: str | None = None  # the user who holds it: it waits, and does not start until it is released
     note: str = ""  # free text of its user
@@ -319,8 +356,15 @@ class Run:
 
     def optional_ranks(self) -> frozenset[int]:
         """Replicas of its newest attempt that are not essential, by rank."""
-        counts = [role.replicas for role in self.spec.roles] if self.attempt is None or not self.attempt.counts else self.attempt.counts
+        counts = (
+            [role.replicas for role in self.spec.roles]
+            if self.attempt is None or not self.attempt.counts
+            else self.attempt.counts
+        )
         ranks = iter(range(sum(counts)))
         return frozenset(
-            rank for role, count in zip(self.spec.roles, counts, strict=True) for rank in islice(ranks, count) if not role.essential
+            rank
+            for role, count in zip(self.spec.roles, counts, strict=True)
+            for rank in islice(ranks, count)
+            if not role.essential
         )

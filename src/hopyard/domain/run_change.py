@@ -9,7 +9,15 @@ from hopyard.domain.spans import whole_span
 from hopyard.errors import Conflict
 
 UNLIMITED = "none"
-_WORDS = {"cpu_milli": "CPUs", "memory_bytes": "memory", "gpus": "GPUs", "gpu_models": "GPU models", "gpu_milli": "part of a GPU", "gpu_memory_bytes": "memory of a GPU", "extras": "resources"}
+_WORDS = {
+    "cpu_milli": "CPUs",
+    "memory_bytes": "memory",
+    "gpus": "GPUs",
+    "gpu_models": "GPU models",
+    "gpu_milli": "part of a GPU",
+    "gpu_memory_bytes": "memory of a GPU",
+    "extras": "resources",
+}
 
 
 def waits_otherwise(before: Run, after: Run) -> bool:
@@ -19,12 +27,22 @@ def waits_otherwise(before: Run, after: Run) -> bool:
 
 def waits_no_longer(run: Run, phase: RunPhase) -> Conflict:
     """Such a change came too late."""
-    hints = ("its name, its tags and its note can be changed in every phase", f"`hop fork {run.name}` runs it again with changes")
-    return Conflict(f"run {run.name} does not wait: it {'has ended' if phase.final else f'is {phase}'}, so what it asks for stays as it is", hints=hints)
+    hints = (
+        "its name, its tags and its note can be changed in every phase",
+        f"`hop fork {run.name}` runs it again with changes",
+    )
+    return Conflict(
+        f"run {run.name} does not wait: it {'has ended' if phase.final else f'is {phase}'}, so what it "
+        "asks for stays as it is",
+        hints=hints,
+    )
 
 
 def changed_meanwhile(run: Run) -> Conflict:
-    return Conflict(f"run {run.name} was changed at the same moment", hints=("look at it with `hop info`, and send the change again",))
+    return Conflict(
+        f"run {run.name} was changed at the same moment",
+        hints=("look at it with `hop info`, and send the change again",),
+    )
 
 
 def _asked(spec: RunSpec) -> tuple[object, ...]:
@@ -72,7 +90,13 @@ def _amount(field: str, value: Any) -> str:
     if field in ("cpu_milli", "gpu_milli"):
         return f"{value / 1000:g}"
     if field in ("memory_bytes", "gpu_memory_bytes"):
-        return f"{value / 1024**3:.4g} GiB" if value >= 1024**3 else f"{value / 1024**2:.4g} MiB" if value else "none"
+        return (
+            f"{value / 1024**3:.4g} GiB"
+            if value >= 1024**3
+            else f"{value / 1024**2:.4g} MiB"
+            if value
+            else "none"
+        )
     if field == "extras":
         return ", ".join(f"{name}={count}" for name, count in value) or "none"
     return _listed(value)

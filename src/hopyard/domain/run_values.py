@@ -1,4 +1,5 @@
-"""What one run may have of parameters, summary values and latest metrics: they are kept for every run, and count to no quota."""
+"""What one run may have of parameters, summary values and latest metrics: they are kept for every run, and
+count to no quota."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ MOST_RUN_VALUE_BYTES = 4 * 2**20  # of names and texts
 
 
 def merge_values(before: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
-    """`before` with the values of `fresh`; a value for which there is no room is left out, and the one before it stays."""
+    """`before` with the values of `fresh`; a value for which there is no room is left out, and the one before
+    it stays."""
     merged = dict(before)
     size = sum(_size(name, value) for name, value in merged.items())
     for name, value in fresh.items():

@@ -6,11 +6,12 @@ from hopyard.errors import SpecError
 
 
 def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
-    """Epochs in all at each rung, lowest first: as many as fit between the two, each eta times the one before (rounded down),
-    the last `max_epochs`. Raises SpecError where there would be only one."""
+    """Epochs in all at each rung, lowest first: as many as fit between the two, each eta times the one before
+    (rounded down), the last `max_epochs`. Raises SpecError where there would be only one."""
     if min_epochs > max_epochs:
         raise SpecError(
-            f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung are more than max_epochs, {max_epochs}",
+            f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung are more than "
+            f"max_epochs, {max_epochs}",
             hints=("choose fewer, or a larger max_epochs",),
         )
     last = 0
@@ -18,7 +19,13 @@ def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
         last += 1
     if last == 0:
         raise SpecError(
-            f"max_epochs: with {max_epochs} and a lowest rung of {min_epochs} there is no rung to compare trials at before the end",
-            hints=(f"max_epochs has to be at least {min_epochs * eta} (min_epochs x eta), or take the searcher `random`",),
+            f"max_epochs: with {max_epochs} and a lowest rung of {min_epochs} there is no rung to "
+            "compare trials at before the end",
+            hints=(
+                (
+                    f"max_epochs has to be at least {min_epochs * eta} (min_epochs x eta), or take the "
+                    "searcher `random`"
+                ),
+            ),
         )
     return tuple(max_epochs // eta ** (last - rung) for rung in range(last + 1))

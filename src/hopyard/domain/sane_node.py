@@ -1,4 +1,5 @@
-"""What an engine says of a node is not believed blindly: a wrong figure must not bring down who plans with it."""
+"""What an engine says of a node is not believed blindly: a wrong figure must not bring down who plans with
+it."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ MOST_OF_AN_EXTRA = 10**9
 
 
 def sane_node(node: Node) -> tuple[Node, tuple[str, ...]]:
-    """The node with impossible amounts put right, and a sentence on each of them: below zero is none, more than any machine
-    has is none either, and of several GPUs with one index the first counts. A node that is right is returned as it is."""
+    """The node with impossible amounts put right, and a sentence on each of them: below zero is none, more
+    than any machine has is none either, and of several GPUs with one index the first counts. A node that is
+    right is returned as it is."""
     wrong: list[str] = []
     cpu = _amount(node.cpu_milli, MOST_CPU_MILLI, "thousandths of a core", wrong)
     memory = _amount(node.memory_bytes, MOST_BYTES, "bytes of memory", wrong)
     gpus = _gpus(node.gpus, wrong)
-    extras = {name: _amount(count, MOST_OF_AN_EXTRA, f"of `{name}`", wrong) for name, count in node.extras.items()}
+    extras = {
+        name: _amount(count, MOST_OF_AN_EXTRA, f"of `{name}`", wrong) for name, count in node.extras.items()
+    }
     if not wrong:
         return node, ()
     return replace(node, cpu_milli=cpu, memory_bytes=memory, gpus=gpus, extras=extras), tuple(wrong)

@@ -1,4 +1,5 @@
-"""The built-in searchers by name, with the options that each takes: data, for who builds them and for who lists them."""
+"""The built-in searchers by name, with the options that each takes: data, for who builds them and for who
+lists them."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class OptionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a searcher. default: None leaves it to the searcher. low, high: both included. words: the only ones allowed
-    (() any)."""
+    """One option of a searcher. default: None leaves it to the searcher. low, high: both included.
+    words: the only ones allowed (() any)."""
 
     kind: OptionKind
     default: ParamValue
@@ -37,7 +38,9 @@ class Option:
             return None
         fits = {
             OptionKind.INTEGER: isinstance(value, int) and not isinstance(value, bool),
-            OptionKind.NUMBER: isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value),
+            OptionKind.NUMBER: isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and isfinite(value),
             OptionKind.TRUTH: isinstance(value, bool),
             OptionKind.WORD: isinstance(value, str),
         }[self.kind]
@@ -60,9 +63,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class SearcherKind:
-    """about: one sentence. target: `module:attribute`, called with (space, goal, trials, max_epochs, seed, **options).
-    needs_trials: whether the study must say how many trials; else None lets the searcher decide. wraps: the option that names
-    the searcher that it wraps, whose options are given beside its own ("" none)."""
+    """about: one sentence. target: `module:attribute`, called with (space, goal, trials, max_epochs, seed,
+    **options). needs_trials: whether the study must say how many trials; else None lets the searcher decide.
+    wraps: the option that names the searcher that it wraps, whose options are given beside its own (""
+    none)."""
 
     about: str
     target: str
@@ -78,23 +82,37 @@ _SEARCH = "hopyard.searchers."
 
 SEARCHERS: Mapping[str, SearcherKind] = {
     "random": SearcherKind(
-        "Every trial is drawn anew, each parameter from its own stream.", _SEARCH + "random_draws:Random", needs_trials=True
+        "Every trial is drawn anew, each parameter from its own stream.",
+        _SEARCH + "random_draws:Random",
+        needs_trials=True,
     ),
     "grid": SearcherKind(
         "Every combination of the points of all parameters, once.",
         _SEARCH + "grid:Grid",
         {
             "points": Option(OptionKind.INTEGER, None, "points of each range that says none itself", low=1),
-            "shuffle": Option(OptionKind.TRUTH, False, "in an order drawn from the seed, instead of the last parameter fastest"),
+            "shuffle": Option(
+                OptionKind.TRUTH,
+                False,
+                "in an order drawn from the seed, instead of the last parameter fastest",
+            ),
         },
     ),
     "median": SearcherKind(
-        "Stops a trial that is worse than the median of the others at the same epoch; another searcher proposes.",
+        "Stops a trial that is worse than the median of the others at the same epoch; another searcher "
+        "proposes.",
         _SEARCH + "median:MedianStopping",
         {
             "of": Option(OptionKind.WORD, "random", "the searcher that proposes"),
-            "grace": Option(OptionKind.INTEGER, 1, "epochs that a trial gets before it can be stopped", low=0),
-            "least": Option(OptionKind.INTEGER, 5, "trials to compare with that there must be before one is stopped", low=1),
+            "grace": Option(
+                OptionKind.INTEGER, 1, "epochs that a trial gets before it can be stopped", low=0
+            ),
+            "least": Option(
+                OptionKind.INTEGER,
+                5,
+                "trials to compare with that there must be before one is stopped",
+                low=1,
+            ),
         },
         wraps="of",
     ),
@@ -109,22 +127,27 @@ SEARCHERS: Mapping[str, SearcherKind] = {
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
     ),
     "asha": SearcherKind(
-        "Asynchronous successive halving: whoever is among the best 1/eta of its rung goes on at once; nobody waits.",
+        "Asynchronous successive halving: whoever is among the best 1/eta of its rung goes on at once; "
+        "nobody waits.",
         _SEARCH + "asha:Asha",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
         needs_trials=True,
     ),
     "bohb": SearcherKind(
-        "Hyperband, whose trials TPE proposes, from the results of the largest budget that enough trials have reached (Optuna).",
+        "Hyperband, whose trials TPE proposes, from the results of the largest budget that enough "
+        "trials have reached (Optuna).",
         _SEARCH + "bohb:Bohb",
         {
             "eta": _ETA,
             "min_epochs": _MIN_EPOCHS,
-            "random": Option(OptionKind.NUMBER, 1 / 3, "share of the trials that is drawn at random", low=0, high=1),
+            "random": Option(
+                OptionKind.NUMBER, 1 / 3, "share of the trials that is drawn at random", low=0, high=1
+            ),
         },
     ),
     "tpe": SearcherKind(
-        "Tree-structured Parzen estimator, multivariate: draws near what was good and far from what was not (Optuna).",
+        "Tree-structured Parzen estimator, multivariate: draws near what was good and far from what "
+        "was not (Optuna).",
         _SEARCH + "optuna_searchers:Tpe",
         {"startup": _STARTUP},
         needs_trials=True,
@@ -145,15 +168,24 @@ SEARCHERS: Mapping[str, SearcherKind] = {
         needs_trials=True,
     ),
     "pbt": SearcherKind(
-        "Population based training: after each interval the worst take over the state of the best, and change its parameters.",
+        "Population based training: after each interval the worst take over the state of the best, and "
+        "change its parameters.",
         _SEARCH + "pbt:PopulationBased",
         {
             "interval": Option(OptionKind.INTEGER, 1, "epochs between two looks at the population", low=1),
             "quantile": Option(
-                OptionKind.NUMBER, 0.25, "share of the population that copies, and that is copied", low=0, high=0.5
+                OptionKind.NUMBER,
+                0.25,
+                "share of the population that copies, and that is copied",
+                low=0,
+                high=0.5,
             ),
             "resample": Option(
-                OptionKind.NUMBER, 0.25, "how likely a parameter is drawn anew instead of changed a little", low=0, high=1
+                OptionKind.NUMBER,
+                0.25,
+                "how likely a parameter is drawn anew instead of changed a little",
+                low=0,
+                high=1,
             ),
             "factor": Option(OptionKind.NUMBER, 1.2, "what a number is multiplied with or divided by", low=1),
             "rounds": Option(OptionKind.TRUTH, False, "whether all wait for each other at each interval"),
@@ -164,14 +196,29 @@ SEARCHERS: Mapping[str, SearcherKind] = {
 
 
 _ELSEWHERE = {  # what other programs call them, letters and digits alone
-    "bayes": "tpe", "bayesian": "tpe", "bayesopt": "gp", "bo": "gp", "gaussianprocess": "gp", "hyperopt": "tpe", "optuna": "tpe", "cma": "cmaes",
-    "sha": "halving", "successivehalving": "halving", "gridsearch": "grid", "randomsearch": "random", "medianstopping": "median", "population": "pbt",
-    "populationbasedtraining": "pbt", "ashascheduler": "asha", "asynchyperband": "asha",
-}  # fmt: skip
+    "bayes": "tpe",
+    "bayesian": "tpe",
+    "bayesopt": "gp",
+    "bo": "gp",
+    "gaussianprocess": "gp",
+    "hyperopt": "tpe",
+    "optuna": "tpe",
+    "cma": "cmaes",
+    "sha": "halving",
+    "successivehalving": "halving",
+    "gridsearch": "grid",
+    "randomsearch": "random",
+    "medianstopping": "median",
+    "population": "pbt",
+    "populationbasedtraining": "pbt",
+    "ashascheduler": "asha",
+    "asynchyperband": "asha",
+}
 
 
 def is_own(name: str) -> bool:
-    """Whether it names a user's own searcher (`module:attribute`, `file.py:attribute`), not a built-in one."""
+    """Whether it names a user's own searcher (`module:attribute`, `file.py:attribute`), not a built-in
+    one."""
     return ":" in name
 
 
@@ -180,15 +227,23 @@ def get_searcher(name: str, path: str = "searcher.name") -> SearcherKind:
     if name not in SEARCHERS:
         own = "or one of your own: `file.py:Name`, `package.module:Name`"
         meant = _ELSEWHERE.get("".join(letter for letter in name.lower() if letter.isalnum()))
-        hints = (f"did you mean `{meant}`?", *hints_for("", SEARCHERS, what="searchers")) if meant else hints_for(name, SEARCHERS, what="searchers")
+        hints = (
+            (f"did you mean `{meant}`?", *hints_for("", SEARCHERS, what="searchers"))
+            if meant
+            else hints_for(name, SEARCHERS, what="searchers")
+        )
         raise SpecError(f"{path}: unknown searcher `{name}`", hints=(*hints, own))
     return SEARCHERS[name]
 
 
-def check_options(name: str, given: Mapping[str, ParamValue], path: str = "searcher") -> dict[str, ParamValue]:
-    """All options of the built-in searcher, as given or by default; of one that wraps another also that one's, where given.
+def check_options(
+    name: str, given: Mapping[str, ParamValue], path: str = "searcher"
+) -> dict[str, ParamValue]:
+    """All options of the built-in searcher, as given or by default; of one that wraps another also that
+    one's, where given.
 
-    Raises SpecError for an unknown searcher or option (naming the closest), a wrong type, a value out of its range.
+    Raises SpecError for an unknown searcher or option (naming the closest), a wrong type, a value out of its
+    range.
     """
     kind = get_searcher(name, f"{path}.name")
     allowed = dict(kind.options)
@@ -204,9 +259,14 @@ def check_options(name: str, given: Mapping[str, ParamValue], path: str = "searc
         if key not in allowed:
             hints = hints_for(key, allowed) or (f"`{name}` has no options",)
             raise SpecError(f"{path}.options.{key}: `{name}` has no such option", hints=hints)
-    own = {key: option.check(given.get(key, option.default), f"{path}.options.{key}") for key, option in kind.options.items()}
+    own = {
+        key: option.check(given.get(key, option.default), f"{path}.options.{key}")
+        for key, option in kind.options.items()
+    }
     return own | {
-        key: value if is_own(str(given.get(kind.wraps, ""))) else allowed[key].check(value, f"{path}.options.{key}")
+        key: value
+        if is_own(str(given.get(kind.wraps, "")))
+        else allowed[key].check(value, f"{path}.options.{key}")
         for key, value in given.items()
         if key not in own
     }

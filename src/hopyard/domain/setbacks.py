@@ -9,14 +9,16 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 300.0
 
 class Setback(StrEnum):
     LOST = "lost"  # its processes vanished; a run may lose so many attempts in a row
-    NODE_FAULT = "node-fault"  # its node, or the server, could not start it: however often, that is not the run's doing
+    # its node, or the server, could not start it: however often, that is not the run's doing
+    NODE_FAULT = "node-fault"
     MADE_ROOM = "made-room"  # for another run
 
 
 def pause_s(setback: Setback, times: int) -> float:
     """Seconds until the next try, after `times` setbacks of this kind in a row.
 
-    A node in trouble is given more time after each try. A first loss is repeated at once: what killed the processes is over.
+    A node in trouble is given more time after each try. A first loss is repeated at once: what killed the
+    processes is over.
     """
     if setback is Setback.NODE_FAULT:
         return _growing(times)

@@ -1,4 +1,5 @@
-"""A search space: the parameters of a study, and from where each takes its values. Sampling is `search.draw`'s."""
+"""A search space: the parameters of a study, and from where each takes its values.
+Sampling is `search.draw`'s."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A real number from low to high, both included. log: uniform in its logarithm (low > 0). step: rounded to the nearest
-    multiple of step above low (quantised), after log. points: how many values a grid takes of it, evenly (in the logarithm)."""
+    """A real number from low to high, both included. log: uniform in its logarithm (low > 0). step: rounded
+    to the nearest multiple of step above low (quantised), after log. points: how many values a grid takes of
+    it, evenly (in the logarithm)."""
 
     low: float
     high: float
@@ -32,8 +34,8 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number from low to high, both included. log, step, points: as of `Uniform`; without log and points, a grid takes
-    every step."""
+    """A whole number from low to high, both included. log, step, points: as of `Uniform`; without log and
+    points, a grid takes every step."""
 
     low: int
     high: int
@@ -62,7 +64,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """conditions: all must hold. A parameter may depend only on others that stand before it in `Space.parameters`."""
+    """conditions: all must hold. A parameter may depend only on others that stand before it in
+    `Space.parameters`."""
 
     name: str
     domain: Domain
@@ -79,11 +82,12 @@ class Space:
 
 
 def check_space(space: Space, path: str = "space") -> None:
-    """Raise SpecError, naming the parameter's path and what would do, unless every parameter has a point and depends only on
-    values that parameters before it can have."""
+    """Raise SpecError, naming the parameter's path and what would do, unless every parameter has a point and
+    depends only on values that parameters before it can have."""
     if not space.parameters:
         raise SpecError(
-            f"{path}: there is nothing to search", hints=("name at least one parameter, such as `lr: {log: [1e-4, 1e-1]}`",)
+            f"{path}: there is nothing to search",
+            hints=("name at least one parameter, such as `lr: {log: [1e-4, 1e-1]}`",),
         )
     before: dict[str, Domain] = {}
     for parameter in space.parameters:
@@ -113,7 +117,10 @@ def _check_domain(domain: Domain, path: str) -> None:
     if domain.low > domain.high:
         raise SpecError(f"{path}: the range {span} has no point", hints=("the lower bound comes first",))
     if domain.log and domain.low <= 0:
-        raise SpecError(f"{path}: the logarithm of {domain.low} does not exist", hints=("a logarithmic range begins above 0",))
+        raise SpecError(
+            f"{path}: the logarithm of {domain.low} does not exist",
+            hints=("a logarithmic range begins above 0",),
+        )
     if domain.step is not None and not (isfinite(domain.step) and domain.step > 0):
         raise SpecError(f"{path}: a step of {domain.step}", hints=("a step is larger than 0",))
     if domain.points is not None and domain.points < 1:
@@ -131,7 +138,8 @@ def _check_condition(condition: Condition, name: str, before: Mapping[str, Domai
 
 
 def _can_be(domain: Domain, value: ParamValue) -> bool:
-    if isinstance(domain, Constant):  # fixed for this study alone: what hangs on another value is left out of it
+    # fixed for this study alone: what hangs on another value is left out of it
+    if isinstance(domain, Constant):
         return True
     if isinstance(domain, Choice):
         return value in domain.values

@@ -14,8 +14,8 @@ MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver reads all of it
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """output_bytes: of each of stdout and stderr, 0 is no limit. reports_bytes: of each stream of reports, 0 is no limit.
-    journal_bytes: of the journal, which studies alone have."""
+    """output_bytes: of each of stdout and stderr, 0 is no limit. reports_bytes: of each stream of reports, 0
+    is no limit. journal_bytes: of the journal, which studies alone have."""
 
     output_bytes: int = 0
     reports_bytes: int = 0
@@ -30,8 +30,8 @@ class StreamLimits:
         )
 
     def most_bytes(self, stream: str) -> int | None:
-        """How much of a stream a replica sends at most: its beginning up to the limit, and a quarter of the limit of what follows.
-        None where it has no limit."""
+        """How much of a stream a replica sends at most: its beginning up to the limit, and a quarter of the
+        limit of what follows. None where it has no limit."""
         if stream not in OUTPUT_STREAMS and stream not in REPORT_STREAMS:
             return self.journal_bytes + SLACK_BYTES
         limit = self.output_bytes if stream in OUTPUT_STREAMS else self.reports_bytes

@@ -13,7 +13,8 @@ from hopyard.domain.space import Space
 
 DEFAULT_BUDGET_PARAM = "epochs"
 TALLIES = ("trials", "trials_failed")  # what a study's summary counts, beside the best value of its metric
-CONFIG_WORDS = ("epoch", "epochs", "params", "seed", "trial")  # what a trainable's config says itself: no names for parameters
+# what a trainable's config says itself: no names for parameters
+CONFIG_WORDS = ("epoch", "epochs", "params", "seed", "trial")
 
 
 GOES_ON = 75  # with this code a driver asks for another attempt: nothing that it did was wrong
@@ -32,8 +33,8 @@ class Parallel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearcherSpec:
-    """name: a built-in one (`search.registry`), or `module:attribute` / `file.py:attribute` of the user's own, which is called
-    with (space, goal, trials, max_epochs, seed, **options)."""
+    """name: a built-in one (`search.registry`), or `module:attribute` / `file.py:attribute` of the user's
+    own, which is called with (space, goal, trials, max_epochs, seed, **options)."""
 
     name: str = "random"
     options: Mapping[str, ParamValue] = field(default_factory=dict)
@@ -43,9 +44,10 @@ class SearcherSpec:
 class PartitionPlan:
     """How a dataset version is split, once: equal plans of equal data give equal partitions, byte for byte.
 
-    parts: W. validation: share of the rows kept apart for evaluation, split into W partitions likewise; or the folder or file
-    prefix that holds them (`validation_from`). stratify: column (or "folder" of image folders) whose values are spread alike over partitions.
-    columns: only these (() all). files: glob of the files that belong to it ("" all of the data).
+    parts: W. validation: share of the rows kept apart for evaluation, split into W partitions likewise; or
+    the folder or file prefix that holds them (`validation_from`). stratify: column (or "folder" of image
+    folders) whose values are spread alike over partitions. columns: only these (() all). files: glob of the
+    files that belong to it ("" all of the data).
     """
 
     parts: int
@@ -60,11 +62,12 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class MopSpec:
-    """What only MOP needs. trainable: `file.py:Name` or `module:Name` in the code: a class, an instance, or a module
-    (`file.py` alone) with init, train and evaluate. dataset: the name that the run mounts. deterministic: bit for bit
-    repeatable on the CPU (one thread a worker unless `threads` says otherwise). hybrid: trials fewer than workers may use several
-    workers at once. unit_timeout_s: after so long on one hop or evaluation a worker's process is ended, and the unit repeated; 0: far
-    beyond what such units took before."""
+    """What only MOP needs. trainable: `file.py:Name` or `module:Name` in the code: a class, an instance, or a
+    module (`file.py` alone) with init, train and evaluate. dataset: the name that the run mounts.
+    deterministic: bit for bit repeatable on the CPU (one thread a worker unless `threads` says otherwise).
+    hybrid: trials fewer than workers may use several workers at once. unit_timeout_s: after so long on one
+    hop or evaluation a worker's process is ended, and the unit repeated; 0: far beyond what such units took
+    before."""
 
     trainable: str
     workers: int
@@ -80,8 +83,9 @@ class MopSpec:
 class Beginning:
     """What the only trial of a fork begins with: the best state of another study.
 
-    run, state: in whose checkpoint it lies, and its name there. study: the name of the study that trained it; trial, epoch, value,
-    params: of which trial of that, after how many epochs in all, what the metric was then, what it was trained with.
+    run, state: in whose checkpoint it lies, and its name there. study: the name of the study that trained it;
+    trial, epoch, value, params: of which trial of that, after how many epochs in all, what the metric was
+    then, what it was trained with.
     """
 
     run: str
@@ -94,7 +98,8 @@ class Beginning:
 
     @property
     def kept_as(self) -> str:
-        """Its name in the fork, whose own states are named as those of the other study were: by numbers that begin anew."""
+        """Its name in the fork, whose own states are named as those of the other study were: by numbers that
+        begin anew."""
         return f"begin-{hashlib.blake2b(f'{self.run}/{self.state}'.encode(), digest_size=8).hexdigest()}"
 
 
@@ -102,11 +107,13 @@ class Beginning:
 class StudySpec:
     """All that decides what a study does: the same spec on the same data gives the same study.
 
-    metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of what `evaluate` returns). trials: how
-    many at most; None where the searcher knows (grid, Hyperband). concurrent: how many are trained at a time (trials), or are
-    alive at a time (mop); 0: four, or twice the workers. max_epochs: the largest budget of a trial. budget_param: (trials) the
-    parameter through which a trial's script is told its budget.
-    trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this with its params and budget.
+    metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of what `evaluate`
+    returns). trials: how many at most; None where the searcher knows (grid, Hyperband). concurrent: how many
+    are trained at a time (trials), or are alive at a time (mop); 0: four, or twice the workers. max_epochs:
+    the largest budget of a trial. budget_param: (trials) the parameter through which a trial's script is told
+    its budget.
+    trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this with its params
+    and budget.
     """
 
     name: str
@@ -124,8 +131,10 @@ class StudySpec:
     mop: MopSpec | None = None
     tensorboard: bool = False
     mlflow: str = ""  # tracking URI of an MLflow server to mirror to
-    beginning: Beginning | None = None  # of a fork that trains another study's best model on: from its epoch up to `max_epochs`
-    continues: str = ""  # the run of the study that this one goes on with: its journal and its states are this one's too
+    # of a fork that trains another study's best model on: from its epoch up to `max_epochs`
+    beginning: Beginning | None = None
+    # the run of the study that this one goes on with: its journal and its states are this one's too
+    continues: str = ""
 
     @property
     def at_once(self) -> int:

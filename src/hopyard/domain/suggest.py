@@ -1,5 +1,5 @@
-"""Closest matches for a word that nobody knows. The work is bounded, however long the word and however many the names: a server does it
-for anybody who asks."""
+"""Closest matches for a word that nobody knows. The work is bounded, however long the word and however many
+the names: a server does it for anybody who asks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ def close_names(word: str, known: Iterable[str], *, most: int = 3) -> list[str]:
     word = word[:_LONGEST]
     names = {name[:_LONGEST]: name for name in islice(known, _COMPARED)}
     shared = {name: _ratio(word, name) for name in names}
-    likely = sorted((name for name in names if shared[name] >= _CUTOFF), key=lambda name: -shared[name])[:_FINALISTS]
+    likely = sorted((name for name in names if shared[name] >= _CUTOFF), key=lambda name: -shared[name])[
+        :_FINALISTS
+    ]
     return [names[name] for name in difflib.get_close_matches(word, likely, n=most, cutoff=_CUTOFF)]
 
 
 def _ratio(one: str, other: str) -> float:
-    """As difflib's ratio, or more: twice the longest common subsequence by the characters of both. All positions of `one` are looked at
-    together, as bits of a number (Hyyrö 2004, "Bit-parallel LCS-length computation revisited", section 3)."""
+    """As difflib's ratio, or more: twice the longest common subsequence by the characters of both. All
+    positions of `one` are looked at together, as bits of a number (Hyyrö 2004, "Bit-parallel LCS-length
+    computation revisited", section 3)."""
     if not one or not other:
         return 0.0
     places: dict[str, int] = {}

@@ -1,8 +1,10 @@
-"""Text from other people: what may be in a single line, and how text is shown so that it cannot act on a terminal.
+"""Text from other people: what may be in a single line, and how text is shown so that it cannot act on a
+terminal.
 
-An escape sequence can write the reader's clipboard, hide rows or forge new ones. A mark of direction can show a text in another
-order than it is read. Two names that differ in a character that shows nothing look the same. All of these are refused in names and
-labels, and shown as `\\x1b` and `\\u202e` wherever they come from. Joiners are taken where a script or an emoji uses them.
+An escape sequence can write the reader's clipboard, hide rows or forge new ones. A mark of direction can show
+a text in another order than it is read. Two names that differ in a character that shows nothing look the
+same. All of these are refused in names and labels, and shown as `\\x1b` and `\\u202e` wherever they come
+from. Joiners are taken where a script or an emoji uses them.
 """
 
 from __future__ import annotations
@@ -12,22 +14,28 @@ import unicodedata
 
 from hopyard.errors import SpecError
 
-# Characters that act on a terminal or on the order of the text: C0, DEL, C1, line and paragraph separators, marks of direction.
+# Characters that act on a terminal or on the order of the text: C0, DEL, C1, line and paragraph separators,
+# marks of direction.
 CONTROLS = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069"
-# Characters that show nothing, so that two texts look the same: soft hyphens, spaces without a width, fillers, selectors, tags.
+# Characters that show nothing, so that two texts look the same: soft hyphens, spaces without a width,
+# fillers, selectors, tags.
 _UNSEEN = (
     "\\xad\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b\\u2060-\\u2065\\u206a-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0"
     "\\ufff0-\\ufffb\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"
 )
 _JOINERS = "\\u200c\\u200d"
-# Scripts in which a joiner between two characters changes how they are written: Arabic to Mandaic, Indic, Myanmar, Khmer, Mongolian.
-_JOINED = "\\u0620-\\u065f\\u066e-\\u06ff\\u0710-\\u085f\\u08a0-\\u0dff\\u1000-\\u109f\\u1780-\\u17b3\\u17b6-\\u17d3\\u1820-\\u18aa"
+# Scripts in which a joiner between two characters changes how they are written: Arabic to Mandaic, Indic,
+# Myanmar, Khmer, Mongolian.
+_JOINED = (
+    "\\u0620-\\u065f\\u066e-\\u06ff\\u0710-\\u085f\\u08a0-\\u0dff"
+    "\\u1000-\\u109f\\u1780-\\u17b3\\u17b6-\\u17d3\\u1820-\\u18aa"
+)
 _EMOJI = (  # and symbols that have a form as emoji
     "\\xa9\\xae\\u203c\\u2049\\u2122\\u2139\\u2190-\\u21ff\\u2300-\\u23ff\\u24c2\\u25a0-\\u27bf\\u2900-\\u297f\\u2b00-\\u2bff"
     "\\u3030\\u303d\\u3297\\u3299\\U0001f000-\\U0001faff"
 )
-# What may stand there of joiners and selectors: between characters that use them, after an emoji, and in the emoji of a key (`1` in a
-# box). Each text matches in one way only, so that no text takes long.
+# What may stand there of joiners and selectors: between characters that use them, after an emoji, and in the
+# emoji of a key (`1` in a box). Each text matches in one way only, so that no text takes long.
 _TOGETHER = (
     f"[{_JOINED}](?:[{_JOINERS}][{_JOINED}])+"
     f"|[{_EMOJI}][\\ufe0e\\ufe0f]?(?:\\u200d[{_EMOJI}]\\ufe0f?)+|[{_EMOJI}][\\ufe0e\\ufe0f]|[0-9#*]\\ufe0f\\u20e3"
@@ -40,7 +48,8 @@ _KEPT = re.compile(f"({_TOGETHER})")
 _ODD = re.compile(f"[{_UNSEEN}]")
 _HIDDEN = re.compile(f"[{_UNSEEN}{_JOINERS}]")
 _MARKS = 8  # one upon another over one letter; more run into the lines above and below
-_ARABIC_SIGNS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"  # formatting characters that are visible
+# formatting characters that are visible
+_ARABIC_SIGNS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -52,7 +61,10 @@ def is_line(text: str) -> bool:
 def check_line(text: str, *, what: str) -> str:
     """Return `text` if it is such a line; else raise SpecError."""
     if not is_line(text):
-        raise SpecError(f"{what}: `{shown(text[:200])}` holds characters that are not visible", hints=(f"write {LINE_RULE}",))
+        raise SpecError(
+            f"{what}: `{shown(text[:200])}` holds characters that are not visible",
+            hints=(f"write {LINE_RULE}",),
+        )
     return text
 
 
@@ -63,15 +75,22 @@ def shows_itself(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """`text` as one line that only shows itself: each character that is not visible stands as its escape (`\\x1b`, `\\n`)."""
+    """`text` as one line that only shows itself: each character that is not visible stands as its escape
+    (`\\x1b`, `\\n`)."""
     if shows_itself(text):
         return text
     parts = _KEPT.split(text)  # what stands together is at the odd places
-    return _unpiled("".join(part if at % 2 else "".join(c if _is_visible(c) else _escaped(c) for c in part) for at, part in enumerate(parts)))
+    return _unpiled(
+        "".join(
+            part if at % 2 else "".join(c if _is_visible(c) else _escaped(c) for c in part)
+            for at, part in enumerate(parts)
+        )
+    )
 
 
 def shown_lines(text: str) -> str:
-    """As `shown`, for text of several lines: those after the first are indented, so that none looks like a line of its own."""
+    """As `shown`, for text of several lines: those after the first are indented, so that none looks like a
+    line of its own."""
     return "\n  ".join(shown(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
@@ -80,7 +99,8 @@ def _is_visible(character: str) -> bool:
         return False
     if character.isprintable() or character in _ARABIC_SIGNS:
         return True
-    return unicodedata.category(character) in ("Zs", "Co")  # spaces of all widths, and the icons of private fonts
+    # spaces of all widths, and the icons of private fonts
+    return unicodedata.category(character) in ("Zs", "Co")
 
 
 def _is_piled(text: str) -> bool:

@@ -7,22 +7,26 @@ from collections.abc import Iterable, Iterator, Mapping
 
 _HTTP = re.compile(r"(https?://)([^/\s?#\\]*)@([^/\s@\"',]+)", re.IGNORECASE)
 _PLAIN = re.compile(r"(https?://)([^/\s@\"',]+)", re.IGNORECASE)
-_PASSWORD = re.compile(r"(\w://[^/\s:@]*):[^/\s]*@")  # of other schemes: `ssh://git@host` needs its user, and a user alone is no secret
+# of other schemes: `ssh://git@host` needs its user, and a user alone is no secret
+_PASSWORD = re.compile(r"(\w://[^/\s:@]*):[^/\s]*@")
 _ANY = re.compile(r"([a-z][a-z0-9+.-]*://)([^/\s\"<>`]*)@([^/\s@\"',<>`]+)", re.IGNORECASE)
-_IN_QUERY = re.compile(r"([?&][a-z_-]*(?:token|password|passwd|secret|api_?key|signature)=)([^&\s\"'#$*<{]+)", re.IGNORECASE)
+_IN_QUERY = re.compile(
+    r"([?&][a-z_-]*(?:token|password|passwd|secret|api_?key|signature)=)([^&\s\"'#$*<{]+)", re.IGNORECASE
+)
 # What stands for a value that is put in later: ${NAME}, $NAME, ***, <token>, {token}, %(token)s.
 _PLACEHOLDER = re.compile(r"(?:\$\{\w+\}|\$\w+|\*+|<[^>]*>|\{[^}]*\}|%\(\w+\)s)+")
 _TOKEN_CHARACTERS = 16  # a user name of so many, without a password, is a token
 
 
 def without_credentials(text: str) -> str:
-    """The text, with no user name or password in any address of a web server, no password in any other address, and no token in a query."""
+    """The text, with no user name or password in any address of a web server, no password in any other
+    address, and no token in a query."""
     return _IN_QUERY.sub(r"\1***", _PASSWORD.sub(r"\1@", _HTTP.sub(r"\1\3", text)))
 
 
 def secrets_in(text: str) -> Iterator[tuple[int, str]]:
-    """The lines (from 1) with an address that holds a password or token, and the beginning of that address without it. What stands for a
-    value, as `${TOKEN}` does, is none."""
+    """The lines (from 1) with an address that holds a password or token, and the beginning of that address
+    without it. What stands for a value, as `${TOKEN}` does, is none."""
     for at, line in enumerate(text.split("\n"), 1):
         for scheme, userinfo, host in _ANY.findall(line):
             user, _, password = userinfo.partition(":")
@@ -34,7 +38,8 @@ def secrets_in(text: str) -> Iterator[tuple[int, str]]:
 
 
 def credentials(texts: Iterable[str]) -> dict[str, str]:
-    """`user:password` by `scheme://host`, as addresses of web servers in the texts say; the first where several do."""
+    """`user:password` by `scheme://host`, as addresses of web servers in the texts say; the first where
+    several do."""
     found: dict[str, str] = {}
     for text in texts:
         for scheme, userinfo, host in _HTTP.findall(text):

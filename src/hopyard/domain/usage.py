@@ -28,9 +28,11 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What attempts held inside a span, from their placement to their end; "" stands for all users, queues or projects.
+    """What attempts held inside a span, from their placement to their end; "" stands for all users, queues or
+    projects.
 
-    attempts: how many held something in it. held_s: their wall time together. gpu_s, cpu_s, memory_byte_s: amounts times seconds.
+    attempts: how many held something in it. held_s: their wall time together. gpu_s, cpu_s, memory_byte_s:
+    amounts times seconds.
     """
 
     user: str = ""
@@ -44,14 +46,24 @@ class Usage:
 
 
 def usage_between(
-    placed_at: datetime, ended_at: datetime, amounts: Amounts, *, since: datetime, until: datetime, user: str, queue: str, project: str
+    placed_at: datetime,
+    ended_at: datetime,
+    amounts: Amounts,
+    *,
+    since: datetime,
+    until: datetime,
+    user: str,
+    queue: str,
+    project: str,
 ) -> Usage | None:
     """What one attempt held between `since` and `until`; None where it held nothing then."""
     held_s = (min(ended_at, until) - max(placed_at, since)).total_seconds()
     if held_s <= 0:
         return None
     gpus, cpus = amounts.get(GPU, 0) / 1000, amounts.get(CPU, 0) / 1000
-    return Usage(user, queue, project, 1, held_s, gpus * held_s, cpus * held_s, amounts.get(MEMORY, 0) * held_s)
+    return Usage(
+        user, queue, project, 1, held_s, gpus * held_s, cpus * held_s, amounts.get(MEMORY, 0) * held_s
+    )
 
 
 def sum_usage(rows: Iterable[Usage], by: Sequence[UsageKey]) -> list[Usage]:

@@ -37,11 +37,13 @@ class AccessStore(Protocol):
         """Raises Conflict when the user has a token of this name, or the token is there already."""
         ...
 
-    async def add_user(self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False) -> None:
+    async def add_user(
+        self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False
+    ) -> None:
         """A user's first token. returning: the user had been removed, and gets back what bears the name.
 
-        Raises Conflict when there is a user of this name, or, unless `returning`, was one, and when a name differs by case only;
-        NotFound when nobody returns."""
+        Raises Conflict when there is a user of this name, or, unless `returning`, was one, and when a name
+        differs by case only; NotFound when nobody returns."""
         ...
 
     async def find_token(self, token_hash: str, /) -> Token | None: ...
@@ -49,7 +51,9 @@ class AccessStore(Protocol):
         """Those of one user, or all (None), by user and time."""
         ...
 
-    async def replace_token(self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None) -> Token:
+    async def replace_token(
+        self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None
+    ) -> Token:
         """Give a token (by its id) another hash; the old one is valid no longer. Raises NotFound."""
         ...
 
@@ -66,7 +70,8 @@ class AccessStore(Protocol):
         ...
 
     async def remove_user(self, user: str, /) -> int:
-        """Forget all tokens and secrets of a user, never the name, and tell how many tokens there were. Raises NotFound when there is none."""
+        """Forget all tokens and secrets of a user, never the name, and tell how many tokens there were.
+        Raises NotFound when there is none."""
         ...
 
     async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:
@@ -94,7 +99,8 @@ class AccessStore(Protocol):
         ...
 
     async def forget_signing_secret(self, *, now: datetime) -> None:
-        """A home has taken it over. On a database that several homes share it stays for two days more, for the others."""
+        """A home has taken it over. On a database that several homes share it stays for two days more, for
+        the others."""
         ...
 
     async def manifests_in_use(self) -> Sequence[Digest]:

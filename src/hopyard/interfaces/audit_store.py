@@ -9,7 +9,8 @@ from hopyard.domain.audit import AuditFilter, AuditRecord
 
 
 class JoinedRecord(Protocol):
-    """A record that is stored together with a change. stored_id: its id once both are durable; None before."""
+    """A record that is stored together with a change. stored_id: its id once both are durable; None
+    before."""
 
     @property
     def stored_id(self) -> int | None: ...
@@ -19,12 +20,13 @@ class AuditStore(Protocol):
     """Who changed what. Records are added, and go only when they are older than what is kept."""
 
     def joined(self, entry: AuditRecord, /) -> AbstractContextManager[JoinedRecord]:
-        """Within the block, the first change that this task makes in the database and the record are one transaction: both become durable, or
-        neither. Nothing is recorded where no change is made."""
+        """Within the block, the first change that this task makes in the database and the record are one
+        transaction: both become durable, or neither. Nothing is recorded where no change is made."""
         ...
 
     async def correct(self, stored_id: int, entry: AuditRecord, /) -> None:
-        """Replace what a joined record says of target, outcome and detail, which are known only after its change."""
+        """Replace what a joined record says of target, outcome and detail, which are known only after its
+        change."""
         ...
 
     async def record(self, entry: AuditRecord, /) -> None:

@@ -29,13 +29,15 @@ class Blobs(Protocol):
         ...
 
     async def put(self, digest: Digest, data: bytes, /) -> None:
-        """Store one blob. Raises IntegrityError when the bytes have another digest (nothing is stored), StorageFull."""
+        """Store one blob. Raises IntegrityError when the bytes have another digest (nothing is stored),
+        StorageFull."""
 
     async def put_many(self, blobs: Sequence[tuple[Digest, bytes]], /) -> None:
         """Store many small blobs together, all or none. Raises as `put`."""
 
     async def get(self, digest: Digest, /) -> bytes:
-        """Raises NotFound; IntegrityError when what is stored is damaged (it is then set aside, so that it can be put anew)."""
+        """Raises NotFound; IntegrityError when what is stored is damaged (it is then set aside, so that it
+        can be put anew)."""
         ...
 
     def get_many(self, digests: Sequence[Digest], /) -> AsyncIterator[tuple[Digest, bytes]]:
@@ -47,7 +49,8 @@ class Blobs(Protocol):
         ...
 
     async def scrub(self, after: Digest | None, /) -> Scrubbed:
-        """Read and check the blobs that follow this digest (None: the first ones), as many as take a moment. Damaged ones are set aside."""
+        """Read and check the blobs that follow this digest (None: the first ones), as many as take a moment.
+        Damaged ones are set aside."""
         ...
 
     async def usage(self) -> tuple[int, int]:

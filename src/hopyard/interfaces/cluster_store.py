@@ -30,8 +30,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a `record` changed. changed: runs whose phase or exit is another now; ended: attempts that ended by it;
-    requeued: runs put back to the queue because their attempt was lost."""
+    """What a `record` changed. changed: runs whose phase or exit is another now; ended: attempts that ended
+    by it; requeued: runs put back to the queue because their attempt was lost."""
 
     changed: tuple[RunId, ...] = ()
     ended: tuple[Ended, ...] = ()
@@ -39,43 +39,50 @@ class Recorded:
 
 
 class ClusterStore(Protocol):
-    """The truth about what waits and what runs. Every change of phase goes through here, one guarded write each."""
+    """The truth about what waits and what runs. Every change of phase goes through here, one guarded write
+    each."""
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
-        """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired. `holder` names one
-        process; a later one may use the name again only where it is certain that the other has ended. All ask for the same
-        `ttl`: a lease for more than twice as long is from before the clock was set back, and holds nobody up."""
+        """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired.
+        `holder` names one process; a later one may use the name again only where it is certain that the other
+        has ended. All ask for the same `ttl`: a lease for more than twice as long is from before the clock
+        was set back, and holds nobody up."""
         ...
 
     async def resign(self, holder: str, /) -> None:
-        """Let go of the lease, if it is this holder's, so that another may lead at once. Its epoch is over."""
+        """Let go of the lease, if it is this holder's, so that another may lead at once.
+        Its epoch is over."""
 
     async def version(self) -> Version:
         """Another one after each change, by whatever server, of what a snapshot shows."""
         ...
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
-        """Everything that a policy sees, of one moment. What has not changed since the last snapshot of this store is the
-        same object again: gangs, nodes, and whole tuples and mappings."""
+        """Everything that a policy sees, of one moment. What has not changed since the last snapshot of this
+        store is the same object again: gangs, nodes, and whole tuples and mappings."""
         ...
 
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
-        """Re-check the plan gang by gang against today's state and commit what still fits. Raises NotLeader, with nothing
-        written, unless `epoch` is that of the lease.
+        """Re-check the plan gang by gang against today's state and commit what still fits.
+        Raises NotLeader, with nothing written, unless `epoch` is that of the lease.
 
-        place: the run goes from `queued` to `starting` with a new attempt (its number = attempts so far + 1, resuming from
-        the run's newest checkpoint). What the gang asks for is read from the store, not from the plan; of an elastic gang
-        the plan says how many replicas. preempt: the attempt goes to `stopping`, and its run back to `queued` when it has
-        ended; one that is over, stopping, or not preemptible is passed over, as is one that makes room for a gang which no longer
-        waits as it did in the snapshot that the plan is based on. promises: replace those that stand; none is given to such a gang,
-        and no breach of one is reported. Holds are not written, see `note_holds`.
+        place: the run goes from `queued` to `starting` with a new attempt (its number = attempts so far + 1,
+        resuming from the run's newest checkpoint). What the gang asks for is read from the store, not from
+        the plan; of an elastic gang the plan says how many replicas. preempt: the attempt goes to `stopping`,
+        and its run back to `queued` when it has ended; one that is over, stopping, or not preemptible is
+        passed over, as is one that makes room for a gang which no longer waits as it did in the snapshot that
+        the plan is based on. promises: replace those that stand; none is given to such a gang, and no breach
+        of one is reported. Holds are not written, see `note_holds`.
         """
         ...
 
-    async def note_holds(self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int) -> Sequence[RunId]:
-        """Write why the runs that still wait do so: position, reason, detail, what blocks them and when they are expected to
-        start. Nothing is written of a run that was changed after `based_on`: it may wait for something else. Returns those whose
-        hold is another now (not those that only moved up together). Raises NotLeader."""
+    async def note_holds(
+        self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int
+    ) -> Sequence[RunId]:
+        """Write why the runs that still wait do so: position, reason, detail, what blocks them and when they
+        are expected to start. Nothing is written of a run that was changed after `based_on`: it may wait for
+        something else. Returns those whose hold is another now (not those that only moved up together).
+        Raises NotLeader."""
         ...
 
     async def record(
@@ -90,48 +97,55 @@ class ClusterStore(Protocol):
     ) -> Recorded:
         """Take in what an engine saw. News of an attempt that is not its run's newest live one is ignored.
 
-        Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live attempt of
-        this engine in phase `running` or `stopping` that is absent from `seen` is lost; one in `starting` is left (it may
-        not have been launched yet), and so is one that is not in `launched` where that is given: attempts that were launched
-        before the engine looked, so that it had to see them. A replica never goes back: its exit stands. A lost attempt, or one that was stopped
-        unasked, puts its run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` were lost
-        (then `failed`); one that was preempted always goes back to `queued`. A run goes back with the time at which it was
-        submitted. With complete=False only the attempts given are looked at, nodes ignored.
+        Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live
+        attempt of this engine in phase `running` or `stopping` that is absent from `seen` is lost; one in
+        `starting` is left (it may not have been launched yet), and so is one that is not in `launched` where
+        that is given: attempts that were launched before the engine looked, so that it had to see them. A
+        replica never goes back: its exit stands. A lost attempt, or one that was stopped unasked, puts its
+        run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` were lost (then
+        `failed`); one that was preempted always goes back to `queued`. A run goes back with the time at which
+        it was submitted. With complete=False only the attempts given are looked at, nodes ignored.
 
-        What a node says of itself is not believed blindly: negative amounts are none, a GPU index counts once. What an
-        administrator said of it (`cordon`) stays. With the end of an attempt the store learns: what it used (`used`), how
-        long its run was served, and, when the run is over, how long it took (`durations`).
+        What a node says of itself is not believed blindly: negative amounts are none, a GPU index counts
+        once. What an administrator said of it (`cordon`) stays. With the end of an attempt the store learns:
+        what it used (`used`), how long its run was served, and, when the run is over, how long it took
+        (`durations`).
         """
         ...
 
     async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> Recorded:
-        """`record` for one attempt, as its replicas report it; replicas not named keep what they said before."""
+        """`record` for one attempt, as its replicas report it; replicas not named keep what they said
+        before."""
         ...
 
     async def replicas(self, attempt: AttemptId, /) -> AttemptStatus:
         """What the replicas of an attempt said last. Raises NotFound."""
         ...
 
-    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST) -> Recorded:
-        """The engine could not start it, for this reason. kind: LOST counts as a lost attempt; NODE_FAULT puts the run back for a while,
-        however often; PREPARE_FAILED is the run's own fault, and its end."""
+    async def fail_launch(
+        self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST
+    ) -> Recorded:
+        """The engine could not start it, for this reason. kind: LOST counts as a lost attempt; NODE_FAULT
+        puts the run back for a while, however often; PREPARE_FAILED is the run's own fault, and its end."""
         ...
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
-        """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left. Raises NotFound."""
+        """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left.
+        Raises NotFound."""
         ...
 
     async def change(self, before: Run, after: Run, event: RunEvent, /) -> None:
-        """Write what `after` has of spec, `held_by` and `note`, and the event of that. A run that is held is in no snapshot, and no plan
-        starts it; it keeps the time at which it was submitted. A promise is withdrawn where a policy sees another gang.
+        """Write what `after` has of spec, `held_by` and `note`, and the event of that. A run that is held is
+        in no snapshot, and no plan starts it; it keeps the time at which it was submitted. A promise is
+        withdrawn where a policy sees another gang.
 
-        Compare-and-set: raises Conflict, with nothing written, when the run has other ones than `before` by now; and when a policy
-        would see the change (see `domain.run_change.waits_otherwise`) but the run does not wait. A plan that was made on the run as it
-        was before does not start it. Raises NotFound."""
+        Compare-and-set: raises Conflict, with nothing written, when the run has other ones than `before` by
+        now; and when a policy would see the change (see `domain.run_change.waits_otherwise`) but the run does
+        not wait. A plan that was made on the run as it was before does not start it. Raises NotFound."""
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
-        """Its live attempt goes to `stopping` to make room for nobody in particular, and its run back to the queue when it
-        has ended. A run that is not live, or is being stopped, is left. Raises NotFound."""
+        """Its live attempt goes to `stopping` to make room for nobody in particular, and its run back to the
+        queue when it has ended. A run that is not live, or is being stopped, is left. Raises NotFound."""
         ...
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
@@ -143,7 +157,8 @@ class ClusterStore(Protocol):
         ...
 
     async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
-        """Let nothing new start on a node, for this reason ("": for the one that it is cordoned for), or let it again.
+        """Let nothing new start on a node, for this reason ("": for the one that it is cordoned for), or let
+        it again.
 
         Raises NotFound."""
         ...
@@ -157,4 +172,5 @@ class ClusterStore(Protocol):
         ...
 
     async def remove_node(self, node: NodeId, /) -> None:
-        """Forget a node that its engine no longer sees. Raises NotFound; Conflict while it is seen or something is held there."""
+        """Forget a node that its engine no longer sees.
+        Raises NotFound; Conflict while it is seen or something is held there."""

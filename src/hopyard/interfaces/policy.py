@@ -15,6 +15,7 @@ class SchedulingPolicy(Protocol):
 
 
 class StartForecast(Protocol):
-    """When gangs that a plan holds probably start, as far as that is known. plan: of this snapshot. May take seconds."""
+    """When gangs that a plan holds probably start, as far as that is known. plan: of this snapshot.
+    May take seconds."""
 
     def __call__(self, snapshot: Snapshot, plan: Plan, /) -> Mapping[GangId, datetime]: ...

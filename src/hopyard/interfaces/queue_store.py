@@ -15,14 +15,15 @@ class QueueStore(Protocol):
         ...
 
     async def replace(self, tree: QueueTree, /) -> None:
-        """Put this tree in the place of the one that stands; it was checked before (`config.queues`). Raises Conflict, with
-        nothing changed, when runs wait in a queue that it does not have or that is no leaf of it."""
+        """Put this tree in the place of the one that stands; it was checked before (`config.queues`). Raises
+        Conflict, with nothing changed, when runs wait in a queue that it does not have or that is no leaf of
+        it."""
 
     async def waiting(self) -> Mapping[QueueName, int]:
         """How many runs wait in each queue that has any."""
         ...
 
     async def used(self) -> Mapping[tuple[QueueName, str], Used]:
-        """What attempts that are over have used, by queue and user, each decayed to the time that it names. What live ones
-        use since they began is not in it."""
+        """What attempts that are over have used, by queue and user, each decayed to the time that it names.
+        What live ones use since they began is not in it."""
         ...

@@ -11,8 +11,8 @@ class ReservationStore(Protocol):
     """Reservations that were granted. Names are unique."""
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
-        """Raises Conflict when the name is taken, or when reservations or queues were changed after the snapshot
-        `based_on` on which it was granted: look again then."""
+        """Raises Conflict when the name is taken, or when reservations or queues were changed after the
+        snapshot `based_on` on which it was granted: look again then."""
 
     async def list(self) -> Sequence[Reservation]:
         """By start, then name; past ones too, until they are deleted."""

@@ -32,9 +32,10 @@ class NewRun:
 class RunFilter:
     """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag.
 
-    parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs of trials.
-    offline: only runs that were recorded offline, or none of these.
-    brief: specs, params and summaries come as `domain.brief` has them, so that a page is light whatever is in it.
+    parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs
+    of trials. offline: only runs that were recorded offline, or none of these.
+    brief: specs, params and summaries come as `domain.brief` has them, so that a page is light whatever is in
+    it.
     """
 
     phases: frozenset[RunPhase] | None = None
@@ -69,8 +70,9 @@ class RunStore(Protocol):
     """Runs and what belongs to them. Changes of phase are the ClusterStore's."""
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
-        """Accept runs durably, all or none; each gets the next number of its user and project. Many calls at once share a
-        commit. Creating an id that exists with an equal spec returns the run that is there (a retry); else Conflict."""
+        """Accept runs durably, all or none; each gets the next number of its user and project. Many calls at
+        once share a commit. Creating an id that exists with an equal spec returns the run that is there (a
+        retry); else Conflict."""
         ...
 
     async def get(self, run: RunId, /) -> Run: ...
@@ -88,7 +90,8 @@ class RunStore(Protocol):
         ...
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
-        """How many runs with each of these parents there are in each phase that has any; studies without any are left out."""
+        """How many runs with each of these parents there are in each phase that has any; studies without any
+        are left out."""
         ...
 
     async def list_orphans(self) -> Sequence[RunId]:
@@ -99,32 +102,53 @@ class RunStore(Protocol):
         """In order of their number."""
         ...
 
-    async def events(self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False) -> Sequence[RunEvent]:
-        """What was decided about it: promises, their breaches, preemptions; oldest first. after: without the first so many. limit: at most so
-        many of them; newest: the last of them in place of the first. Raises NotFound."""
+    async def events(
+        self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
+    ) -> Sequence[RunEvent]:
+        """What was decided about it: promises, their breaches, preemptions; oldest first. after: without the
+        first so many. limit: at most so many of them; newest: the last of them in place of the first. Raises
+        NotFound."""
         ...
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         """One that is there already is not there twice. Raises NotFound."""
 
     async def delete(self, run: RunId, /) -> None:
-        """Forget a final run with its attempts and checkpoints. Raises Conflict while it is live, NotFound."""
+        """Forget a final run with its attempts and checkpoints.
+        Raises Conflict while it is live, NotFound."""
 
-    # What an attempt says of its run, five writes. `attempt`: which one says it. They raise Conflict, with nothing written, when the run
-    # has a later one; and NotFound.
+    # What an attempt says of its run, five writes. `attempt`: which one says it. They raise Conflict, with
+    # nothing written, when the run has a later one; and NotFound.
 
-    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None: ...
-    async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
-        """Merge into the run's summary, name by name, as `domain.run_values.merge_values` does: parameters, too."""
+    async def record_params(
+        self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None
+    ) -> None: ...
+    async def record_summary(
+        self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None
+    ) -> None:
+        """Merge into the run's summary, name by name, as `domain.run_values.merge_values` does: parameters,
+        too."""
 
     async def record_metrics(
-        self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
+        self,
+        run: RunId,
+        latest: Mapping[str, tuple[int, float]],
+        /,
+        *,
+        attempt: AttemptId | None = None,
+        anew: bool = False,
     ) -> None:
-        """The latest (step, value) of each metric, merged name by name. anew: these are all that there are."""
+        """The latest (step, value) of each metric, merged name by name.
+        anew: these are all that there are."""
 
-    async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]: ...
-    async def record_machine_env(self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None) -> None:
-        """Variables of the machine that the run's processes got, in the place of what was known; None hides a value."""
+    async def latest_metrics(
+        self, runs: Sequence[RunId], /
+    ) -> Mapping[RunId, Mapping[str, tuple[int, float]]]: ...
+    async def record_machine_env(
+        self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
+    ) -> None:
+        """Variables of the machine that the run's processes got, in the place of what was known; None hides a
+        value."""
         ...
 
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
@@ -134,27 +158,32 @@ class RunStore(Protocol):
     async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
         """What of it could not be stored, each sentence once; of very many the first `MOST_UNSTORED`."""
 
-    async def record_artifact(self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None) -> None: ...
+    async def record_artifact(
+        self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
+    ) -> None: ...
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:
         """Write the resolved environment into the run's spec."""
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
-        """Idempotent on (run, attempt, rank, step). One of an earlier attempt that comes late takes its place before all of a later one."""
+        """Idempotent on (run, attempt, rank, step). One of an earlier attempt that comes late takes its place
+        before all of a later one."""
 
     async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
-        """Those that can be used; with `damaged` also those that turned out not to be. By the number of their attempt, those of one attempt in the order in which they were saved."""
+        """Those that can be used; with `damaged` also those that turned out not to be.
+        By the number of their attempt, those of one attempt in the order in which they were saved."""
         ...
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
-        """The step of the last of `checkpoints` of each of these runs, for those that saved any: what their next attempt starts from."""
+        """The step of the last of `checkpoints` of each of these runs, for those that saved any: what their
+        next attempt starts from."""
         ...
 
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None: ...
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
-        """Use its checkpoints of this step no more, and tell it as an event with these words; False where there was none to use.
-        Raises NotFound."""
+        """Use its checkpoints of this step no more, and tell it as an event with these words; False where
+        there was none to use. Raises NotFound."""
         ...
 
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...

@@ -1,4 +1,5 @@
-"""What a searcher is. `testing.searcher_contract` is the suite that every one passes; docs/reference/searchers.md shows one of one's own."""
+"""What a searcher is. `testing.searcher_contract` is the suite that every one passes;
+docs/reference/searchers.md shows one of one's own."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 
 
 class Searcher(Protocol):
-    """State = constructor arguments + the order of ask and tell calls. Nothing else: no clock, no chance of its own beyond a seed,
-    so that it is rebuilt after a crash by making the same calls again. `domain.trial` says exactly what may be told and answered."""
+    """State = constructor arguments + the order of ask and tell calls. Nothing else: no clock, no chance of
+    its own beyond a seed, so that it is rebuilt after a crash by making the same calls again. `domain.trial`
+    says exactly what may be told and answered."""
 
     def ask(self) -> Proposal | SearchState:
-        """The next trial to train (or to go on with), WAIT until more is told, or DONE. Only a Proposal changes anything."""
+        """The next trial to train (or to go on with), WAIT until more is told, or DONE.
+        Only a Proposal changes anything."""
         ...
 
     def tell(self, report: Report, /) -> Verdict:
-        """What becomes of the trial. At step == budget: CONTINUE means that it has completed, PAUSE that it may be asked to go on.
+        """What becomes of the trial. At step == budget: CONTINUE means that it has completed, PAUSE that it
+        may be asked to go on.
 
         Raises Conflict where the trial was never proposed.
         """

@@ -19,19 +19,22 @@ class Upload:
 
 
 class StorageStore(Protocol):
-    """How many bytes there are of each tree, of all trees that one user's datasets and runs refer to, and of uploads that nothing refers to yet.
-    server: the one with these blobs, where several servers share a database."""
+    """How many bytes there are of each tree, of all trees that one user's datasets and runs refer to, and of
+    uploads that nothing refers to yet. server: the one with these blobs, where several servers share a
+    database."""
 
     async def record_tree(self, manifest: Digest, size_bytes: int, /, *, now: datetime) -> None:
         """Idempotent."""
         ...
 
     async def remove_trees(self, *, before: datetime) -> int:
-        """Forget the sizes of trees that nothing refers to and that were recorded before this, last; how many."""
+        """Forget the sizes of trees that nothing refers to and that were recorded before this, last; how
+        many."""
         ...
 
     async def stored_bytes(self, user: str, /) -> int:
-        """Of the dataset versions that the user pushed and of the code, files and checkpoints of the user's runs, each tree counted once."""
+        """Of the dataset versions that the user pushed and of the code, files and checkpoints of the user's
+        runs, each tree counted once."""
         ...
 
     async def add_uploads(self, server: str, uploads: Sequence[Upload], /) -> None:

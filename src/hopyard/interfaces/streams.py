@@ -27,9 +27,10 @@ class Streams(Protocol):
     """Append-only bytes of replicas. Accepts bytes at offset n only when it holds exactly n."""
 
     async def append(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], /) -> Sequence[int]:
-        """Append segments of a replica's streams in order, each if its stream's length is its offset; bytes that are already there
-        are skipped when they overlap the end. Returns each one's length afterwards, whether or not anything was taken (a gap takes
-        nothing). Raises StorageFull; what came before the segment that found no room is taken then."""
+        """Append segments of a replica's streams in order, each if its stream's length is its offset; bytes
+        that are already there are skipped when they overlap the end. Returns each one's length afterwards,
+        whether or not anything was taken (a gap takes nothing). Raises StorageFull; what came before the
+        segment that found no room is taken then."""
         ...
 
     async def read(self, key: StreamKey, offset: int, limit: int, /) -> bytes:

@@ -1,9 +1,10 @@
 """The model-hopper coordinator: no socket, no clock, no chance.
 
-Laws: a trial is on at most one worker, or one group of workers; a worker does at most one unit; in an epoch a trial is on each
-partition exactly once; a state is evaluated on each validation partition once an epoch; no idle worker and waiting trial that
-could go together are left apart, except that a straggler leaves to a much faster worker what that one will have done sooner, and
-that, with workers to spare, trials wait for those that evaluate, since together they are done sooner.
+Laws: a trial is on at most one worker, or one group of workers; a worker does at most one unit; in an epoch a
+trial is on each partition exactly once; a state is evaluated on each validation partition once an epoch; no
+idle worker and waiting trial that could go together are left apart, except that a straggler leaves to a much
+faster worker what that one will have done sooner, and that, with workers to spare, trials wait for those that
+evaluate, since together they are done sooner.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ _SURPRISE = 0.25  # a learnt speed that moved by more than this share puts the q
 
 
 class MopCoordinator:
-    """`partitions`: all of the training data, each of which an epoch visits once. `validation`: those that a state is evaluated on.
+    """`partitions`: all of the training data, each of which an epoch visits once.
+    `validation`: those that a state is evaluated on.
 
-    The rule is longest remaining trial first, each to the idle worker that has most work left: what is long in either
-    direction bounds the whole (open shop). Where all times are known before, a few biased variants of the rule are tried first.
-    Evaluations go before hops: they decide which hops are worth it. Events that came together are better given together: one
-    decision over all of them. biases: factors by which trials count as longer; None finds them by looking ahead.
+    The rule is longest remaining trial first, each to the idle worker that has most work left: what is long
+    in either direction bounds the whole (open shop). Where all times are known before, a few biased variants
+    of the rule are tried first. Evaluations go before hops: they decide which hops are worth it. Events that
+    came together are better given together: one decision over all of them. biases: factors by which trials
+    count as longer; None finds them by looking ahead.
     """
 
     def __init__(
@@ -104,13 +107,18 @@ class MopCoordinator:
         return out
 
     def hints(self, running: Mapping[int, float]) -> list[Hint]:
-        """Which state each busy worker will most likely need next, where one can be told. running: how many seconds each hop that
-        is on its way has taken so far."""
+        """Which state each busy worker will most likely need next, where one can be told.
+        running: how many seconds each hop that is on its way has taken so far."""
         return likely_next(self._roster, self._queue, self._evaluations, self._estimates, self._hops, running)
 
     def _look_ahead(self) -> None:
-        """Before the first hop, where all times are known: try the rule under several small biases, keep the best."""
-        if self._trials and self._roster.covers_singly() and all(one.todo == self._train.all for one in self._trials.values()):
+        """Before the first hop, where all times are known: try the rule under several small biases, keep the
+        best."""
+        if (
+            self._trials
+            and self._roster.covers_singly()
+            and all(one.todo == self._train.all for one in self._trials.values())
+        ):
             costs, speeds = (
                 self._estimates.given_costs(self._trials),
                 self._estimates.given_speeds(one.id for one in self._roster),
@@ -119,7 +127,8 @@ class MopCoordinator:
                 self._queue.biases = lookahead.best_biases(MopCoordinator, costs, speeds)
                 self._queue.reorder()
 
-    # -- trials ---------------------------------------------------------------------------------------------------
+    # -- trials
+    # ---------------------------------------------------------------------------------------------------
 
     def _admit(self, event: TrialAdmitted) -> None:
         """One that is there already is at most extended: the news was repeated."""
@@ -140,7 +149,17 @@ class MopCoordinator:
         order = deque(1 << self._train.place(partition) for partition in event.order)
         number = self._admitted
         turn = number if event.turn is None else event.turn
-        trial = Trial(event.trial, event.epochs, event.checkpoint, todo, event.cost or 1.0, number, turn, event.epoch, order)
+        trial = Trial(
+            event.trial,
+            event.epochs,
+            event.checkpoint,
+            todo,
+            event.cost or 1.0,
+            number,
+            turn,
+            event.epoch,
+            order,
+        )
         self._admitted += 1
         self._trials[trial.id] = trial
         self._count(trial, todo, 1)
@@ -210,7 +229,8 @@ class MopCoordinator:
         else:
             trial.todo, trial.generation = self._train.all, -1
 
-    # -- evaluations ----------------------------------------------------------------------------------------------
+    # -- evaluations
+    # ----------------------------------------------------------------------------------------------
 
     def _want(self, event: EvaluationWanted) -> None:
         todo = self._validation.mask(event.partitions)
@@ -223,13 +243,16 @@ class MopCoordinator:
             if self._evaluations.is_done(one.of):
                 self._out.append(EpochEvaluated(one.of.trial, one.of.epoch, one.of.checkpoint))
 
-    # -- workers --------------------------------------------------------------------------------------------------
+    # -- workers
+    # --------------------------------------------------------------------------------------------------
 
     def _join(self, event: WorkerJoined) -> None:
         if event.speed is not None:
             self._estimates.give_speed(event.worker, event.speed)
             self._used_speed[event.worker] = event.speed
-        worker = Worker(event.worker, self._train.mask(event.partitions), self._validation.mask(event.validation))
+        worker = Worker(
+            event.worker, self._train.mask(event.partitions), self._validation.mask(event.validation)
+        )
         before = self._roster.find(event.worker)
         if before is not None:
             if before.unit is not None and not self._may_go_on(before.unit, worker):
@@ -261,7 +284,8 @@ class MopCoordinator:
     def _set_spare(self, event: WorkersToSpare) -> None:
         self._spare = event.spare
 
-    # -- units ----------------------------------------------------------------------------------------------------
+    # -- units
+    # ----------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         if self._evaluations.open:
@@ -288,7 +312,9 @@ class MopCoordinator:
             unit = worker.unit = self._number()
             self._roster.occupy(worker)
             partition = self._validation.partitions[one.at]
-            self._out.append(EvaluateState(unit, one.of.trial, worker.id, partition, one.of.epoch, one.of.checkpoint))
+            self._out.append(
+                EvaluateState(unit, one.of.trial, worker.id, partition, one.of.epoch, one.of.checkpoint)
+            )
 
     def _begin(self, trial: Trial, members: list[tuple[int, Worker]]) -> None:
         unit = self._number()

@@ -1,4 +1,5 @@
-"""Which waiting trial goes to which idle worker. The chosen leave the queue and the idle; what they do is the coordinator's."""
+"""Which waiting trial goes to which idle worker. The chosen leave the queue and the idle; what they do is the
+coordinator's."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ from collections.abc import Iterable, Sequence
 from hopyard.mop.queue import Queue, Trial
 from hopyard.mop.roster import Roster, Worker, positions
 
-Pairs = list[tuple[Trial, list[tuple[int, Worker]]]]  # each trial with the partitions' places and those who read them
+# each trial with the partitions' places and those who read them
+Pairs = list[tuple[Trial, list[tuple[int, Worker]]]]
 Ranks = list[int]  # what idle workers with equally much work left hold, those with most first
 
 
 def singly(roster: Roster, queue: Queue, size: int) -> Pairs:
-    """Again and again the longest remaining trial that some idle worker can take, to the worker with most work left.
+    """Again and again the longest remaining trial that some idle worker can take, to the worker with most
+    work left.
 
-    Nobody who idled before could take a trial that waited before: only workers that are free since the last time look at all
-    trials, and those that idled longer at the trials that came since.
+    Nobody who idled before could take a trial that waited before: only workers that are free since the last
+    time look at all trials, and those that idled longer at the trials that came since.
     """
     out: Pairs = []
     idle, fresh, longer = roster.idle, _held(roster.fresh), 0
@@ -43,9 +46,14 @@ def singly(roster: Roster, queue: Queue, size: int) -> Pairs:
 
 
 def _before(trial: Trial | None, news: Sequence[Trial], held: int) -> Trial | None:
-    """The first of the trials that came since the last time and lack one of these partitions, where it waits before `trial`."""
+    """The first of the trials that came since the last time and lack one of these partitions, where it waits
+    before `trial`."""
     for other in news:
-        if other.wants & held and other.entry is not None and (trial is None or trial.entry is None or other.entry < trial.entry):
+        if (
+            other.wants & held
+            and other.entry is not None
+            and (trial is None or trial.entry is None or other.entry < trial.entry)
+        ):
             trial = other
     return trial
 
@@ -66,8 +74,9 @@ def _ranks(roster: Roster) -> Ranks:
 
 
 def _most_left(ranks: Ranks, trial: Trial, size: int) -> int:
-    """The partition (its bit) of the worker with most work left. Where all else is equal, trial i goes round the partitions
-    beginning with the i-th: on a square of equal units that is a Latin square, and no two trials ever want the same."""
+    """The partition (its bit) of the worker with most work left. Where all else is equal, trial i goes round
+    the partitions beginning with the i-th: on a square of equal units that is a Latin square, and no two
+    trials ever want the same."""
     wants = trial.wants
     can = next(wants & mask for mask in ranks if wants & mask)
     start = (trial.turn + size - trial.todo.bit_count()) % size
@@ -76,12 +85,15 @@ def _most_left(ranks: Ranks, trial: Trial, size: int) -> int:
 
 
 def shared(roster: Roster, queue: Queue) -> Pairs:
-    """`singly` where several workers hold the same partition: a much slower one leaves some of it to the others."""
+    """`singly` where several workers hold the same partition: a much slower one leaves some of it to the
+    others."""
     out: Pairs = []
     for trial in list(queue):
         if not roster.idle:
             break
-        loads = {worker.id: -roster.load(worker) for worker in roster.idle.values() if worker.mask & trial.wants}
+        loads = {
+            worker.id: -roster.load(worker) for worker in roster.idle.values() if worker.mask & trial.wants
+        }
         for worker_id in sorted(loads, key=lambda one: (loads[one], one)):
             worker = roster.idle[worker_id]
             at = _place_for(roster, trial, worker)
@@ -94,14 +106,17 @@ def shared(roster: Roster, queue: Queue) -> Pairs:
 
 
 def _place_for(roster: Roster, trial: Trial, worker: Worker) -> int | None:
-    """A partition that it lacks, the worker holds and need not leave to another: first what fewest others hold, then what most
-    still need."""
-    wanted = [at for at in positions(trial.wants & worker.mask) if not roster.leaves(worker, at, trial.weight)]
+    """A partition that it lacks, the worker holds and need not leave to another: first what fewest others
+    hold, then what most still need."""
+    wanted = [
+        at for at in positions(trial.wants & worker.mask) if not roster.leaves(worker, at, trial.weight)
+    ]
     return min(wanted, key=lambda at: (roster.holders(at), -roster.left[at], at), default=None)
 
 
 def together(roster: Roster, queue: Queue) -> Pairs:
-    """More idle workers than trials that wait: the longest remaining first takes its part of the workers, each on a partition."""
+    """More idle workers than trials that wait: the longest remaining first takes its part of the workers,
+    each on a partition."""
     out: Pairs = []
     trials: Sequence[Trial] = list(queue)
     for number, trial in enumerate(trials):

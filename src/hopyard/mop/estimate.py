@@ -12,9 +12,10 @@ FORGETS = 0.1  # the least weight of a new hop in a worker's speed: it may becom
 class Estimates:
     """seconds(trial, worker) = cost(trial) / speed(worker).
 
-    Where neither was given, each hop that ended teaches both: the surprise (how much longer it took than estimated) is shared
-    between the trial and the worker, each moving by its part of a running mean in logarithms, so the order of magnitude is right
-    after one hop. A trial that nobody has seen yet costs the mean of those seen: no reason to hurry it or to wait with it.
+    Where neither was given, each hop that ended teaches both: the surprise (how much longer it took than
+    estimated) is shared between the trial and the worker, each moving by its part of a running mean in
+    logarithms, so the order of magnitude is right after one hop. A trial that nobody has seen yet costs the
+    mean of those seen: no reason to hurry it or to wait with it.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,8 @@ class Estimates:
             return
         seen_trial, seen_worker = self._seen_trials.get(trial, 0), self._seen_workers.get(worker, 0)
         self._seen_trials[trial], self._seen_workers[worker] = seen_trial + 1, seen_worker + 1
-        if not knows_trial and not seen_trial:  # the first hop says what it costs, on a worker as fast as we think
+        # the first hop says what it costs, on a worker as fast as we think
+        if not knows_trial and not seen_trial:
             self._set_cost(trial, seconds * self.speed(worker))
             return
         surprise = seconds * self.speed(worker) / self.cost(trial)

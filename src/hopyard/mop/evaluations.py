@@ -1,4 +1,5 @@
-"""States that are to be evaluated: each on every validation partition, by any who hold it, several at once."""
+"""States that are to be evaluated: each on every validation partition, by any who hold it, several at
+once."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from hopyard.mop.roster import Worker
 
 @dataclass(slots=True, eq=False)
 class Evaluation:
-    """todo: validation partitions (bits) on which nobody evaluates it yet; away: those on which somebody does now."""
+    """todo: validation partitions (bits) on which nobody evaluates it yet; away: those on which somebody does
+    now."""
 
     trial: TrialId
     epoch: int
@@ -29,12 +31,14 @@ class Evaluating:
 
 
 class Evaluations:
-    """In the order in which they were wanted: what was wanted first decides first what becomes of its trial."""
+    """In the order in which they were wanted: what was wanted first decides first what becomes of its
+    trial."""
 
     def __init__(self) -> None:
         self._all: dict[tuple[TrialId, int], Evaluation] = {}
         self.units: dict[int, Evaluating] = {}  # under way
-        self.open = 0  # bits of the partitions that some evaluation lacks; it may name too many until somebody looks
+        # bits of the partitions that some evaluation lacks; it may name too many until somebody looks
+        self.open = 0
 
     def want(self, evaluation: Evaluation) -> None:
         """One that is there already is left as it is."""

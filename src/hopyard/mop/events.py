@@ -1,9 +1,10 @@
 """What a model-hopper coordinator is told, and what it says.
 
-After Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB 2020): the data lies in
-partitions, one copy of each; a trial trains on one partition, its state hops to the next, and has done an epoch when it was on
-each partition once. A hop is one trial on one partition; where workers would idle, on several at once. A unit is a hop, or the
-evaluation of a state on one partition; both are numbered from one sequence.
+After Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB 2020): the
+data lies in partitions, one copy of each; a trial trains on one partition, its state hops to the next, and
+has done an epoch when it was on each partition once. A hop is one trial on one partition; where workers would
+idle, on several at once. A unit is a hop, or the evaluation of a state on one partition; both are numbered
+from one sequence.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class TrialAdmitted:
-    """Train until it has done `epochs` epochs in all, going on from the state named `checkpoint`, which has done `epoch` epochs
-    and, of the next one, the partitions `visited`. cost: what a hop of it costs compared with other trials, where that is known
-    before (None: it is learnt). order: partitions that its next hops visit, one after another, before it goes where there is room
-    (what was lost is done again as it was). Of a trial that trains already only a larger `epochs` counts: it is extended. turn: where all else is equal
-    it goes round the partitions from the turn-th on, whoever was admitted before; None: in turn."""
+    """Train until it has done `epochs` epochs in all, going on from the state named `checkpoint`, which has
+    done `epoch` epochs and, of the next one, the partitions `visited`. cost: what a hop of it costs compared
+    with other trials, where that is known before (None: it is learnt). order: partitions that its next hops
+    visit, one after another, before it goes where there is room (what was lost is done again as it was). Of a
+    trial that trains already only a larger `epochs` counts: it is extended. turn: where all else is equal it
+    goes round the partitions from the turn-th on, whoever was admitted before; None: in turn."""
 
     trial: TrialId
     epochs: int
@@ -33,14 +35,16 @@ class TrialAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class TrialWithdrawn:
-    """A searcher stopped or paused it, or it failed for good: what it does is cancelled, it gets no more units."""
+    """A searcher stopped or paused it, or it failed for good: what it does is cancelled, it gets no more
+    units."""
 
     trial: TrialId
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """Also told again when a worker holds other partitions than before. speed: cost done a second, where that is known."""
+    """Also told again when a worker holds other partitions than before.
+    speed: cost done a second, where that is known."""
 
     worker: WorkerId
     partitions: frozenset[PartitionId]
@@ -86,7 +90,8 @@ class UnitFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkersToSpare:
-    """spare: nothing else is proposed now, so a trial may use several workers that would idle, for one hop."""
+    """spare: nothing else is proposed now, so a trial may use several workers that would idle, for one
+    hop."""
 
     spare: bool
 
@@ -106,8 +111,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class TrainHop:
-    """hop: counts up; news of one that was cancelled is ignored. The i-th worker reads the i-th partition; more than one is a
-    group, which trains on all of them together, in the order of partitions."""
+    """hop: counts up; news of one that was cancelled is ignored. The i-th worker reads the i-th partition;
+    more than one is a group, which trains on all of them together, in the order of partitions."""
 
     hop: int
     trial: TrialId
@@ -141,7 +146,8 @@ class EpochFinished:
 
 @dataclass(frozen=True, slots=True)
 class EpochEvaluated:
-    """The state after this epoch was evaluated on each validation partition. It may come after later epochs have begun."""
+    """The state after this epoch was evaluated on each validation partition.
+    It may come after later epochs have begun."""
 
     trial: TrialId
     epoch: int

@@ -20,10 +20,12 @@ def likely_next(
     hops: Mapping[int, TrainHop],
     running: Mapping[int, float],
 ) -> list[Hint]:
-    """The rule played once more: the workers in the order in which they will be free, each taking the first that waits.
+    """The rule played once more: the workers in the order in which they will be free, each taking the first
+    that waits.
 
-    A trial that is under way is somewhere else then, or has a state that nobody can name yet; where one of those will probably
-    come first, no hint is better than a wrong one, and they are few where there are more trials than workers.
+    A trial that is under way is somewhere else then, or has a state that nobody can name yet; where one of
+    those will probably come first, no hint is better than a wrong one, and they are few where there are more
+    trials than workers.
     """
     ends: list[tuple[float, WorkerId]] = []
     for worker in roster:

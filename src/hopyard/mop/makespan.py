@@ -15,7 +15,11 @@ class Coordinator(Protocol):
 
 
 def play_epoch(
-    coordinator: Coordinator, costs: Mapping[TrialId, float], speeds: Mapping[WorkerId, float], *, tell_times: bool
+    coordinator: Coordinator,
+    costs: Mapping[TrialId, float],
+    speeds: Mapping[WorkerId, float],
+    *,
+    tell_times: bool,
 ) -> float:
     """Seconds until every trial was on every worker, each of which holds one partition: worker i partition i.
 
@@ -32,7 +36,12 @@ def play_epoch(
                 seconds = costs[said.trial] / speeds[said.workers[0]]
                 heappush(ends, (now + seconds, said.hop, seconds))
 
-    tell(*(WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if tell_times else None) for i, w in enumerate(workers)))
+    tell(
+        *(
+            WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if tell_times else None)
+            for i, w in enumerate(workers)
+        )
+    )
     tell(*(TrialAdmitted(trial, 1, "start", costs[trial] if tell_times else None) for trial in sorted(costs)))
     while ends:
         now = ends[0][0]

@@ -17,9 +17,11 @@ _BUCKET = 24  # entries at most
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """todo: partitions (bits) that it lacks in this epoch. order: bits of those that it is to visit next, one after another. wants: those
-    that it may go to now, while it waits. weight: what a hop of it counts in a worker's load. number: in the
-    order of admission. turn: the partition that it begins with where all else is equal. seconds: what its todo takes per cost, of the roster's `generation`. entry: its place in the queue."""
+    """todo: partitions (bits) that it lacks in this epoch. order: bits of those that it is to visit next, one
+    after another. wants: those that it may go to now, while it waits. weight: what a hop of it counts in a
+    worker's load. number: in the order of admission. turn: the partition that it begins with where all else
+    is equal. seconds: what its todo takes per cost, of the roster's `generation`. entry: its place in the
+    queue."""
 
     id: TrialId
     epochs: int
@@ -41,8 +43,9 @@ Entry = tuple[float, int, Trial]  # minus the seconds that it has left, its numb
 
 
 class Queue:
-    """Longest remaining first. Entries are kept in buckets, each with all that its trials want (or wanted: it is put right when a
-    look into it was in vain), so that the first one that wants a certain partition is found without looking at all before it."""
+    """Longest remaining first. Entries are kept in buckets, each with all that its trials want (or wanted: it
+    is put right when a look into it was in vain), so that the first one that wants a certain partition is
+    found without looking at all before it."""
 
     def __init__(self, roster: Roster, estimates: Estimates, biases: Mapping[TrialId, float]) -> None:
         self._roster, self._estimates = roster, estimates

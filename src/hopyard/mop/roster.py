@@ -1,7 +1,7 @@
 """The workers, what each holds, and how much work is left for each.
 
-Partitions are kept as bits: the i-th of those that an epoch visits is bit i, so that "does it lack what this one holds?" is
-one operation on two integers, whatever the number of partitions.
+Partitions are kept as bits: the i-th of those that an epoch visits is bit i, so that "does it lack what this
+one holds?" is one operation on two integers, whatever the number of partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Numbering:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """mask, validation: what it holds of the training and of the validation partitions. unit: what it does now."""
+    """mask, validation: what it holds of the training and of the validation partitions.
+    unit: what it does now."""
 
     id: WorkerId
     mask: int
@@ -95,9 +96,12 @@ class Roster:
             self.fresh.remove(worker)
 
     def measure(self) -> None:
-        """Take the workers' speeds as they are known now. What an idle one left to another it may want now."""
+        """Take the workers' speeds as they are known now.
+        What an idle one left to another it may want now."""
         speed = self._estimates.speed
-        self.slowness = [1.0 / max(speed(one.id) for one in holders) if holders else 1.0 for holders in self._holders]
+        self.slowness = [
+            1.0 / max(speed(one.id) for one in holders) if holders else 1.0 for holders in self._holders
+        ]
         self.shared = any(len(holders) > 1 for holders in self._holders)
         self.generation += 1
         self.fresh = list(self.idle.values())
@@ -107,7 +111,9 @@ class Roster:
         speed = self._estimates.speed
         if not self.shared and worker.mask & (worker.mask - 1) == 0:
             return self.left[worker.mask.bit_length() - 1] / speed(worker.id) if worker.mask else 0.0
-        return sum(self.left[at] / sum(speed(one.id) for one in self._holders[at]) for at in positions(worker.mask))
+        return sum(
+            self.left[at] / sum(speed(one.id) for one in self._holders[at]) for at in positions(worker.mask)
+        )
 
     def covers_singly(self) -> bool:
         """Whether each partition is held by one worker, which holds no other."""
@@ -121,14 +127,17 @@ class Roster:
         return len(self._holders[at])
 
     def leaves(self, worker: Worker, at: int, cost: float) -> bool:
-        """Whether a slow worker had better not begin a hop of this cost on this partition: another holder, much faster, would
-        have done all that waits for it, after what it does now, before this one had done the hop."""
+        """Whether a slow worker had better not begin a hop of this cost on this partition: another holder,
+        much faster, would have done all that waits for it, after what it does now, before this one had done
+        the hop."""
         speed = self._estimates.speed
         own = speed(worker.id)
         for other in self._holders[at]:
             faster = speed(other.id)
             if other is not worker and faster >= SLOWER * own:
-                waits = sum(self.left[place] for place in positions(other.mask)) + (cost if other.unit is not None else 0.0)
+                waits = sum(self.left[place] for place in positions(other.mask)) + (
+                    cost if other.unit is not None else 0.0
+                )
                 if waits / faster <= cost / own:
                     return True
         return False

@@ -23,8 +23,8 @@ SHIPPED = "shipped_trainable.py"  # in a worker's folder of code: what the drive
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What every worker gets with its closure. trainable: made by Spark's own pickler; b"" where `spec.mop.trainable` names a file
-    or module that executors have."""
+    """What every worker gets with its closure. trainable: made by Spark's own pickler; b"" where
+    `spec.mop.trainable` names a file or module that executors have."""
 
     address: str
     secret: bytes
@@ -90,7 +90,8 @@ class Stage:
 def check_executors(spark: Any, workers: int) -> None:
     """Raises SpecError where an executor's Python lacks what a worker needs, before anything is written."""
 
-    def look(_number: int) -> tuple[str, str, list[str]]:  # inside, so that it travels as it is: there may be no hopyard to find it in
+    # inside, so that it travels as it is: there may be no hopyard to find it in
+    def look(_number: int) -> tuple[str, str, list[str]]:
         import sys
         from importlib.util import find_spec
 
@@ -103,7 +104,10 @@ def check_executors(spark: Any, workers: int) -> None:
             raise SpecError(
                 f"executors run {executable} (Python {version}), which has no {' and no '.join(lacking)}",
                 hints=(
-                    f"PYSPARK_PYTHON={sys.executable} before the session is made takes this one, where executors have it",
+                    (
+                        f"PYSPARK_PYTHON={sys.executable} before the session is made takes this one, where "
+                        "executors have it"
+                    ),
                     "else install hopyard[spark] there, or ship an environment with spark.archives",
                 ),
             )
@@ -122,7 +126,9 @@ def work(numbers: Iterator[int], post: Post) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="hopyard-spark-") as name:
         code = Path(name)
         if post.trainable:
-            (code / SHIPPED).write_text(f"from pyspark import cloudpickle\n\ntrainable = cloudpickle.loads({post.trainable!r})\n")
+            (code / SHIPPED).write_text(
+                f"from pyspark import cloudpickle\n\ntrainable = cloudpickle.loads({post.trainable!r})\n"
+            )
         yield run_worker(
             post.address,
             post.secret,
@@ -136,7 +142,8 @@ def work(numbers: Iterator[int], post: Post) -> Iterator[str]:
 
 
 def scratch_of(secret: bytes) -> Path:
-    """Where states lie that do not fit into shared memory: the same for all workers of a host, and for the driver."""
+    """Where states lie that do not fit into shared memory: the same for all workers of a host, and for the
+    driver."""
     return Path(tempfile.gettempdir()) / f"hopyard-spark-{hashlib.blake2b(secret, digest_size=8).hexdigest()}"
 
 
@@ -148,12 +155,16 @@ def _use_gpus(context: Any) -> None:
     wanted = ",".join(found.addresses)
     torch = sys.modules.get("torch")  # of another stage: Spark uses its Python processes again
     if torch is not None and torch.cuda.is_initialized() and os.environ.get("CUDA_VISIBLE_DEVICES") != wanted:
-        raise SpecError(f"this process uses GPUs already, and cannot change to {wanted}", hints=("set spark.python.worker.reuse=false",))
+        raise SpecError(
+            f"this process uses GPUs already, and cannot change to {wanted}",
+            hints=("set spark.python.worker.reuse=false",),
+        )
     os.environ["CUDA_VISIBLE_DEVICES"] = wanted
 
 
 def pickled(trainable: Any) -> bytes:
-    """With all that it uses of the user's own files, which executors do not have. Raises SpecError naming what cannot be sent."""
+    """With all that it uses of the user's own files, which executors do not have.
+    Raises SpecError naming what cannot be sent."""
     from pyspark import cloudpickle
 
     own = _own_modules()
@@ -174,10 +185,17 @@ def pickled(trainable: Any) -> bytes:
 def _own_modules() -> list[ModuleType]:
     """Modules below the current folder that are of no environment."""
     here, library = str(Path.cwd()) + os.sep, f"{os.sep}site-packages{os.sep}"
-    files = [(module, getattr(module, "__file__", None) or "") for module in list(sys.modules.values()) if module is not None]
+    files = [
+        (module, getattr(module, "__file__", None) or "")
+        for module in list(sys.modules.values())
+        if module is not None
+    ]
     ours = {"__main__", "hopyard"}
     return [
         module
         for module, file in files
-        if file.startswith(here) and library not in file and module.__name__.partition(".")[0] not in ours and module.__name__ in sys.modules
+        if file.startswith(here)
+        and library not in file
+        and module.__name__.partition(".")[0] not in ours
+        and module.__name__ in sys.modules
     ]

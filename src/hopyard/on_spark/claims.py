@@ -1,6 +1,8 @@
-"""Which driver's process works with which folder below a store, so that those of one that was killed are removed by the next.
+"""Which driver's process works with which folder below a store, so that those of one that was killed are
+removed by the next.
 
-An empty file `owners/FOLDER.BOOT.NAMESPACE.PID.STARTED` says so, from before the folder is made until after it is removed.
+An empty file `owners/FOLDER.BOOT.NAMESPACE.PID.STARTED` says so, from before the folder is made until after
+it is removed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Claims:
             self._try(f"{self._owners.url}/{claim}", lambda: self._owners.drop(self._spark, claim))
 
     def sweep(self) -> None:
-        """Remove what is certain to be nobody's: its driver ran on this host, and does not any more. What cannot be removed is told of, no more."""
+        """Remove what is certain to be nobody's: its driver ran on this host, and does not any more.
+        What cannot be removed is told of, no more."""
         self._try(self._owners.url, self._sweep)
 
     def _sweep(self) -> None:
@@ -63,7 +66,8 @@ def this_process() -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process ran here, and ended. One of another host, of another container, or from before this host began anew may run."""
+    """Whether the process ran here, and ended. One of another host, of another container, or from before this
+    host began anew may run."""
     boot, _, rest = owner.partition(".")
     namespace, _, process = rest.partition(".")
     pid, _, started = process.partition(".")
@@ -79,7 +83,8 @@ def _host() -> tuple[str, str]:
 
 
 def _started(pid: int) -> str:
-    """When it did, in ticks of the host's clock; "" where there is none, but for what its parent has still to take note of."""
+    """When it did, in ticks of the host's clock; "" where there is none, but for what its parent has still to
+    take note of."""
     with suppress(OSError):
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else rest[18]

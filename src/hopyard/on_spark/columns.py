@@ -7,7 +7,16 @@ from typing import Any
 
 from hopyard.errors import SpecError
 
-_NUMBERS = ("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "BooleanType", "DecimalType")
+_NUMBERS = (
+    "ByteType",
+    "ShortType",
+    "IntegerType",
+    "LongType",
+    "FloatType",
+    "DoubleType",
+    "BooleanType",
+    "DecimalType",
+)
 _WHOLE = ("ByteType", "ShortType", "IntegerType", "LongType", "BooleanType")
 _INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.feature makes numbers of it"
 
@@ -19,9 +28,14 @@ def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
     for what, name in (*(("features", name) for name in features), ("labels", label)):
         if frame.columns.count(name) != 1:
             many = "no column" if name not in frame.columns else "more than one column"
-            raise SpecError(f"{what}: the frame has {many} `{name}`", hints=(f"it has {', '.join(frame.columns)}",))
+            raise SpecError(
+                f"{what}: the frame has {many} `{name}`", hints=(f"it has {', '.join(frame.columns)}",)
+            )
         if name.startswith("hop_"):
-            raise SpecError(f"{what}: `{name}` begins with hop_, as columns of Hopyard's own do", hints=(f"frame.withColumnRenamed('{name}', …)",))
+            raise SpecError(
+                f"{what}: `{name}` begins with hop_, as columns of Hopyard's own do",
+                hints=(f"frame.withColumnRenamed('{name}', …)",),
+            )
     if label in features:
         raise SpecError(f"labels: `{label}` is one of the features, too")
     twice = next((name for name in features if features.count(name) > 1), None)
@@ -33,22 +47,37 @@ def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
     if _is(kind, "StringType"):
         raise SpecError(f"labels: `{label}` holds text, not numbers", hints=(_INDEXER.format(label),))
     if not (_is(kind, *_NUMBERS) or is_list(kind)):
-        raise SpecError(f"labels: `{label}` ({kind.simpleString()}) holds no numbers", hints=("a number, an array of numbers, or a vector of Spark ML",))
+        raise SpecError(
+            f"labels: `{label}` ({kind.simpleString()}) holds no numbers",
+            hints=("a number, an array of numbers, or a vector of Spark ML",),
+        )
 
 
 def _check_feature(name: str, kind: Any, *, alone: bool) -> None:
-    if _is(kind, "MapType", "StructType", "VariantType") or (_is(kind, "UserDefinedType") and not is_vector(kind)):
-        raise SpecError(f"features: `{name}` ({kind.simpleString()}) is of a kind that workers cannot read", hints=("take its fields as columns of their own",))
+    if _is(kind, "MapType", "StructType", "VariantType") or (
+        _is(kind, "UserDefinedType") and not is_vector(kind)
+    ):
+        raise SpecError(
+            f"features: `{name}` ({kind.simpleString()}) is of a kind that workers cannot read",
+            hints=("take its fields as columns of their own",),
+        )
     if alone or _is(kind, *_NUMBERS):
         return
     if _is(kind, "StringType"):
-        raise SpecError(f"features: `{name}` holds text, and cannot be part of a matrix", hints=(_INDEXER.format(name), "text alone may be `x`: name no other feature"))
+        raise SpecError(
+            f"features: `{name}` holds text, and cannot be part of a matrix",
+            hints=(_INDEXER.format(name), "text alone may be `x`: name no other feature"),
+        )
     hints = ("VectorAssembler of pyspark.ml.feature makes one vector of several columns",)
-    raise SpecError(f"features: `{name}` ({kind.simpleString()}) is not one number a row, and cannot be part of a matrix", hints=hints)
+    raise SpecError(
+        f"features: `{name}` ({kind.simpleString()}) is not one number a row, and cannot be part of a matrix",
+        hints=hints,
+    )
 
 
 def plain(frame: Any) -> Any:
-    """Vectors of Spark ML, dense and sparse, as arrays: readers other than Spark do not know them. Missing ones stay missing."""
+    """Vectors of Spark ML, dense and sparse, as arrays: readers other than Spark do not know them.
+    Missing ones stay missing."""
     for field in frame.schema.fields:
         if is_vector(field.dataType):
             frame = frame.withColumn(field.name, as_array_of(frame[quoted(field.name)], field.dataType))
@@ -76,22 +105,35 @@ class Missing:
         found = [f.count(f.lit(1)).alias("rows")]
         for at, field in enumerate(frame.schema.fields):
             column = frame[quoted(field.name)]
-            lacks = column.isNull() | f.exists(column, lambda one: one.isNull()) if is_list(field.dataType) else column.isNull()
+            lacks = (
+                column.isNull() | f.exists(column, lambda one: one.isNull())
+                if is_list(field.dataType)
+                else column.isNull()
+            )
             found.append(f.sum(f.coalesce(lacks, f.lit(True)).cast("long")).alias(f"missing{at}"))
             if field.name in vectors:
                 found += [f.min(f.size(column)).alias(f"least{at}"), f.max(f.size(column)).alias(f"most{at}")]
         self.frame = frame.observe(self._seen, *found)
 
     def check(self) -> None:
-        """After the frame was written, with one row at least. Raises SpecError for a column with rows without a value, and for vectors of
-        several lengths."""
+        """After the frame was written, with one row at least.
+        Raises SpecError for a column with rows without a value, and for vectors of several lengths."""
         said = self._seen.get
         for at, name in enumerate(self._columns):
             if missing := said[f"missing{at}"]:
-                hints = (f"frame.na.drop(subset=['{name}']) leaves them out", f"frame.fillna({{'{name}': 0}}), or Imputer of pyspark.ml.feature, fills them")
-                raise SpecError(f"column `{name}`: {missing:,} of {said['rows']:,} rows have no value", hints=hints)
+                hints = (
+                    f"frame.na.drop(subset=['{name}']) leaves them out",
+                    f"frame.fillna({{'{name}': 0}}), or Imputer of pyspark.ml.feature, fills them",
+                )
+                raise SpecError(
+                    f"column `{name}`: {missing:,} of {said['rows']:,} rows have no value", hints=hints
+                )
             if name in self._vectors and said[f"least{at}"] != said[f"most{at}"]:
-                raise SpecError(f"column `{name}`: its vectors have from {said[f'least{at}']} to {said[f'most{at}']} elements", hints=("all need the same",))
+                raise SpecError(
+                    f"column `{name}`: its vectors have from {said[f'least{at}']} to "
+                    f"{said[f'most{at}']} elements",
+                    hints=("all need the same",),
+                )
 
 
 def quoted(name: str) -> str:

@@ -1,7 +1,7 @@
 """A DataFrame of any origin as partitioned Parquet on a store: written once, one partition for each worker.
 
-Which row goes where depends on the row's content and the seed alone (a hash of all its columns), not on how Spark happens to hold the
-frame, so that a frame that is computed anew gives equal partitions.
+Which row goes where depends on the row's content and the seed alone (a hash of all its columns), not on how
+Spark happens to hold the frame, so that a frame that is computed anew gives equal partitions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LOTS = 1 << 20  # a row draws one of these; the lowest go to validation
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """features, label: columns. chunks: what lies on the store. key: names frame, columns and seed to whoever caches what is computed
-    from it. whole_label: one whole number a row: a class, it may be."""
+    """features, label: columns. chunks: what lies on the store. key: names frame, columns and seed to whoever
+    caches what is computed from it. whole_label: one whole number a row: a class, it may be."""
 
     store: Store
     features: tuple[str, ...]
@@ -50,24 +50,45 @@ class Written:
 
 
 def write_partitions(
-    frame: Any, store: Store, *, features: Sequence[str], label: str, parts: int, validation: float, seed: int, stratify: bool = False
+    frame: Any,
+    store: Store,
+    *,
+    features: Sequence[str],
+    label: str,
+    parts: int,
+    validation: float,
+    seed: int,
+    stratify: bool = False,
 ) -> Written:
-    """Write `frame` to `store`. validation: share of rows (0 to 1) kept apart. stratify: the label's values in equal shares everywhere.
+    """Write `frame` to `store`. validation: share of rows (0 to 1) kept apart.
+    stratify: the label's values in equal shares everywhere.
 
-    Vectors of Spark ML become arrays. Raises SpecError for columns that cannot be, values that are missing, fewer rows than
-    partitions; nothing stays on the store then.
+    Vectors of Spark ML become arrays. Raises SpecError for columns that cannot be, values that are missing,
+    fewer rows than partitions; nothing stays on the store then.
     """
     if parts < 1:
         raise SpecError(f"workers: {parts} is fewer than one")
     if not 0 <= validation < 1:
-        raise SpecError(f"validation: {validation} is no share of the rows", hints=("from 0 to below 1, for example 0.2",))
+        raise SpecError(
+            f"validation: {validation} is no share of the rows", hints=("from 0 to below 1, for example 0.2",)
+        )
     check_columns(frame, features, label)
     store.check(frame.sparkSession)
     chosen = frame.select(*map(quoted, (*features, label)))
-    missing = Missing(plain(chosen), [field.name for field in chosen.schema.fields if is_vector(field.dataType)])
-    numbered = missing.frame.toDF(*column_names(len(features) + 1))  # a name may have a dot, which not all of Spark's calls take
-    dealt = _deal(numbered, parts=parts, validation=validation, seed=seed, label=numbered.columns[-1] if stratify else None)
-    together = dealt.repartition(parts, SPLIT, PART).sortWithinPartitions(SPLIT, PART, _LOT).drop(_LOT)  # one file, one order
+    missing = Missing(
+        plain(chosen), [field.name for field in chosen.schema.fields if is_vector(field.dataType)]
+    )
+    # a name may have a dot, which not all of Spark's calls take
+    numbered = missing.frame.toDF(*column_names(len(features) + 1))
+    dealt = _deal(
+        numbered,
+        parts=parts,
+        validation=validation,
+        seed=seed,
+        label=numbered.columns[-1] if stratify else None,
+    )
+    # one file, one order
+    together = dealt.repartition(parts, SPLIT, PART).sortWithinPartitions(SPLIT, PART, _LOT).drop(_LOT)
     try:
         chunks = sorted(store.write(together), key=lambda chunk: (chunk.split, chunk.part))
         if not chunks:
@@ -81,7 +102,15 @@ def write_partitions(
         discard(store, frame.sparkSession)
         raise
     about = [kinds, parts, validation, seed, stratify, store.url, written.train_rows, written.validation_rows]
-    return Written(store, tuple(features), label, tuple(chunks), parts, hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(), kind)
+    return Written(
+        store,
+        tuple(features),
+        label,
+        tuple(chunks),
+        parts,
+        hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(),
+        kind,
+    )
 
 
 def column_names(count: int) -> list[str]:
@@ -94,7 +123,11 @@ def discard(store: Store, spark: Any) -> None:
     try:
         store.remove(spark)
     except Exception as failed:
-        print(f"hopyard: {store.url} is not needed any more, and cannot be removed: {failed}", file=sys.stderr, flush=True)
+        print(
+            f"hopyard: {store.url} is not needed any more, and cannot be removed: {failed}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _check_rows(written: Written, validation: float) -> None:
@@ -102,13 +135,18 @@ def _check_rows(written: Written, validation: float) -> None:
     for split, rows in ((TRAIN, written.train_rows), *(((VALIDATION, held_out),) if validation else ())):
         if not all(rows):
             raise SpecError(
-                f"the {split} data has {sum(rows):,} rows, too few for {written.parts} partitions: partition {rows.index(0)} is empty",
-                hints=("take fewer workers, or more data", "a larger `validation`" if split == VALIDATION else "a smaller `validation`"),
+                f"the {split} data has {sum(rows):,} rows, too few for {written.parts} partitions: "
+                f"partition {rows.index(0)} is empty",
+                hints=(
+                    "take fewer workers, or more data",
+                    "a larger `validation`" if split == VALIDATION else "a smaller `validation`",
+                ),
             )
 
 
 def _deal(frame: Any, *, parts: int, validation: float, seed: int, label: str | None) -> Any:
-    """The frame with columns that say where a row goes. Rows that are equal in all columns are numbered, so that they spread."""
+    """The frame with columns that say where a row goes.
+    Rows that are equal in all columns are numbered, so that they spread."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -125,6 +163,8 @@ def _deal(frame: Any, *, parts: int, validation: float, seed: int, label: str | 
         split = f.when(place < kept, VALIDATION).otherwise(TRAIN)
         part = f.when(place < kept, place).otherwise(place - kept.cast("int")) % parts
     else:
-        split = f.when(f.pmod(f.col(_LOT), f.lit(_LOTS)) < f.lit(int(validation * _LOTS)), VALIDATION).otherwise(TRAIN)
+        split = f.when(
+            f.pmod(f.col(_LOT), f.lit(_LOTS)) < f.lit(int(validation * _LOTS)), VALIDATION
+        ).otherwise(TRAIN)
         part = f.pmod(f.shiftrightunsigned(f.col(_LOT), 20), f.lit(parts))
     return dealt.withColumn(SPLIT, split).withColumn(PART, part.cast("int"))

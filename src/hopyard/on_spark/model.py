@@ -23,8 +23,8 @@ _RAW = "hop_raw"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Of what a study was made. trainable: the object, or the text by which executors import it. shipped: the object as they get it.
-    label_kind: `whole` (one whole number a row), `number`, or `list`."""
+    """Of what a study was made. trainable: the object, or the text by which executors import it.
+    shipped: the object as they get it. label_kind: `whole` (one whole number a row), `number`, or `list`."""
 
     trainable: Any
     shipped: bytes
@@ -51,14 +51,19 @@ class BestModel:
     @property
     def state(self) -> Any:
         trainable = self._made.trainable
-        return _restored(load(trainable, Path.cwd()) if isinstance(trainable, str) else trainable, self._bytes, self._config)
+        return _restored(
+            load(trainable, Path.cwd()) if isinstance(trainable, str) else trainable,
+            self._bytes,
+            self._config,
+        )
 
     def transform(self, frame: Any, *, prediction: str = "prediction", raw: str | None = None) -> Any:
-        """`frame` with a column `prediction`: the number that the model gives for a row; where it gives several and the label is one
-        whole number a row, the index of the largest; where the label is an array, all of them. raw: the name of one more column,
-        with all that the model gives, as an array.
+        """`frame` with a column `prediction`: the number that the model gives for a row; where it gives
+        several and the label is one whole number a row, the index of the largest; where the label is an
+        array, all of them. raw: the name of one more column, with all that the model gives, as an array.
 
-        Computed by executors when the frame is; a row without a value fails there. Raises SpecError for columns that there are not.
+        Computed by executors when the frame is; a row without a value fails there. Raises SpecError for
+        columns that there are not.
         """
         import pyarrow as pa
         from pyspark.sql import functions as f
@@ -67,24 +72,42 @@ class BestModel:
         made = self._made
         for name in made.features:
             if name not in frame.columns:
-                raise SpecError(f"features: the frame has no column `{name}`", hints=(f"it has {', '.join(frame.columns)}",))
+                raise SpecError(
+                    f"features: the frame has no column `{name}`",
+                    hints=(f"it has {', '.join(frame.columns)}",),
+                )
         for name in (prediction, *(() if raw is None else (raw,))):
             if name in frame.columns:
-                raise SpecError(f"the frame has a column `{name}` already", hints=("transform(frame, prediction=…) names another",))
-        light = replace(made, trainable=None) if made.shipped else made  # the object itself is of files that executors do not have
+                raise SpecError(
+                    f"the frame has a column `{name}` already",
+                    hints=("transform(frame, prediction=…) names another",),
+                )
+        # the object itself is of files that executors do not have
+        light = replace(made, trainable=None) if made.shipped else made
         sent = frame.sparkSession.sparkContext.broadcast((light, self._bytes, self._config))
 
         def predict(batches: Any) -> Any:
             return _predicted(sent, batches)
 
-        predict.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}  # by which Spark knows what to give it
+        # by which Spark knows what to give it
+        predict.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         computed: Any = arrow_udf
-        columns = (as_array_of(frame[quoted(name)], frame.schema[name].dataType).alias(name) for name in made.features)
+        columns = (
+            as_array_of(frame[quoted(name)], frame.schema[name].dataType).alias(name)
+            for name in made.features
+        )
         told = frame.withColumn(raw or _RAW, computed(predict, "array<double>")(f.struct(*columns)))
         values = told[quoted(raw or _RAW)]
         largest = (f.array_position(values, f.array_max(values)) - 1).cast("double")
-        several = f.raise_error(f.lit("the model gives several numbers a row, and the label is one: transform(…, raw=…) takes them all"))
-        one = f.when(f.size(values) == 1, values[0]).otherwise(largest if made.label_kind == "whole" else several.cast("double"))
+        several = f.raise_error(
+            f.lit(
+                "the model gives several numbers a row, and the label is one: transform(…, raw=…) "
+                "takes them all"
+            )
+        )
+        one = f.when(f.size(values) == 1, values[0]).otherwise(
+            largest if made.label_kind == "whole" else several.cast("double")
+        )
         told = told.withColumn(prediction, values if made.label_kind == "list" else one)
         return told if raw else told.drop(_RAW)
 
@@ -98,18 +121,24 @@ def _predicted(sent: Any, batches: Iterator[Any]) -> Iterator[Any]:
     model = _restored(trainable, state, config)
     for batch in batches:
         arrays = {name: _whole(batch.field(name), name) for name in made.features}
-        arrays[made.label] = np.zeros(len(batch), dtype=np.int64)  # nobody knows it; a `transform` of the user's may ask for it
+        # nobody knows it; a `transform` of the user's may ask for it
+        arrays[made.label] = np.zeros(len(batch), dtype=np.int64)
         partition = learnt(in_memory(arrays), made.features, made.label)
         found = np.asarray(trainable.predict(model, partition, config), dtype=np.float64)
         if len(found) != len(batch):
             raise SpecError(f"predict(state, partition, config) gave {len(found):,} rows for {len(batch):,}")
         values = found.reshape(len(batch), -1)
-        yield pa.ListArray.from_arrays(np.arange(len(batch) + 1, dtype=np.int32) * values.shape[1], values.reshape(-1))
+        yield pa.ListArray.from_arrays(
+            np.arange(len(batch) + 1, dtype=np.int32) * values.shape[1], values.reshape(-1)
+        )
 
 
 def _whole(column: Any, name: str) -> Array:
     if column.null_count:
-        raise SpecError(f"column `{name}`: {column.null_count:,} rows have no value", hints=(f"frame.na.drop(subset=['{name}']) leaves them out",))
+        raise SpecError(
+            f"column `{name}`: {column.null_count:,} rows have no value",
+            hints=(f"frame.na.drop(subset=['{name}']) leaves them out",),
+        )
     return as_array(column, "frame", name)
 
 
@@ -127,5 +156,7 @@ def _unpickled(content: bytes) -> Any:
 def _predicting(trainable: Any) -> Predicts:
     if not isinstance(trainable, Predicts):
         hint = "predict(state, partition, config) -> an array with a row for each of the partition's"
-        raise SpecError(f"the trainable ({type(trainable).__name__}) cannot predict: it has no `predict`", hints=(hint,))
+        raise SpecError(
+            f"the trainable ({type(trainable).__name__}) cannot predict: it has no `predict`", hints=(hint,)
+        )
     return trainable

@@ -14,22 +14,29 @@ from hopyard.on_spark.frames import Written, column_names
 
 
 class StoredPartitions:
-    """Opens partitions of `written`; `label` is there as `y` too, several features of one number as the matrix `x`."""
+    """Opens partitions of `written`; `label` is there as `y` too, several features of one number as the
+    matrix `x`."""
 
     def __init__(self, written: Written, plan: PartitionPlan) -> None:
         self._written, self._plan = written, plan
 
     def open(self, index: int, kind: Kind = "train", /) -> Partition:
-        """Reads the whole partition into memory. Raises SpecError where it is not there, or the store cannot be reached."""
+        """Reads the whole partition into memory. Raises SpecError where it is not there, or the store cannot
+        be reached."""
         written = self._written
         rows = written.train_rows if kind == "train" else written.validation_rows
         arrays: dict[str, list[Any]] = {}
         for path, table in written.store.tables(written.of(kind, index)):
-            for name, column in zip((*written.features, written.label), column_names(len(written.features) + 1), strict=True):
+            for name, column in zip(
+                (*written.features, written.label), column_names(len(written.features) + 1), strict=True
+            ):
                 arrays.setdefault(name, []).append(as_array(table[column].combine_chunks(), path, name))
         reader = ArrayReader({name: joined(parts) for name, parts in arrays.items()})
         if reader.rows != rows[index]:
-            raise SpecError(f"{written.store.url}: {kind} partition {index} has {reader.rows:,} rows, and {rows[index]:,} were written")
+            raise SpecError(
+                f"{written.store.url}: {kind} partition {index} has {reader.rows:,} rows, and "
+                f"{rows[index]:,} were written"
+            )
         whole = Partition(reader, index=index, peers=rows, kind=kind, key=f"{written.key}:{kind}:{index}")
         return learnt(whole, written.features, written.label)
 

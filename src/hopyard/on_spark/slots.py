@@ -19,21 +19,29 @@ def slots_of(spark: Any) -> int:
 
 
 def check_session(spark: Any) -> None:
-    """Raises SpecError for what is no classic session, and for one that would give back executors in the middle."""
+    """Raises SpecError for what is no classic session, and for one that would give back executors in the
+    middle."""
     try:
         conf = spark.sparkContext.getConf()
     except Exception as lacking:  # Spark Connect has none
         raise SpecError(
-            f"MopBackend needs a classic SparkSession; {type(spark).__module__}.{type(spark).__name__} has no sparkContext",
-            hints=("SparkSession.builder.master(…).getOrCreate() makes one", "Spark Connect has no barrier stages for programs of several processes"),
+            f"MopBackend needs a classic SparkSession; {type(spark).__module__}.{type(spark).__name__} "
+            "has no sparkContext",
+            hints=(
+                "SparkSession.builder.master(…).getOrCreate() makes one",
+                "Spark Connect has no barrier stages for programs of several processes",
+            ),
         ) from lacking
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        raise SpecError("a barrier stage cannot run under dynamic allocation", hints=("set spark.dynamicAllocation.enabled=false",))
+        raise SpecError(
+            "a barrier stage cannot run under dynamic allocation",
+            hints=("set spark.dynamicAllocation.enabled=false",),
+        )
 
 
 def wait_for_slots(spark: Any, workers: int | None, *, wait_s: float) -> int:
-    """The number of workers, once Spark has room for so many at once; None: as many as there are when no more join.
-    Raises SpecError that names the settings when `wait_s` has passed."""
+    """The number of workers, once Spark has room for so many at once; None: as many as there are when no more
+    join. Raises SpecError that names the settings when `wait_s` has passed."""
     began_at = changed_at = time.monotonic()
     slots, said = slots_of(spark), False
     while True:
@@ -46,7 +54,11 @@ def wait_for_slots(spark: Any, workers: int | None, *, wait_s: float) -> int:
             raise SpecError(too_few(workers or 1, slots), hints=settings_of_slots(spark))
         if workers is not None and not said and now - began_at >= _STEADY_S:
             said = True
-            print(f"hopyard: waiting for executors: {workers} slots are needed, and Spark has {slots}", file=sys.stderr, flush=True)
+            print(
+                f"hopyard: waiting for executors: {workers} slots are needed, and Spark has {slots}",
+                file=sys.stderr,
+                flush=True,
+            )
         time.sleep(_LOOK_S)
         seen = slots_of(spark)
         slots, changed_at = seen, now if seen != slots else changed_at
@@ -60,7 +72,11 @@ def settings_of_slots(spark: Any) -> tuple[str, ...]:
     """What decides how many there are, as it is set."""
     conf = spark.sparkContext.getConf()
     cpus = conf.get("spark.task.cpus", "1")
-    more = "more cores (master local[8])" if spark.sparkContext.master.startswith("local[") else "more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max)"
+    more = (
+        "more cores (master local[8])"
+        if spark.sparkContext.master.startswith("local[")
+        else "more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max)"
+    )
     hints = [
         f"{more}, or fewer workers",
         f"spark.task.cpus={cpus}: cores that each task takes",
@@ -68,5 +84,8 @@ def settings_of_slots(spark: Any) -> tuple[str, ...]:
     gpus = conf.get("spark.task.resource.gpu.amount", "")
     if gpus:
         each = conf.get("spark.executor.resource.gpu.amount", "0")
-        hints.append(f"spark.task.resource.gpu.amount={gpus}, spark.executor.resource.gpu.amount={each}: GPUs that each task takes, and that each executor has")
+        hints.append(
+            f"spark.task.resource.gpu.amount={gpus}, spark.executor.resource.gpu.amount={each}: GPUs "
+            "that each task takes, and that each executor has"
+        )
     return tuple(hints)

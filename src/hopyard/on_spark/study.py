@@ -36,14 +36,26 @@ _STATES = "states"
 
 
 class SparkStudy:
-    """folder: on the driver's disk: journal, saved states, TensorBoard files. A study that was broken off goes on from there."""
+    """folder: on the driver's disk: journal, saved states, TensorBoard files.
+    A study that was broken off goes on from there."""
 
-    def __init__(self, spark: Any, spec: StudySpec, written: Written, *, trainable: bytes, folder: Path, host: str, patience_s: float) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        spec: StudySpec,
+        written: Written,
+        *,
+        trainable: bytes,
+        folder: Path,
+        host: str,
+        patience_s: float,
+    ) -> None:
         self._spark, self._spec, self._written, self._trainable = spark, spec, written, trainable
         self._folder, self._host, self._patience_s = folder, host, patience_s
 
     def run(self) -> Summary:
-        """Until the study ends. Raises StudyFailed when nothing comes of it, or Spark cannot start the workers."""
+        """Until the study ends. Raises StudyFailed when nothing comes of it, or Spark cannot start the
+        workers."""
         spec, folder = self._spec, self._folder
         journal = Journal(folder / STREAM)
         past = list(journal.past)
@@ -60,7 +72,9 @@ class SparkStudy:
         audience = _Audience(mirrors_of(spec, folder / "tensorboard", _say, study=str(folder)))
         driver = Driver(spec, searcher, journal=journal, past=past, audience=audience, stopping=lambda: False)
         hopper = open_hopper(self._ground(journal, past, secret, driver), scratch_of(secret))
-        post = Post(f"{self._host}:{hopper.port}", secret, spec, self._written, self._trainable, self._patience_s)
+        post = Post(
+            f"{self._host}:{hopper.port}", secret, spec, self._written, self._trainable, self._patience_s
+        )
         stage = Stage(self._spark, post, workers=spec.mop.workers if spec.mop is not None else 1)
         ended = False
         try:
@@ -77,7 +91,9 @@ class SparkStudy:
         """Of what stands in the folder."""
         return Summary.of(list(read_records((self._folder / STREAM).read_bytes())), self._folder / _STATES)
 
-    def _ground(self, journal: Journal, past: Sequence[Mapping[str, Any]], secret: bytes, driver: Driver) -> Ground:
+    def _ground(
+        self, journal: Journal, past: Sequence[Mapping[str, Any]], secret: bytes, driver: Driver
+    ) -> Ground:
         states = self._folder / _STATES
         found = {path.name: path for path in states.iterdir()} if states.is_dir() else {}
         lock = threading.Lock()
@@ -133,7 +149,8 @@ class _Audience:
 
 
 def _replace(folder: Path, files: Mapping[str, Path]) -> None:
-    """`folder` with these files: new ones first, then the others go, so that a crash leaves at least what was there."""
+    """`folder` with these files: new ones first, then the others go, so that a crash leaves at least what was
+    there."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in files.items():
         if not (folder / name).exists():
@@ -147,5 +164,3 @@ def _replace(folder: Path, files: Mapping[str, Path]) -> None:
 
 def _say(text: str) -> None:
     print(f"hopyard: {text}", file=sys.stderr, flush=True)
-
-

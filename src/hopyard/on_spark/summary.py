@@ -18,7 +18,8 @@ from hopyard.studies.view.standing import StudyView, TrialView
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """records: the journal; view: all that it says. states: the folder of what was saved. made: of what the study was made."""
+    """records: the journal; view: all that it says. states: the folder of what was saved.
+    made: of what the study was made."""
 
     records: Sequence[Mapping[str, Any]]
     view: StudyView
@@ -47,17 +48,25 @@ class Summary:
         return importance_of(self.view)
 
     def best_state(self) -> Any:
-        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its `model`. Raises NotFound where
-        none was saved."""
-        return read_state(find_best(self.records, self.states), self.made.trainable if self.made is not None else None, self.view, foreign=False)  # on a store of one's own
+        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its
+        `model`. Raises NotFound where none was saved."""
+        # on a store of one's own
+        return read_state(
+            find_best(self.records, self.states),
+            self.made.trainable if self.made is not None else None,
+            self.view,
+            foreign=False,
+        )
 
     def best_model(self) -> BestModel:
-        """The best trial at its best epoch, to predict with. Raises NotFound where none was saved, SpecError where the trainable cannot
-        predict."""
+        """The best trial at its best epoch, to predict with.
+        Raises NotFound where none was saved, SpecError where the trainable cannot predict."""
         if self.made is None:
             raise NotFound("this summary was not made by `fit`")
         best = self.best
-        config = Config(best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget)
+        config = Config(
+            best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget
+        )
         return BestModel(self.made, find_best(self.records, self.states).read_bytes(), config)
 
     def gantt(self) -> Gantt:
@@ -69,6 +78,10 @@ class Summary:
         return as_data(self.view)
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each trial: `spark.createDataFrame(summary.table())` or `pandas.DataFrame(summary.table())`."""
+        """A row for each trial: `spark.createDataFrame(summary.table())` or
+        `pandas.DataFrame(summary.table())`."""
         keys = ("trial", "state", "epoch", "value", "best", "best_epoch")
-        return [{key: trial_data(self.view, trial)[key] for key in keys} | dict(trial.params) for trial in self.trials]
+        return [
+            {key: trial_data(self.view, trial)[key] for key in keys} | dict(trial.params)
+            for trial in self.trials
+        ]

@@ -1,4 +1,5 @@
-"""The hopper, with a stage of Spark's below it: workers that are lost begin again, those that cannot start end the study."""
+"""The hopper, with a stage of Spark's below it: workers that are lost begin again, those that cannot start
+end the study."""
 
 from __future__ import annotations
 
@@ -21,11 +22,19 @@ _GOES_ON = "with the same folder and data the study goes on where it was"
 
 
 class Watched:
-    """A trainer. Spark itself starts no stage of results again that lost an executor; here it is, as soon as there are slots.
-    patience_s: for how long there may be no worker before the study ends."""
+    """A trainer. Spark itself starts no stage of results again that lost an executor; here it is, as soon as
+    there are slots. patience_s: for how long there may be no worker before the study ends."""
 
-    def __init__(self, hopper: Hopper, stage: Stage, spark: Any, say: Callable[[str], None], *, patience_s: float) -> None:
-        self._hopper, self._stage, self._spark, self._say, self._patience_s = hopper, stage, spark, say, patience_s
+    def __init__(
+        self, hopper: Hopper, stage: Stage, spark: Any, say: Callable[[str], None], *, patience_s: float
+    ) -> None:
+        self._hopper, self._stage, self._spark, self._say, self._patience_s = (
+            hopper,
+            stage,
+            spark,
+            say,
+            patience_s,
+        )
         self._looked_at = self._ran_at = time.monotonic()
         self._restarts = 0  # since the last news
         self._said = False
@@ -61,7 +70,11 @@ class Watched:
         if own is not None:
             raise own
         if self._restarts == _RESTARTS:
-            raise StudyFailed(f"Spark ended the study's workers {_RESTARTS + 1} times without news of a trial: {_told(failed)}", hints=(_GOES_ON,))
+            raise StudyFailed(
+                f"Spark ended the study's workers {_RESTARTS + 1} times without news of a trial: "
+                f"{_told(failed)}",
+                hints=(_GOES_ON,),
+            )
         self._restarts += 1
         self._stage.failed = None
         self._say(f"Spark ended the workers: {_told(failed)}; they begin again")
@@ -76,9 +89,15 @@ class Watched:
         if idle_s < _SAY_S:
             return
         slots, needed = slots_of(self._spark), self._stage.workers
-        about = f"they need {needed} free slots at once, and {'some are taken by something else' if slots >= needed else f'Spark has {slots}'}"
+        about = (
+            f"they need {needed} free slots at once, and "
+            f"{'some are taken by something else' if slots >= needed else f'Spark has {slots}'}"
+        )
         if idle_s >= self._patience_s:
-            raise StudyFailed(f"no worker has run for {idle_s:.0f} s: {about}", hints=(_GOES_ON, *settings_of_slots(self._spark)))
+            raise StudyFailed(
+                f"no worker has run for {idle_s:.0f} s: {about}",
+                hints=(_GOES_ON, *settings_of_slots(self._spark)),
+            )
         if not self._said:
             self._said = True
             self._say(f"no worker runs: {about}")

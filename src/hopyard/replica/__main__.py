@@ -13,9 +13,15 @@ from hopyard.replica.folder import take_lock
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m hopyard.replica", description="Run the replica that FOLDER/spec.json describes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hopyard.replica", description="Run the replica that FOLDER/spec.json describes."
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--adopt", action="store_true", help="clear up after a replica that died: ship the rest, report how it ended")
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="clear up after a replica that died: ship the rest, report how it ended",
+    )
     given = parser.parse_args()
     folder, umask = given.folder.absolute(), os.umask(OTHERS)
     lock = take_lock(folder)

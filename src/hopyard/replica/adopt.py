@@ -14,12 +14,15 @@ _WITHIN_S = 10.0
 
 
 def end_leftovers(folder: Folder, spec: ReplicaSpec, state: ReplicaState | None) -> None:
-    """End every process of the attempt's replica, wherever it hid: in its cgroups, its session, or with its folder in its
-    environment. After a reboot there is none, and numbers mean other processes; in a copy of a home they mean the original's, which live on."""
+    """End every process of the attempt's replica, wherever it hid: in its cgroups, its session, or with its
+    folder in its environment. After a reboot there is none, and numbers mean other processes; in a copy of a
+    home they mean the original's, which live on."""
     groups = Groups.left(spec.node)
     if not tree.are_of_another(groups.pids(), folder.root):
         groups.remove()
-    session, started = (state.child_pid, state.child_started) if state is not None and state.boot == boot_id() else (0, 0)
+    session, started = (
+        (state.child_pid, state.child_started) if state is not None and state.boot == boot_id() else (0, 0)
+    )
     deadline = time.monotonic() + _WITHIN_S
     while time.monotonic() < deadline:
         left = tree.leftovers(folder.root, session, started)
@@ -41,5 +44,3 @@ def started_ticks(pid: int) -> int:
     """When a process of ours started, 0 when it is gone."""
     stat = tree.read_stat(pid)
     return 0 if stat is None else stat.started
-
-

@@ -13,7 +13,8 @@ _LONGEST_NAME = 1024
 
 
 class TensorBoard:
-    """Follows all event files below the run's folder and below `logs` (where the run was told to write them)."""
+    """Follows all event files below the run's folder and below `logs` (where the run was told to write
+    them)."""
 
     def __init__(self, folder: Folder, logs: str | None = None) -> None:
         self._folder = folder

@@ -36,17 +36,20 @@ from hopyard.replica.outbox import push_folder
 from hopyard.replica.server import ServerLine
 
 RETRY_S = 1.0
-# A server that answers, and fails at one and the same request for so long, will not be helped by asking again.
+# A server that answers, and fails at one and the same request for so long, will not be helped by asking
+# again.
 FAULTS_S = 600.0
-# Worth another try. What is not found, or damaged, is something that the server was to read for the request, and that the next try sends
-# anew: that the run itself is gone is said by `RunOver`, and by a Conflict that a later attempt runs.
+# Worth another try. What is not found, or damaged, is something that the server was to read for the request,
+# and that the next try sends anew: that the run itself is gone is said by `RunOver`, and by a Conflict that a
+# later attempt runs.
 AGAIN = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, IntegrityError)
 
 
 @dataclass(slots=True)
 class Patience:
-    """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run is to end; for
-    `FAULTS_S` while the server fails at it by a fault of its own, or its user stores too much, for something that is not there, or for trouble of this node."""
+    """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run
+    is to end; for `FAULTS_S` while the server fails at it by a fault of its own, or its user stores too much,
+    for something that is not there, or for trouble of this node."""
 
     _failing_since: float | None = None
 
@@ -65,8 +68,8 @@ class Patience:
 class Checkpoints:
     """Follows the events of the script; a thread uploads each checkpoint that they announce.
 
-    On this node only the newest stays, once the server has the others. server_offsets: from offsets of the script's streams to those of
-    the server's copies.
+    On this node only the newest stays, once the server has the others. server_offsets: from offsets of the
+    script's streams to those of the server's copies.
     """
 
     folder: Folder
@@ -147,7 +150,8 @@ class Checkpoints:
                 return
 
     def _is_unwanted(self) -> bool:
-        """Somebody wants the run to end, and not only to make room or at its time limit: then something goes on from this checkpoint."""
+        """Somebody wants the run to end, and not only to make room or at its time limit: then something goes
+        on from this checkpoint."""
         order = self.folder.read_stop()
         return order is not None and not order.wants_checkpoint
 
@@ -160,7 +164,11 @@ class Checkpoints:
     def _send(self, event: dict[str, Any]) -> None:
         step, folder = int(event["step"]), self._folder_of(event)
         try:
-            descriptor = open_inside(self.folder.root, f"{self.folder.checkpoints.name}/{folder.name}", os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = open_inside(
+                self.folder.root,
+                f"{self.folder.checkpoints.name}/{folder.name}",
+                os.O_RDONLY | os.O_DIRECTORY,
+            )
         except (FileNotFoundError, NotADirectoryError):
             return  # saved again at the same step, or removed by the script: there is nothing to keep
         try:

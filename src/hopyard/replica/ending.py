@@ -20,11 +20,12 @@ _LAST_PART = 0.25  # of the grace: for a script that comes to no safe point to d
 
 @dataclass(slots=True)
 class Ending:
-    """Of one process. gang_folder: where processes with safe points show themselves. grace_s: at most how much of an order's
-    grace is kept for SIGTERM.
+    """Of one process. gang_folder: where processes with safe points show themselves.
+    grace_s: at most how much of an order's grace is kept for SIGTERM.
 
-    verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and killed. waits: for a safe point,
-    of which the script leaves word in a file only. unwritten: why the order of the time limit could not be written for the script to see.
+    verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and
+    killed. waits: for a safe point, of which the script leaves word in a file only. unwritten: why the order
+    of the time limit could not be written for the script to see.
     """
 
     folder: Folder
@@ -44,7 +45,11 @@ class Ending:
     def obey(self, order: StopOrder, now: float) -> None:
         """Do what an order says; harmless to repeat."""
         if self.verdict is None:
-            self.verdict, self._order, self.kill_at = Exit(order.kind, 143, order.reason), order, now + order.grace_s
+            self.verdict, self._order, self.kill_at = (
+                Exit(order.kind, 143, order.reason),
+                order,
+                now + order.grace_s,
+            )
             self.waits = order.at_safe_point and self._has_safe_points()
             self._limit = order if order.kind is ExitKind.TIME_LIMIT else None
             self.term_at = self._latest_term(order) if self.waits or self._limit is not None else now
@@ -53,7 +58,8 @@ class Ending:
             self.kill_at = min(self.kill_at, now + order.grace_s)
             self.waits = self.waits and order.at_safe_point
             self.term_at = min(self.term_at, self._latest_term(order) if self.waits else now)
-        elif self.waits and self.folder.read_left() is not None:  # what goes on is what started the script, or does not end
+        elif self.waits and self.folder.read_left() is not None:
+            # what goes on is what started the script, or does not end
             self.waits, self.term_at = False, min(self.term_at, now + self.grace_s)
 
     def end(self, verdict: Exit, now: float, *, kill_at: float) -> None:
@@ -81,13 +87,19 @@ class Ending:
 
     def exit(self, status: int, *, node_out_of_memory: bool) -> Exit:
         """How it ended, from what waitpid gave."""
-        own = exit_of(status, self.folder.streams / "stderr", node_out_of_memory=node_out_of_memory, disk_full=self._disk_full)
+        own = exit_of(
+            status,
+            self.folder.streams / "stderr",
+            node_out_of_memory=node_out_of_memory,
+            disk_full=self._disk_full,
+        )
         if self.verdict is None:
             return own
         if self._order is None:
             return self.verdict
         left = self.folder.read_left()
-        if left is None and self.waits and own.code == EXIT_CODE:  # it could not write more than its exit code
+        # it could not write more than its exit code
+        if left is None and self.waits and own.code == EXIT_CODE:
             left = Left(0, None, DISK_FULL if self._disk_full else "its last words could not be written")
         if self._limit is not None and (left is not None or self.verdict.kind is ExitKind.TIME_LIMIT):
             return self._at_limit(self._limit, left, own)
@@ -109,7 +121,11 @@ class Ending:
             return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + _saved(left))
         if not self._told:
             return own
-        late = f": it came to no safe point within {seconds_in_words(round(order.grace_s, 1))}" if self.waits else ""
+        late = (
+            f": it came to no safe point within {seconds_in_words(round(order.grace_s, 1))}"
+            if self.waits
+            else ""
+        )
         if self.waits and self.unwritten:
             late = f": the script could not be asked to save: {self.unwritten}"
         return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + late)
@@ -143,7 +159,11 @@ def _saved(left: Left) -> str:
 def _in_words(left: Left) -> str:
     if left.rank:
         return "preempted"
-    return f"preempted; {_unsaved(left)}" if left.step is None else f"preempted at step {left.step}, checkpoint saved"
+    return (
+        f"preempted; {_unsaved(left)}"
+        if left.step is None
+        else f"preempted at step {left.step}, checkpoint saved"
+    )
 
 
 def _unsaved(left: Left) -> str:

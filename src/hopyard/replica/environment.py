@@ -1,12 +1,14 @@
-"""The Python that runs the script: the caller's interpreter, or an environment built once per lock and shared by all runs of a node.
+"""The Python that runs the script: the caller's interpreter, or an environment built once per lock and shared
+by all runs of a node.
 
-A requirements file is resolved once per (its digest, Python version, platform); the lock's content, with Python and platform, is the
-key of the environment. Resolving, installing and unpacking are uv's work.
+A requirements file is resolved once per (its digest, Python version, platform); the lock's content, with
+Python and platform, is the key of the environment. Resolving, installing and unpacking are uv's work.
 
-Code of a user runs while that happens: `setup.py` of a package without a wheel, an interpreter of the user's own. So such environments,
-what is resolved, and the cache of uv that they are made with, are the user's alone, and uv gets a view of the home (`replica.mounts`) in
-which it can write to nothing else. All users share environments that are made of wheels by an interpreter of this machine, with another
-cache of uv, which no code of theirs ever writes to.
+Code of a user runs while that happens: `setup.py` of a package without a wheel, an interpreter of the user's
+own. So such environments, what is resolved, and the cache of uv that they are made with, are the user's
+alone, and uv gets a view of the home (`replica.mounts`) in which it can write to nothing else. All users
+share environments that are made of wheels by an interpreter of this machine, with another cache of uv, which
+no code of theirs ever writes to.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ _TOLD_LINES = 12
 _LOCK_FORMAT = 2  # of what is kept of earlier resolutions
 _NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 _FIND_LINKS = re.compile(rb"^\s*(?:-f|--find-links)(?:\s+|=)(\S+)", re.MULTILINE)
-# Settings with addresses: the option of requirements for one of them, and what separates several (None: white space).
+# Settings with addresses: the option of requirements for one of them, and what separates several (None: white
+# space).
 _ADDRESSES: Mapping[str, tuple[str, str | None]] = {
     "UV_INDEX": ("--extra-index-url", None),
     "UV_EXTRA_INDEX_URL": ("--extra-index-url", None),
@@ -61,13 +64,18 @@ _ADDRESSES: Mapping[str, tuple[str, str | None]] = {
 _LABELLED = re.compile(r"^[\w.-]+=")  # an index with a name: `lab=https://…`
 _HOST = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _PRIVATE = re.compile(r".*_(TOKEN|PASSWORD|USERNAME|SECRET|KEY)")
-_FROM_PIP = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL"}
+_FROM_PIP = {
+    "UV_FIND_LINKS": "PIP_FIND_LINKS",
+    "UV_DEFAULT_INDEX": "PIP_INDEX_URL",
+    "UV_INDEX": "PIP_EXTRA_INDEX_URL",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """path: absolute, not resolved (a virtual environment is known by the path of its link). virtual_env: set for one that was
-    built. lock: the pinned requirements as bytes, None where nothing was asked for. resolved: the lock was not given by the spec."""
+    """path: absolute, not resolved (a virtual environment is known by the path of its link). virtual_env: set
+    for one that was built. lock: the pinned requirements as bytes, None where nothing was asked for.
+    resolved: the lock was not given by the spec."""
 
     path: str
     virtual_env: Path | None = None
@@ -77,9 +85,10 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people. hold: told
-    what is in place now: the digest of what was asked for, and a file that is there as long as it is. note: for the run's log.
-    secrets: for `${NAME}` in addresses of the requirements. user: of the run. view: what uv, and the programs that it starts, see of the home; None is all."""
+    """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now,
+    for people. hold: told what is in place now: the digest of what was asked for, and a file that is there as
+    long as it is. note: for the run's log. secrets: for `${NAME}` in addresses of the requirements. user: of
+    the run. view: what uv, and the programs that it starts, see of the home; None is all."""
 
     root: Path
     fetch: Callable[[Digest], bytes]
@@ -91,7 +100,8 @@ class Environments:
     view: View | None = None
 
     def ready(self, wanted: Environment, stack: ExitStack, *, cwd: Path) -> Interpreter:
-        """The interpreter for this spec, building what is missing. In use until `stack` closes. Raises PrepareFailed.
+        """The interpreter for this spec, building what is missing. In use until `stack` closes.
+        Raises PrepareFailed.
 
         cwd: what relative paths in a requirements file are relative to.
         """
@@ -109,39 +119,78 @@ class Environments:
         else:
             assert wanted.requirements is not None
             lock = self._resolve(wanted.requirements, base, version, kind, cwd)
-        lock = without_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")  # of one that an older replica made
+        # of one that an older replica made
+        lock = without_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")
         links = _local_links(lock)
         key = blake3(lock + f"\n{version}\n{kind}".encode() + _contents(links, cwd)).hexdigest()[:32]
-        folder = self._use_common(self.root / key, lock, base, stack, wanted.requirements) if common and not links else None
+        folder = (
+            self._use_common(self.root / key, lock, base, stack, wanted.requirements)
+            if common and not links
+            else None
+        )
         if folder is None:
-            folder = self.root / blake3(f"{key}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
-            self._use(folder, lock, base, stack, asked_for=wanted.requirements, is_own=True, cwd=cwd if links else None)
+            folder = (
+                self.root
+                / blake3(f"{key}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
+            )
+            self._use(
+                folder,
+                lock,
+                base,
+                stack,
+                asked_for=wanted.requirements,
+                is_own=True,
+                cwd=cwd if links else None,
+            )
         for digest in (wanted.requirements, Digest(blake3(lock).hexdigest())):
             if digest is not None:
                 self.hold(digest, folder / _READY)
         return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
     def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:
-        name = blake3(f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{kind}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
+        name = blake3(
+            f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{kind}\n{self.user}\n{base}".encode(
+                errors="surrogateescape"
+            )
+        ).hexdigest()[:32]
         known = self.root / _LOCKS / f"{name}.txt"
-        if known.exists() and not _local_links(known.read_bytes()):  # what lies in a folder may be another version now
+        # what lies in a folder may be another version now
+        if known.exists() and not _local_links(known.read_bytes()):
             return known.read_bytes()
         make_folder(known.parent)
         text = self.fetch(requirements)
         with _held(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
             if not known.exists() or _local_links(known.read_bytes()):
                 self.say("resolving requirements")
-                links = ("--emit-find-links",) if _FIND_LINKS.search(text) else ()  # the node's own are at hand again at the installation
-                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", *links, "-q", "--python", base]
-                resolved = self._uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met", is_own=True)
-                lock = without_credentials(resolved.decode(errors="surrogateescape"))  # it is kept with the run, for everybody to read
+                # the node's own are at hand again at the installation
+                links = ("--emit-find-links",) if _FIND_LINKS.search(text) else ()
+                argv = [
+                    "pip",
+                    "compile",
+                    "-",
+                    "--no-header",
+                    "--no-annotate",
+                    "--emit-index-url",
+                    *links,
+                    "-q",
+                    "--python",
+                    base,
+                ]
+                resolved = self._uv(
+                    argv, held, cwd=cwd, given=text, doing="the requirements cannot be met", is_own=True
+                )
+                # it is kept with the run, for everybody to read
+                lock = without_credentials(resolved.decode(errors="surrogateescape"))
                 _refuse_local(lock)
-                if _NO_INDEX.search(text):  # uv emits it with no option: without it, the packages would be asked for at the usual index
+                # uv emits it with no option: without it, the packages would be asked for at the usual index
+                if _NO_INDEX.search(text):
                     lock = f"--no-index\n{lock}"
                 write_atomically(known, lock.encode(errors="surrogateescape"))
         return known.read_bytes()
 
-    def _use_common(self, folder: Path, lock: bytes, python: str, stack: ExitStack, asked_for: Digest | None) -> Path | None:
+    def _use_common(
+        self, folder: Path, lock: bytes, python: str, stack: ExitStack, asked_for: Digest | None
+    ) -> Path | None:
         """The environment that all users share; None where something of it has no wheel."""
         none = folder.with_name(f"{folder.name}.unshared")
         if none.exists():
@@ -157,10 +206,18 @@ class Environments:
         return folder
 
     def _use(
-        self, folder: Path, lock: bytes, python: str, stack: ExitStack, *, asked_for: Digest | None, is_own: bool, cwd: Path | None = None
+        self,
+        folder: Path,
+        lock: bytes,
+        python: str,
+        stack: ExitStack,
+        *,
+        asked_for: Digest | None,
+        is_own: bool,
+        cwd: Path | None = None,
     ) -> None:
-        """Have it built and in use; again from the start where another run evicted it in between. cwd: what relative paths in the lock are
-        relative to."""
+        """Have it built and in use; again from the start where another run evicted it in between.
+        cwd: what relative paths in the lock are relative to."""
         while True:
             self._build(folder, lock, python, asked_for, is_own, cwd)
             with ExitStack() as using:
@@ -170,7 +227,9 @@ class Environments:
                     stack.enter_context(using.pop_all())
                     return
 
-    def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None, is_own: bool, cwd: Path | None) -> None:
+    def _build(
+        self, folder: Path, lock: bytes, python: str, asked_for: Digest | None, is_own: bool, cwd: Path | None
+    ) -> None:
         if is_whole(folder):
             return
         make_folder(self.root)
@@ -178,16 +237,37 @@ class Environments:
             if is_whole(folder):
                 return  # another run built it while we waited
             if (folder / _READY).exists() and _seen(folder).exists():
-                self.note(f"environment {folder.name[:8]} had been changed on this node since it was built: it is built again")
+                self.note(
+                    f"environment {folder.name[:8]} had been changed on this node since it was built: "
+                    "it is built again"
+                )
             self.say(f"building environment {folder.name[:8]}")
             remove_tree(folder)  # also what a build that was killed left
             make_folder(folder)
             argv = ["venv", "-q", "--allow-existing", "--python", python, str(folder)]
             self._uv(argv, held, doing="no environment can be made", is_own=is_own, into=folder)
             no_code = () if is_own else ("--no-build",)
-            argv = ["pip", "sync", "-q", *_APART, *no_code, "--allow-empty-requirements", "--python", str(folder / "bin" / "python"), "-"]
+            argv = [
+                "pip",
+                "sync",
+                "-q",
+                *_APART,
+                *no_code,
+                "--allow-empty-requirements",
+                "--python",
+                str(folder / "bin" / "python"),
+                "-",
+            ]
             given = self._with_credentials(lock, asked_for)
-            self._uv(argv, held, given=given, doing="the requirements cannot be installed", is_own=is_own, into=folder, cwd=cwd)
+            self._uv(
+                argv,
+                held,
+                given=given,
+                doing="the requirements cannot be installed",
+                is_own=is_own,
+                into=folder,
+                cwd=cwd,
+            )
             self._compile(python, folder)
             write_atomically(folder / _READY, json.dumps({"built_at": time.time()}).encode())
             _protect(folder)
@@ -196,17 +276,24 @@ class Environments:
         self._trim_caches()
 
     def _with_credentials(self, lock: bytes, asked_for: Digest | None) -> bytes:
-        """The lock as uv gets it: with user names and passwords of this machine's settings, and of the file that it was made of."""
+        """The lock as uv gets it: with user names and passwords of this machine's settings, and of the file
+        that it was made of."""
         texts = list(_index_settings().values())
         if asked_for is not None and b"://" in lock:
             texts.append(self.fetch(asked_for).decode(errors="replace"))
         known = credentials(texts)
-        return with_credentials(lock.decode(errors="surrogateescape"), known).encode(errors="surrogateescape") if known else lock
+        return (
+            with_credentials(lock.decode(errors="surrogateescape"), known).encode(errors="surrogateescape")
+            if known
+            else lock
+        )
 
     def _compile(self, python: str, folder: Path) -> None:
-        """Since Python cannot write beside the files later. Without `site`: a `.pth` file of a package would run its code. Files that cannot
-        be compiled, such as templates, stay as they are."""
-        self._run([python, "-I", "-S", "-m", "compileall", "-q", "-j", "0", str(folder / "lib")], writable=[folder])
+        """Since Python cannot write beside the files later. Without `site`: a `.pth` file of a package would
+        run its code. Files that cannot be compiled, such as templates, stay as they are."""
+        self._run(
+            [python, "-I", "-S", "-m", "compileall", "-q", "-j", "0", str(folder / "lib")], writable=[folder]
+        )
 
     def _describe(self, base: str) -> tuple[str, str]:
         """The Python version and the platform of an interpreter; of our own without starting one."""
@@ -232,12 +319,14 @@ class Environments:
         cwd: Path | None = None,
         into: Path | None = None,
     ) -> bytes:
-        """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we are killed beside it."""
+        """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we
+        are killed beside it."""
         caches = self.root.parent / "uv"
         name = f"users/{self.user}" if is_own else "common"
         kept = caches / name
         writable = [folder for folder in (kept, into) if folder is not None]
-        # Under names of their own: a secret such as UV_INDEX, or LD_PRELOAD, is the run's, and not for the program that builds for all users.
+        # Under names of their own: a secret such as UV_INDEX, or LD_PRELOAD, is the run's, and not for the
+        # program that builds for all users.
         names = {f"${{{name}}}".encode(): f"${{{_SECRET}{name}}}".encode() for name in self.secrets}
         for plain, own in names.items():
             given = given.replace(plain, own)
@@ -250,8 +339,16 @@ class Environments:
         with _held(caches / _LOCKS / name, fcntl.LOCK_SH) as using:
             os.utime(using)
             make_folder(kept)
-            run = partial(self._run, held=[using] if held is None else [using, held], given=given, cwd=cwd, writable=writable)
-            said = _said_by_uv(run, argv, doing=doing, given=given, cache=kept, settings=settings, secrets=secrets)
+            run = partial(
+                self._run,
+                held=[using] if held is None else [using, held],
+                given=given,
+                cwd=cwd,
+                writable=writable,
+            )
+            said = _said_by_uv(
+                run, argv, doing=doing, given=given, cache=kept, settings=settings, secrets=secrets
+            )
         for plain, own in names.items():
             said = said.replace(own, plain)
         return said
@@ -266,7 +363,9 @@ class Environments:
         cwd: Path | None = None,
         writable: Sequence[Path] = (),
     ) -> subprocess.CompletedProcess[bytes]:
-        view = self.view and replace(self.view, writable=[*self.view.writable, *(folder.resolve() for folder in writable)])
+        view = self.view and replace(
+            self.view, writable=[*self.view.writable, *(folder.resolve() for folder in writable)]
+        )
         protection = find_protection()
         try:
             return subprocess.run(
@@ -291,7 +390,10 @@ class Environments:
         now = fcntl.LOCK_EX | fcntl.LOCK_NB
         for _, folder in sorted(ready)[: max(0, len(ready) - KEEP)]:
             with suppress(OSError):  # in use, or being built anew
-                with _held(folder.with_name(f"{folder.name}.lock"), now), _held(folder.with_name(f"{folder.name}.use"), now):
+                with (
+                    _held(folder.with_name(f"{folder.name}.lock"), now),
+                    _held(folder.with_name(f"{folder.name}.use"), now),
+                ):
                     (folder / _READY).unlink()
                     remove_tree(folder)
                     _seen(folder).unlink(missing_ok=True)
@@ -320,9 +422,12 @@ def _disk_bytes(folder: Path) -> int:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether an environment was built, and is as it was then: packages that a run installed into it would be every other run's, too."""
+    """Whether an environment was built, and is as it was then: packages that a run installed into it would be
+    every other run's, too."""
     try:
-        return (folder / _READY).exists() and _seen(folder).read_bytes() == fingerprint(folder, without=_READY).encode()
+        return (folder / _READY).exists() and _seen(folder).read_bytes() == fingerprint(
+            folder, without=_READY
+        ).encode()
     except OSError:
         return False
 
@@ -367,7 +472,9 @@ def _common_interpreter(base: str) -> str | None:
     if program == os.path.realpath(sys.executable):
         return program
     places = [program, *map(str, Path(program).parents)]
-    if os.geteuid() != 0 and all(os.stat(place).st_uid == 0 and not os.access(place, os.W_OK) for place in places):
+    if os.geteuid() != 0 and all(
+        os.stat(place).st_uid == 0 and not os.access(place, os.W_OK) for place in places
+    ):
         return program
     return None
 
@@ -406,7 +513,8 @@ def _refuse_local(lock: str) -> None:
             continue
         if line.startswith(("-e", ".", "/")) or "file://" in line:
             raise PrepareFailed(
-                f"the requirements install a local folder (`{line.strip()}`), which no other run could share; the run's own code is on the path without it"
+                f"the requirements install a local folder (`{line.strip()}`), which no other run could "
+                "share; the run's own code is on the path without it"
             )
 
 
@@ -420,12 +528,16 @@ def _said_by_uv(
     settings: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """What uv prints. run: starts a program with an environment, which holds `secrets` and `settings`. cache: uv's. settings: None is all of
-    this machine's. Raises PrepareFailed."""
+    """What uv prints. run: starts a program with an environment, which holds `secrets` and `settings`.
+    cache: uv's. settings: None is all of this machine's. Raises PrepareFailed."""
     import uv  # late: only runs with requirements need it
 
     everything = _index_settings()
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PIP_")) and k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("UV_", "PIP_")) and k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")
+    }
     env |= dict(everything if settings is None else settings) | dict(secrets)
     if cache is not None:
         env["UV_CACHE_DIR"] = str(cache)
@@ -435,7 +547,11 @@ def _said_by_uv(
         raise NodeFault(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), *everything.values(), given.decode(errors="replace")], secrets.values()).removeprefix("error: ")
+        words = _hide(
+            "\n".join(said[-_TOLD_LINES:]),
+            [*env.values(), *everything.values(), given.decode(errors="replace")],
+            secrets.values(),
+        ).removeprefix("error: ")
         reason = f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words)
         raise failure_of_uv(done.returncode, reason)
     return done.stdout
@@ -443,24 +559,31 @@ def _said_by_uv(
 
 # As uv tells of system calls that failed, and of an index that could not be reached.
 _TROUBLE = re.compile(
-    r"No space left on device|Too many open files|Cannot allocate memory|Resource temporarily unavailable|Input/output error|Read-only file system"
-    r"|Disk quota exceeded|Stale file handle|dns error|[Cc]onnection (refused|reset|timed out)|operation timed out|error sending request|[Nn]etwork is unreachable"
+    r"No space left on device|Too many open files|Cannot allocate memory|Resource temporarily "
+    r"unavailable|Input/output error|Read-only file system"
+    r"|Disk quota exceeded|Stale file handle|dns error|[Cc]onnection (refused|reset|timed out)|operation "
+    r"timed out|error sending request|[Nn]etwork is unreachable"
 )
 
-# As uv, and the TLS library in it, tell of a server without a certificate, or a protocol, that this node accepts. uv calls that a request that
-# could not be sent, too.
-_TLS = re.compile(r"invalid peer certificate|received fatal alert|received corrupt message of type|peer is incompatible|peer misbehaved")
+# As uv, and the TLS library in it, tell of a server without a certificate, or a protocol, that this node
+# accepts. uv calls that a request that could not be sent, too.
+_TLS = re.compile(
+    r"invalid peer certificate|received fatal alert|received corrupt message of type|peer is "
+    r"incompatible|peer misbehaved"
+)
 
 
 def failure_of_uv(code: int, reason: str) -> PrepareFailed:
-    """Why uv failed: for a reason of this node or its network, of a package index, or of the requirements. code: negative where uv was killed."""
+    """Why uv failed: for a reason of this node or its network, of a package index, or of the requirements.
+    code: negative where uv was killed."""
     if code >= 0 and _TLS.search(reason):
         return UntrustedIndex(reason)
     return NodeFault(reason) if code < 0 or _TROUBLE.search(reason) else PrepareFailed(reason)
 
 
 def _hide(words: str, known: Iterable[str], secrets: Iterable[str]) -> str:
-    """What uv said, without the user names and passwords of package indexes: everybody may read why a run failed."""
+    """What uv said, without the user names and passwords of package indexes: everybody may read why a run
+    failed."""
     for secret in filter(None, secrets):
         words = words.replace(secret, "***")
     words = without_credentials(words)
@@ -472,7 +595,9 @@ def _hide(words: str, known: Iterable[str], secrets: Iterable[str]) -> str:
 
 def _index_settings() -> dict[str, str]:
     """This machine's settings of uv, and those of pip under uv's names."""
-    env = {name: value for name, value in os.environ.items() if name.startswith("UV_") and name != "UV_PYTHON"}
+    env = {
+        name: value for name, value in os.environ.items() if name.startswith("UV_") and name != "UV_PYTHON"
+    }
     for ours, theirs in _FROM_PIP.items():
         given = os.environ.get(theirs)
         if ours not in env and given:
@@ -482,17 +607,25 @@ def _index_settings() -> dict[str, str]:
 
 
 def split_passwords(settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Settings of uv without passwords, for its environment, which code of packages inherits; and lines of requirements with the addresses
-    that have one. uv reads these from its input, where nothing of them is left for such code, and uses a password for all of a host."""
+    """Settings of uv without passwords, for its environment, which code of packages inherits; and lines of
+    requirements with the addresses that have one. uv reads these from its input, where nothing of them is
+    left for such code, and uses a password for all of a host."""
     lines: list[str] = []
     for name, (option, separator) in _ADDRESSES.items():
         for word in settings.get(name, "").split(separator):
             label, named, address = word.partition("=") if _LABELLED.search(word) else ("", "", word)
             if named and without_credentials(address) == address:
                 of_index = "UV_INDEX_" + re.sub(r"\W", "_", label).upper()
-                user, password = (quote(settings.get(f"{of_index}_{what}", ""), safe="") for what in ("USERNAME", "PASSWORD"))
+                user, password = (
+                    quote(settings.get(f"{of_index}_{what}", ""), safe="")
+                    for what in ("USERNAME", "PASSWORD")
+                )
                 if user or password:
-                    address = with_credentials(address, dict.fromkeys(_HOST.findall(address), f"{user}:{password}"))
+                    address = with_credentials(
+                        address, dict.fromkeys(_HOST.findall(address), f"{user}:{password}")
+                    )
             if without_credentials(address) != address:
                 lines.append(f"{option} {address}")
-    return {name: without_credentials(value) for name, value in settings.items() if not _PRIVATE.fullmatch(name)}, lines
+    return {
+        name: without_credentials(value) for name, value in settings.items() if not _PRIVATE.fullmatch(name)
+    }, lines

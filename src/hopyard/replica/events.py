@@ -18,8 +18,8 @@ class EventLog:
         self._path, self._at = path, 0
 
     def poll(self) -> list[dict[str, Any]]:
-        """The events since the last call. A line cut off at the end is left for later; one that is no JSON object is skipped, and so is
-        what was given back to the disk."""
+        """The events since the last call. A line cut off at the end is left for later; one that is no JSON
+        object is skipped, and so is what was given back to the disk."""
         try:
             with os.fdopen(open_plain(self._path, os.O_RDONLY), "rb") as file:
                 self._at = os.lseek(file.fileno(), self._at, os.SEEK_DATA)

@@ -10,8 +10,9 @@ from hopyard.domain.replica import StopOrder
 
 
 class PrepareFailed(Exception):
-    """Code, data or environment could not be put in place, or the command not be started. `reason` is a sentence for people;
-    `code` what a shell would say (125: the run's surroundings, 126: not executable, 127: not found)."""
+    """Code, data or environment could not be put in place, or the command not be started. `reason` is a
+    sentence for people; `code` what a shell would say (125: the run's surroundings, 126: not executable, 127:
+    not found)."""
 
     def __init__(self, reason: str, code: int = 125) -> None:
         super().__init__(reason)
@@ -27,21 +28,33 @@ class NodeFault(PrepareFailed):
 
 
 class UntrustedIndex(PrepareFailed):
-    """A package index has no certificate that this node accepts. The run's requirements, the index or the node may cause this, so the attempt
-    counts as lost: the run is tried again a few times, and then fails."""
+    """A package index has no certificate that this node accepts. The run's requirements, the index or the
+    node may cause this, so the attempt counts as lost: the run is tried again a few times, and then fails."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.exit = Exit(ExitKind.LOST, 125, reason)
 
 
-# What a run asks for can cause these: names that are too long, arguments that are too many, a folder where a file should be.
-_OF_THE_RUN = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EILSEQ, errno.E2BIG, errno.ENOEXEC})
+# What a run asks for can cause these: names that are too long, arguments that are too many, a folder where a
+# file should be.
+_OF_THE_RUN = frozenset(
+    {
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EINVAL,
+        errno.EILSEQ,
+        errno.E2BIG,
+        errno.ENOEXEC,
+    }
+)
 
 
 def failure_of(failed: OSError, doing: str, *, of_node: Path | None = None) -> PrepareFailed:
-    """What a system call that failed means. doing: the sentence that its error ends. of_node: whatever fails below this folder is a fault of
-    the node."""
+    """What a system call that failed means. doing: the sentence that its error ends.
+    of_node: whatever fails below this folder is a fault of the node."""
     where = f" ({failed.filename})" if failed.filename else ""
     reason = f"{doing}: {failed.strerror or failed}{where}"
     is_of_node = of_node is not None and str(failed.filename).startswith(str(of_node))
@@ -49,7 +62,8 @@ def failure_of(failed: OSError, doing: str, *, of_node: Path | None = None) -> P
 
 
 class StopRequested(BaseException):
-    """SIGTERM came while the replica prepares. Not an Exception, as KeyboardInterrupt is none: nothing on the way may swallow it."""
+    """SIGTERM came while the replica prepares. Not an Exception, as KeyboardInterrupt is none: nothing on the
+    way may swallow it."""
 
     def __init__(self, order: StopOrder) -> None:
         super().__init__(order.reason)

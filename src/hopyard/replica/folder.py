@@ -44,8 +44,8 @@ from hopyard.sdk.safepoint import LEFT_FILE
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a script says that leaves at a safe point. step: of the checkpoint that holds all it did, None without one. why: no checkpoint
-    could be saved."""
+    """What a script says that leaves at a safe point. step: of the checkpoint that holds all it did, None
+    without one. why: no checkpoint could be saved."""
 
     rank: int
     step: int | None
@@ -99,8 +99,8 @@ class Folder:
         return self.root / "restore"
 
     def is_there(self) -> bool:
-        """False once somebody removed it, with its home: then no server asks for what it held any more. So it is where its script put
-        a link in its place: nothing is written to where that leads."""
+        """False once somebody removed it, with its home: then no server asks for what it held any more.
+        So it is where its script put a link in its place: nothing is written to where that leads."""
         return not self.root.is_symlink() and (self.root / SPEC_FILE).is_file()
 
     def create(self) -> None:
@@ -113,8 +113,9 @@ class Folder:
             make_spare(self.root, STOP_FILE)
 
     def read_spec(self) -> ReplicaSpec:
-        """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and the control groups of a copy
-        are the original's. Raises IntegrityError when there is none or it is damaged."""
+        """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and
+        the control groups of a copy are the original's. Raises IntegrityError when there is none or it is
+        damaged."""
         try:
             spec = _read_spec(read_inside(self.root, SPEC_FILE))
         except (OSError, msgspec.MsgspecError) as bad:
@@ -124,7 +125,10 @@ class Folder:
         if own.attempts != self.root.parents[1] or is_same(original, self.root):
             return spec
         groups = spec.node.cgroups if is_gone(original) else {}
-        return replace(spec, node=replace(spec.node, home=str(own.root), server_file=str(own.server_file), cgroups=groups))
+        return replace(
+            spec,
+            node=replace(spec.node, home=str(own.root), server_file=str(own.server_file), cgroups=groups),
+        )
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:
         """What a replica of a study reads of it: too long for a variable."""
@@ -189,10 +193,11 @@ class Folder:
             write_inside(self.root, TOKEN_FILE, token.encode())
 
     def append(self, stream: str, record: bytes) -> None:
-        """Add whole records to a stream that others may append to as well: one write, at the end. Raises OSError.
+        """Add whole records to a stream that others may append to as well: one write, at the end.
+        Raises OSError.
 
-        Not on a disk that is nearly full: half a record would spoil the script's next one, and it could not be taken back,
-        because it may have been shipped already.
+        Not on a disk that is nearly full: half a record would spoil the script's next one, and it could not
+        be taken back, because it may have been shipped already.
         """
         descriptor = open_inside(self.root, f"streams/{stream}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -204,9 +209,12 @@ class Folder:
             os.close(descriptor)
 
     def append_json(self, stream: str, **fields: Any) -> None:
-        self.append(stream, json.dumps({"t": round(time.time(), 3), **fields}, separators=(",", ":")).encode() + b"\n")
+        self.append(
+            stream, json.dumps({"t": round(time.time(), 3), **fields}, separators=(",", ":")).encode() + b"\n"
+        )
 
     def note(self, text: str) -> None:
-        """Tell whoever follows the run something that the replica did. On a full disk it goes untold: nothing depends on it."""
+        """Tell whoever follows the run something that the replica did.
+        On a full disk it goes untold: nothing depends on it."""
         with suppress(OSError):
             self.append_json("events", kind="note", text=text)

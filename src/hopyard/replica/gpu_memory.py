@@ -1,7 +1,9 @@
-"""Keeping a run within its part of the memory of a GPU that it shares, so that its neighbours on that card live on.
+"""Keeping a run within its part of the memory of a GPU that it shares, so that its neighbours on that card
+live on.
 
-The driver gives every process as much as there is. So it is watched: the driver's library tells what each process uses of a card.
-Where it does not (in some containers it knows processes under other numbers), nothing can be said and nobody is ended.
+The driver gives every process as much as there is. So it is watched: the driver's library tells what each
+process uses of a card. Where it does not (in some containers it knows processes under other numbers), nothing
+can be said and nobody is ended.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ Usage = Callable[[int], Mapping[int, int]]  # of a card, by its index: bytes by 
 
 
 def nvml_usage() -> Usage:
-    """What NVIDIA's library tells, loaded here and not before a fork; nothing for cards that it does not know."""
+    """What NVIDIA's library tells, loaded here and not before a fork; nothing for cards that it does not
+    know."""
     handles: dict[int, Any] = {}
     try:
         import pynvml
@@ -33,8 +36,15 @@ def nvml_usage() -> Usage:
             if card not in handles:
                 handles[card] = pynvml.nvmlDeviceGetHandleByIndex(card)
             found: dict[int, int] = {}
-            for processes in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
-                found |= {int(one.pid): int(one.usedGpuMemory) for one in processes(handles[card]) if one.usedGpuMemory}
+            for processes in (
+                pynvml.nvmlDeviceGetComputeRunningProcesses,
+                pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+            ):
+                found |= {
+                    int(one.pid): int(one.usedGpuMemory)
+                    for one in processes(handles[card])
+                    if one.usedGpuMemory
+                }
         except pynvml.NVMLError:
             return {}
         return found
@@ -59,5 +69,8 @@ class GpuMemoryWatch:
             ours = {stat.pid for stat in tree.descendants(os.getpid())} if ours is None else ours
             used = sum(size for pid, size in by_process.items() if pid in ours)
             if used > self.limit:
-                return f"out of GPU memory: used {bytes_in_words(used)} of its {bytes_in_words(self.limit)} on GPU {card}"
+                return (
+                    f"out of GPU memory: used {bytes_in_words(used)} of its "
+                    f"{bytes_in_words(self.limit)} on GPU {card}"
+                )
         return None

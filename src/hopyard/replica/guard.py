@@ -1,7 +1,8 @@
 """A small process beside each replica that ends what the script started when the replica is killed.
 
-The kernel ends the script itself with its replica, but not what the script has started: without a server, nothing else would look
-after that. It stands outside of the replica's process tree, holds no lock, and does nothing while the replica lives.
+The kernel ends the script itself with its replica, but not what the script has started: without a server,
+nothing else would look after that. It stands outside of the replica's process tree, holds no lock, and does
+nothing while the replica lives.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from hopyard.replica.folder import Folder
 
 
 class Guard:
-    """Made before the replica has threads, and before it adopts orphans: lock is the descriptor of its folder's lock."""
+    """Made before the replica has threads, and before it adopts orphans: lock is the descriptor of its
+    folder's lock."""
 
     def __init__(self, folder: Folder, spec: ReplicaSpec, lock: int) -> None:
         watched, self._alive = os.pipe2(os.O_CLOEXEC)

@@ -1,4 +1,5 @@
-"""What could never be stored on the server: its folder stays on this node, and the run says what it is and where."""
+"""What could never be stored on the server: its folder stays on this node, and the run says what it is and
+where."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from hopyard.replica.folder import Folder
 
 @dataclass(slots=True)
 class LeftBehind:
-    """Moves such folders out of the attempt's, which is removed at the end. The news travels in the stream of events."""
+    """Moves such folders out of the attempt's, which is removed at the end.
+    The news travels in the stream of events."""
 
     folder: Folder
     spec: ReplicaSpec
@@ -27,7 +29,11 @@ class LeftBehind:
     def keep(self, what: str, path: Path, why: Exception | str) -> None:
         """what: as a sentence begins ("the checkpoint of step 5"). path: its folder, which may be gone."""
         kept = self._move(path)
-        where = f"it is kept in {kept} on node {self.spec.node.id}" if kept else "its folder could not be kept either"
+        where = (
+            f"it is kept in {kept} on node {self.spec.node.id}"
+            if kept
+            else "its folder could not be kept either"
+        )
         text = f"{what} could not be stored: {why}; {where}"
         self.add(text)
         self.tell()

@@ -1,6 +1,7 @@
 """Keeping a run within its memory, processors and time, so that its neighbours live on.
 
-Memory: a cgroup where the kernel lets us, else by watching the process tree. Either way a run over its limit is ended whole.
+Memory: a cgroup where the kernel lets us, else by watching the process tree. Either way a run over its limit
+is ended whole.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from hopyard.replica import tree
 _PERIOD_US = 100_000
 _FASTEST_BYTES_S = 4 * 1024**3  # how fast a process may fill memory: decides how soon the watcher looks again
 _LOOK_S = (0.02, 1.0)
-_LOOK_AT_GROUP_S = 0.5  # the kernel enforces the limit; this only finds out when it killed a part of the run and left the rest
+# the kernel enforces the limit; this only finds out when it killed a part of the run and left the rest
+_LOOK_AT_GROUP_S = 0.5
 
 
 class Groups:
-    """The cgroups of one replica's user process: made, limited, read and removed. Versions 1 and 2 of the kernel's interface."""
+    """The cgroups of one replica's user process: made, limited, read and removed.
+    Versions 1 and 2 of the kernel's interface."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self.folders = dict(folders)
 
     @classmethod
     def make(cls, share: NodeShare, resources: Resources) -> Groups:
-        """Those that could be made and limited; a controller that fails is left out. A memory group is made even where there is no
-        limit: it tells who belongs to the run, and what they use."""
+        """Those that could be made and limited; a controller that fails is left out. A memory group is made
+        even where there is no limit: it tells who belongs to the run, and what they use."""
         made: dict[str, Path] = {}
         for controller, name in share.cgroups.items():
             folder = Path(name)
@@ -49,7 +52,9 @@ class Groups:
     @classmethod
     def left(cls, share: NodeShare) -> Groups:
         """Those that an earlier replica made."""
-        return cls({controller: Path(name) for controller, name in share.cgroups.items() if Path(name).is_dir()})
+        return cls(
+            {controller: Path(name) for controller, name in share.cgroups.items() if Path(name).is_dir()}
+        )
 
     @property
     def memory(self) -> Path | None:
@@ -60,7 +65,9 @@ class Groups:
         folder = self.memory
         if folder is None:
             return 0
-        return _field(folder / "memory.events", "oom_kill") or _field(folder / "memory.oom_control", "oom_kill")
+        return _field(folder / "memory.events", "oom_kill") or _field(
+            folder / "memory.oom_control", "oom_kill"
+        )
 
     def memory_bytes(self) -> int | None:
         """What the group uses now without the file cache that the kernel may drop; None without a group."""
@@ -69,12 +76,21 @@ class Groups:
             return None
         stat = folder / "memory.stat"
         if (folder / "memory.current").exists():
-            return max(0, _number(folder / "memory.current") - _field(stat, "inactive_file") - _field(stat, "active_file"))
+            return max(
+                0,
+                _number(folder / "memory.current")
+                - _field(stat, "inactive_file")
+                - _field(stat, "active_file"),
+            )
         return _field(stat, "total_rss") + _field(stat, "total_shmem")
 
     def peak_bytes(self) -> int:
         folder = self.memory
-        return 0 if folder is None else _number(folder / "memory.peak") or _number(folder / "memory.max_usage_in_bytes")
+        return (
+            0
+            if folder is None
+            else _number(folder / "memory.peak") or _number(folder / "memory.max_usage_in_bytes")
+        )
 
     def pids(self) -> list[int]:
         found: set[int] = set()
@@ -131,8 +147,9 @@ def _limit_memory(folder: Path, limit: int) -> None:
 
 
 def _limit_cpu(folder: Path, resources: Resources) -> None:
-    """A share of a busy node in proportion to the request, and no more than that where it is a limit. Without one, a core's at least:
-    a study's driver asks for next to nothing, and all its workers wait for each of its answers."""
+    """A share of a busy node in proportion to the request, and no more than that where it is a limit. Without
+    one, a core's at least: a study's driver asks for next to nothing, and all its workers wait for each of
+    its answers."""
     quota = max(1000, resources.cpu_milli * _PERIOD_US // 1000) if resources.cpu_limited else None
     cpu_milli = resources.cpu_milli if resources.cpu_limited else max(resources.cpu_milli, 1000)
     if (folder / "cpu.max").exists():
@@ -189,4 +206,7 @@ class MemoryWatch:
         return None
 
     def in_words(self, used: int) -> str:
-        return f"out of memory: used {bytes_in_words(max(used, self.limit))} of its {bytes_in_words(self.limit)} memory"
+        return (
+            f"out of memory: used {bytes_in_words(max(used, self.limit))} of its "
+            f"{bytes_in_words(self.limit)} memory"
+        )

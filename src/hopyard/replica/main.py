@@ -18,7 +18,15 @@ from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import GOES_ON
-from hopyard.errors import BlobsElsewhere, Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound, is_passing
+from hopyard.errors import (
+    BlobsElsewhere,
+    Conflict,
+    HopyardError,
+    IntegrityError,
+    MissingBlobs,
+    NotFound,
+    is_passing,
+)
 from hopyard.private_files import open_file, open_plain
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
@@ -58,8 +66,9 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | None = None) -> int:
-    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. umask: of the user's process. namespace: the
-    user namespace of its gang's processes on this node. Returns the program's exit code."""
+    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. umask: of the
+    user's process. namespace: the user namespace of its gang's processes on this node. Returns the program's
+    exit code."""
     place = Folder(folder)
     state = place.read_state()
     if state is not None and (state.shipped or not adopt):
@@ -69,7 +78,9 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | No
     except HopyardError as damaged:
         say(f"replica: {damaged}")
         return 1
-    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask, namespace=namespace)
+    replica = Replica(
+        place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask, namespace=namespace
+    )
     guard = None if adopt else Guard(place, spec, lock)
     replica.live()
     if guard is not None:
@@ -93,13 +104,18 @@ class Replica:
     ) -> None:
         self._folder, self._spec, self._umask, self._namespace = folder, spec, umask, namespace
         self._is_adoption, self._adopted = is_adoption, adopted
-        self._state = ReplicaState(ReplicaPhase.PREPARING, os.getpid(), boot=boot_id(), started_at=time.time())
+        self._state = ReplicaState(
+            ReplicaPhase.PREPARING, os.getpid(), boot=boot_id(), started_at=time.time()
+        )
         launch = spec.launch
-        self._server = ServerLine(folder, url=launch.server_url, token=launch.token, home=Home(Path(spec.node.home)))
+        self._server = ServerLine(
+            folder, url=launch.server_url, token=launch.token, home=Home(Path(spec.node.home))
+        )
         self._wakeup = Wakeup()
         self._left_behind = LeftBehind(folder, spec)
         self._output = OutputLimit(spec.node.max_output_bytes)
-        self._before: Stamps | None = None  # what lay in the run's folder before its script began, where that is known
+        # what lay in the run's folder before its script began, where that is known
+        self._before: Stamps | None = None
         self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports", say=say)
         self._checkpoints = Checkpoints(folder, spec, self._server, self._left_behind, self._server_offsets)
         self._shipper = Shipper(
@@ -125,7 +141,8 @@ class Replica:
             ended = self._clear_up() if self._is_adoption else self._work(in_use)
         self._report(ended)
 
-    # -- from preparing to the exit ------------------------------------------------------------------------------------
+    # -- from preparing to the exit
+    # ------------------------------------------------------------------------------------
 
     def _work(self, in_use: ExitStack) -> Exit:
         try:
@@ -191,7 +208,12 @@ class Replica:
             groups.remove()
             raise
         self._state = replace(  # first: from here on no failure is one to start the script
-            self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid), started_at=time.time()
+            self._state,
+            phase=ReplicaPhase.RUNNING,
+            detail="",
+            child_pid=started.pid,
+            child_started=started_ticks(started.pid),
+            started_at=time.time(),
         )
         groups.give_up(started.refused)
         self._write(self._state)
@@ -203,7 +225,11 @@ class Replica:
         """The script runs, and its replica cannot follow it any more: how it would end is not known."""
         end_leftovers(self._folder, self._spec, self._state)
         where = f" ({failed.filename})" if failed.filename else ""
-        return Exit(ExitKind.LOST, 1, f"lost: its replica failed on node {self._spec.node.id}: {failed.strerror or failed}{where}")
+        return Exit(
+            ExitKind.LOST,
+            1,
+            f"lost: its replica failed on node {self._spec.node.id}: {failed.strerror or failed}{where}",
+        )
 
     def _supervise(self, pid: int, groups: Groups) -> Exit:
         spec, now = self._spec, time.monotonic()
@@ -226,14 +252,16 @@ class Replica:
                 *self._gpu_watch(now),
             ],
         )
-        self._supervisor.server_stop = self._server_stop  # after it can be found: the order may come at any moment
+        # after it can be found: the order may come at any moment
+        self._supervisor.server_stop = self._server_stop
         ended = self._supervisor.run()
         try:
             tensorboard.poll()
         except (OSError, ValueError) as failed:
             say(f"tensorboard: {failed}")
         if spec.launch.study is not None and ended.kind is ExitKind.SIGNAL:
-            return replace(ended, kind=ExitKind.LOST)  # a study knows where it was: the next attempt goes on from there
+            # a study knows where it was: the next attempt goes on from there
+            return replace(ended, kind=ExitKind.LOST)
         if spec.launch.study is not None and ended.kind is ExitKind.EXIT_CODE and ended.code == GOES_ON:
             return replace(ended, kind=ExitKind.LOST, reason=ended.reason.partition(": ")[2] or ended.reason)
         return ended
@@ -260,13 +288,15 @@ class Replica:
 
         return [Periodic(now + EVERY_S, look)]
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end
+    # -------------------------------------------------------------------------------------------------------
 
     def _clear_up(self) -> Exit:
         """The work of an adoption: end what the dead replica left, and find out how it ended."""
         self._wakeup.listen()
         state = self._adopted
-        if state is not None:  # first: with our lock, the dead one's number would be taken for that of a living replica
+        # first: with our lock, the dead one's number would be taken for that of a living replica
+        if state is not None:
             self._state = replace(state, pid=os.getpid())
             self._write(self._state)
         end_leftovers(self._folder, self._spec, state)
@@ -275,14 +305,18 @@ class Replica:
         self._folder.create()
         died = f"its replica died on node {self._spec.node.id}"
         order = self._folder.read_stop()
-        if order is not None and order.kind is ExitKind.PREEMPTED:  # a frozen one, say, which was killed when its grace was over
+        # a frozen one, say, which was killed when its grace was over
+        if order is not None and order.kind is ExitKind.PREEMPTED:
             return Exit(ExitKind.PREEMPTED, 137, f"{order.reason}: {died} before it had saved and left")
         return Exit(ExitKind.LOST, 1, f"lost: {died}")
 
     def _report(self, ended: Exit) -> None:
-        """Streams, checkpoints, outputs, then the exit: so the news of the end comes after all that led to it."""
+        """Streams, checkpoints, outputs, then the exit: so the news of the end comes after all that led to
+        it."""
         ended_at = self._state.ended_at or time.time()
-        self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False, ended_at=ended_at)
+        self._state = replace(
+            self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False, ended_at=ended_at
+        )
         if not self._write(self._state):
             threading.Thread(target=self._write_again, args=(self._state,), name="exit", daemon=True).start()
         if self._state.child_pid:  # else no script ran
@@ -302,7 +336,8 @@ class Replica:
         return ReplicaStatus(self._spec.launch.rank, phase, detail, exit, *self._state.times())
 
     def _write_again(self, state: ReplicaState) -> None:
-        """How the script ended, until it is written down: a replica that dies before all is sent must not make it run again."""
+        """How the script ended, until it is written down: a replica that dies before all is sent must not
+        make it run again."""
         while self._folder.is_there():
             time.sleep(RETRY_S)
             with self._exit_lock:
@@ -315,8 +350,8 @@ class Replica:
         return order is not None and not order.wants_checkpoint
 
     def _send_outputs(self) -> None:
-        """What a run made or changed in its folder. A failure of this is told, and fails nothing. A server without space is waited
-        for, unless somebody wants the run to end."""
+        """What a run made or changed in its folder. A failure of this is told, and fails nothing.
+        A server without space is waited for, unless somebody wants the run to end."""
         if self._state.child_pid == 0:
             return
         launch, patience = self._spec.launch, Patience()
@@ -331,7 +366,10 @@ class Replica:
                 return
             except (HopyardError, OSError) as failed:
                 if not _is_own_folder(self._folder.work) and self._folder.is_there():
-                    self._left_behind.add("what the run made in its folder is not stored: the folder is gone, or a link is in its place")
+                    self._left_behind.add(
+                        "what the run made in its folder is not stored: the folder is gone, or a link "
+                        "is in its place"
+                    )
                     self._left_behind.tell()
                     return
                 if isinstance(failed, AGAIN) or is_passing(failed):
@@ -358,7 +396,10 @@ class Replica:
             paths = [path for path, why in unstored.items() if why is obstacle]
             if not paths:
                 continue
-            folder, files = None, [path for path in paths if obstacle in KEPT and (self._folder.work / path).is_file()]
+            folder, files = (
+                None,
+                [path for path in paths if obstacle in KEPT and (self._folder.work / path).is_file()],
+            )
             if files:
                 with suppress(OSError):
                     folder = stage_files(self._folder.root, self._folder.work, {path: path for path in files})
@@ -381,10 +422,13 @@ class Replica:
             return found
 
     def _tell_machine_env(self) -> None:
-        """What the run's processes get of the machine's variables is recorded with the run. On a full disk it goes unrecorded."""
+        """What the run's processes get of the machine's variables is recorded with the run.
+        On a full disk it goes unrecorded."""
         passed = self._spec.node.pass_environment
         with suppress(OSError):
-            self._folder.append_json("events", kind="environment", values=as_told(for_runs(os.environ, passed), passed))
+            self._folder.append_json(
+                "events", kind="environment", values=as_told(for_runs(os.environ, passed), passed)
+            )
 
     def _tell_of_dropped_output(self) -> None:
         for name in OUTPUT_STREAMS:
@@ -403,17 +447,28 @@ class Replica:
         found = {name: self._reports.server_offset(name, offset) for name, offset in offsets.items()}
         for name in OUTPUT_STREAMS:
             if name in found:
-                with suppress(OSError), os.fdopen(open_plain(self._folder.streams / name, os.O_RDONLY), "rb") as file:
+                with (
+                    suppress(OSError),
+                    os.fdopen(open_plain(self._folder.streams / name, os.O_RDONLY), "rb") as file,
+                ):
                     found[name] = self._output.server_offset(name, file.fileno(), found[name])
         return found
 
     def _tell_of_loss(self, ended: Exit) -> None:
-        """The run goes on without a replica that is not essential, so nobody reads why in the run's own end."""
+        """The run goes on without a replica that is not essential, so nobody reads why in the run's own
+        end."""
         launch = self._spec.launch
-        if not launch.essential and not ended.ok and ended.kind not in (ExitKind.STOPPED, ExitKind.PREEMPTED, ExitKind.PEER_FAILED):
-            self._folder.note(f"{launch.role} {launch.role_rank} (replica {launch.rank}) is gone: {ended.reason}")
+        if (
+            not launch.essential
+            and not ended.ok
+            and ended.kind not in (ExitKind.STOPPED, ExitKind.PREEMPTED, ExitKind.PEER_FAILED)
+        ):
+            self._folder.note(
+                f"{launch.role} {launch.role_rank} (replica {launch.rank}) is gone: {ended.reason}"
+            )
 
-    # -- small things ----------------------------------------------------------------------------------------------------
+    # -- small things
+    # ----------------------------------------------------------------------------------------------------
 
     def _say_preparing(self, detail: str) -> None:
         """Preparing takes a while: from now on the server hears of it."""
@@ -428,7 +483,8 @@ class Replica:
         raise StopRequested(self._folder.read_stop() or StopOrder(0.0))
 
     def _stop_from_server(self, word: StopWord) -> None:
-        """In the shipper's thread: the server wants this attempt to end. Said where an engine would say it: a script looks there."""
+        """In the shipper's thread: the server wants this attempt to end.
+        Said where an engine would say it: a script looks there."""
         grace_s = self._spec.node.grace_s if word.grace_s is None else word.grace_s
         self._server_stop = StopOrder.preempt(grace_s) if word.preempt else StopOrder(grace_s)
         with suppress(OSError):  # a full disk: it ends all the same
@@ -441,8 +497,8 @@ class Replica:
             os.kill(os.getpid(), signal.SIGTERM)  # interrupts preparing
 
     def _write(self, state: ReplicaState) -> bool:
-        """Whether it could be written. A full disk must not end the run that could still free it, and a folder that somebody
-        removed is not made anew."""
+        """Whether it could be written. A full disk must not end the run that could still free it, and a
+        folder that somebody removed is not made anew."""
         if not self._folder.is_there():
             return False
         try:

@@ -1,8 +1,10 @@
-"""What a run's process sees of the home, and what of it the process may write to: mounts of its own, where the kernel allows them.
+"""What a run's process sees of the home, and what of it the process may write to: mounts of its own, where
+the kernel allows them.
 
-They are made in a user namespace in which every user keeps its number: there a process can also neither trace nor read processes outside
-of it, such as its replica, the server and other runs, whatever capabilities it has. Where the kernel allows no such namespace, root makes
-them in a mount namespace alone. Plain system calls only, for use between fork and exec.
+They are made in a user namespace in which every user keeps its number: there a process can also neither trace
+nor read processes outside of it, such as its replica, the server and other runs, whatever capabilities it
+has. Where the kernel allows no such namespace, root makes them in a mount namespace alone. Plain system calls
+only, for use between fork and exec.
 """
 
 from __future__ import annotations
@@ -20,12 +22,22 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 19,
+)
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
-# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE (the
-# mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter), CAP_MKNOD (the disk itself).
+# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE,
+# CAP_SYS_RAWIO, CAP_SYS_PTRACE (the mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter),
+# CAP_MKNOD (the disk itself).
 _UNDOING = (2, 16, 17, 19, 21, 27)
 _EMPTY = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 
@@ -42,9 +54,10 @@ class Protection(StrEnum):
 class View:
     """Of a home, for one process and its children. Real paths, without links.
 
-    bare: folders in which it finds nothing, now and later, but what of the others is below them, and `links`. read_only: folders and files,
-    with all that is below them. hidden: files and folders that it finds empty. writable: folders that stay as they are, also below the other
-    ones. links: symbolic links directly in a bare folder, and to where each leads.
+    bare: folders in which it finds nothing, now and later, but what of the others is below them, and `links`.
+    read_only: folders and files, with all that is below them. hidden: files and folders that it finds empty.
+    writable: folders that stay as they are, also below the other ones. links: symbolic links directly in a
+    bare folder, and to where each leads.
     """
 
     read_only: Sequence[Path] = ()
@@ -62,8 +75,9 @@ def find_protection() -> Protection:
 
 
 def open_user_namespace() -> int | None:
-    """A descriptor of a new user namespace for processes that `enter` it together, as the replicas of a gang do: they may trace each other and
-    share memory of GPUs. None where the protection is another one. Raises OSError."""
+    """A descriptor of a new user namespace for processes that `enter` it together, as the replicas of a gang
+    do: they may trace each other and share memory of GPUs. None where the protection is another one. Raises
+    OSError."""
     if find_protection() is not Protection.USER_NAMESPACE:
         return None
     (made, make), (left, leave) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
@@ -86,7 +100,8 @@ def open_user_namespace() -> int | None:
 
 
 def enter(view: View, protection: Protection, namespace: int | None = None) -> None:
-    """Gives this process the view. namespace: a user namespace to enter; None begins one. Raises OSError where that fails half-way."""
+    """Gives this process the view. namespace: a user namespace to enter; None begins one.
+    Raises OSError where that fails half-way."""
     if protection is Protection.MODES:
         return
     _unshare(protection, namespace)
@@ -145,7 +160,8 @@ def _unshare(protection: Protection, namespace: int | None = None) -> None:
     elif protection is Protection.USER_NAMESPACE:
         _begin_user_namespace()
     _check(_libc.unshare(_CLONE_NEWNS))
-    _mount(None, "/", flags=_MS_REC | _MS_SLAVE)  # what is mounted outside later is seen, and nothing goes out
+    # what is mounted outside later is seen, and nothing goes out
+    _mount(None, "/", flags=_MS_REC | _MS_SLAVE)
 
 
 def _begin_user_namespace() -> None:
@@ -160,14 +176,16 @@ def _begin_user_namespace() -> None:
 
 def _clear_inheritable() -> None:
     """Root's exec would give these back, whatever the bounding set says."""
-    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()  # twice effective, permitted, inheritable
+    # twice effective, permitted, inheritable
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     _check(_libc.capget(header, sets))
     sets[2] = sets[5] = 0
     _check(_libc.capset(header, sets))
 
 
 def _keep_all_users(unshare: Callable[[], int]) -> None:
-    """As root: a user namespace with the users and groups of this one. Only a process outside of it may map them."""
+    """As root: a user namespace with the users and groups of this one.
+    Only a process outside of it may map them."""
     me, maps = os.getpid(), {}
     for name in ("uid_map", "gid_map"):
         with open(f"/proc/self/{name}") as known:
@@ -216,14 +234,27 @@ def _cover(path: Path) -> bool:
 
 def _set_read_only(folder: Path) -> None:
     attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
-    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(folder), _AT_RECURSIVE, attributes, ctypes.sizeof(attributes))
+    done = _libc.syscall(
+        _SYS_MOUNT_SETATTR,
+        _AT_FDCWD,
+        os.fsencode(folder),
+        _AT_RECURSIVE,
+        attributes,
+        ctypes.sizeof(attributes),
+    )
     if done != 0:  # a kernel before 5.12: what is mounted below stays as it is
-        locked = os.statvfs(folder).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)  # may not be taken away in a user namespace
+        # may not be taken away in a user namespace
+        locked = os.statvfs(folder).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         _mount(None, folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | locked)
 
 
 def _mount(
-    source: str | Path | None, target: str | Path, *, flags: int, kind: str | None = None, data: str | None = None
+    source: str | Path | None,
+    target: str | Path,
+    *,
+    flags: int,
+    kind: str | None = None,
+    data: str | None = None,
 ) -> None:
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
     _check(_libc.mount(*words, flags, None if data is None else data.encode()))

@@ -19,14 +19,18 @@ _STAGE = "outputs"
 
 
 def push_folder(client: Client, folder: int) -> PackedTree:
-    """Pack a folder, given by its descriptor, and see that the server holds all of it. Raises SpecError when it changes meanwhile, ServerUnavailable."""
+    """Pack a folder, given by its descriptor, and see that the server holds all of it.
+    Raises SpecError when it changes meanwhile, ServerUnavailable."""
     tree = pack(Path(f"/proc/self/fd/{folder}"), rules=EVERYTHING)
     push(tree, client)
     return tree
 
 
-def push_files(client: Client, root: Path, work: Path, files: Mapping[str, str], links: Mapping[str, str]) -> PackedTree:
-    """Send files of `work` as a tree. files: the path of each, by its path in the tree. links: texts of symbolic links, by their paths."""
+def push_files(
+    client: Client, root: Path, work: Path, files: Mapping[str, str], links: Mapping[str, str]
+) -> PackedTree:
+    """Send files of `work` as a tree. files: the path of each, by its path in the tree.
+    links: texts of symbolic links, by their paths."""
     folder = stage_files(root, work, files)
     try:
         with _opened(root, folder.name) as stage:
@@ -42,7 +46,8 @@ def push_files(client: Client, root: Path, work: Path, files: Mapping[str, str],
 def stage_files(root: Path, work: Path, files: Mapping[str, str]) -> Path:
     """A new folder below `root` with hard links to files of `work`, given by their paths in the new folder.
 
-    Other replicas of the run may still write to both: each folder is reached through no link, and written to by its descriptor."""
+    Other replicas of the run may still write to both: each folder is reached through no link, and written to
+    by its descriptor."""
     name = f"{_STAGE}-{os.urandom(8).hex()}"
     (root / name).mkdir(FOLDER_MODE)
     try:
@@ -74,7 +79,10 @@ def _made(folder: int, path: str) -> Iterator[int]:
         for name in filter(None, path.split("/")):
             with suppress(FileExistsError):
                 os.mkdir(name, FOLDER_MODE, dir_fd=descriptor)
-            above, descriptor = descriptor, os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            above, descriptor = (
+                descriptor,
+                os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor),
+            )
             os.close(above)
         yield descriptor
     finally:

@@ -38,7 +38,8 @@ KEPT = (Obstacle.NAME, Obstacle.UNREADABLE)  # of which the files are kept on th
 
 @dataclass(slots=True)
 class Outputs:
-    """files: path of each regular file. links: paths of symbolic links. unstored: paths of what cannot be stored, and why."""
+    """files: path of each regular file. links: paths of symbolic links.
+    unstored: paths of what cannot be stored, and why."""
 
     files: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -48,14 +49,19 @@ class Outputs:
         """Those that are not the same in `tree`, the code of the run."""
         return Outputs(
             [path for path in self.files if differs(work / path, tree / path)],
-            [path for path in self.links if not (tree / path).is_symlink() or os.readlink(work / path) != os.readlink(tree / path)],
+            [
+                path
+                for path in self.links
+                if not (tree / path).is_symlink() or os.readlink(work / path) != os.readlink(tree / path)
+            ],
             {path: why for path, why in self.unstored.items() if not os.path.lexists(tree / path)},
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Storable:
-    """files: by path in the stored tree, the path in the run's folder. links: by path, the text of the symbolic link."""
+    """files: by path in the stored tree, the path in the run's folder.
+    links: by path, the text of the symbolic link."""
 
     files: Mapping[str, str]
     links: Mapping[str, str]
@@ -63,8 +69,9 @@ class Storable:
 
 
 def stamps(work: Path) -> Stamps:
-    """What lies below `work` now: by path, what changes with every write to a file. The files that were written last are left out:
-    another write within the same tick of the file system's clock might not show."""
+    """What lies below `work` now: by path, what changes with every write to a file. The files that were
+    written last are left out: another write within the same tick of the file system's clock might not
+    show."""
     found = {path: _stamp(about) for path, about, _ in _walk(work, "")}
     newest_ns = max((changed_ns for *_, changed_ns in found.values()), default=0)
     return {path: stamp for path, stamp in found.items() if newest_ns - stamp[3] > _TICK_NS}
@@ -73,9 +80,9 @@ def stamps(work: Path) -> Stamps:
 def written(work: Path, before: Stamps | None) -> Outputs:
     """What lies below `work` and was not there `before`, or was written to since. Without `before`: all.
 
-    Compared is each file with itself: the file system's times may come from another clock than this process's, and either may be
-    set back meanwhile. Every write sets ctime, and no program can choose it. Left out without a word: pipes, sockets, devices, and the
-    caches of Python and other tools.
+    Compared is each file with itself: the file system's times may come from another clock than this
+    process's, and either may be set back meanwhile. Every write sets ctime, and no program can choose it.
+    Left out without a word: pipes, sockets, devices, and the caches of Python and other tools.
     """
     known, found = before or {}, Outputs()
     for path, about, obstacle in _walk(work, ""):
@@ -91,8 +98,8 @@ def written(work: Path, before: Stamps | None) -> Outputs:
 
 
 def storable(work: Path, found: Outputs) -> Storable:
-    """A link within the folder stays a link where what it leads to is stored as well. Where it leads to another file of the folder,
-    that file is stored in its place."""
+    """A link within the folder stays a link where what it leads to is stored as well.
+    Where it leads to another file of the folder, that file is stored in its place."""
     top = os.path.realpath(work)
     files, links, unstored = {path: path for path in found.files}, {}, dict(found.unstored)
     stored = {*found.files, *(above for path in found.files for above in _above(path))}
@@ -101,7 +108,12 @@ def storable(work: Path, found: Outputs) -> Storable:
         target = real[len(top) + 1 :] if real.startswith(top + "/") else ""
         if target in stored:
             links[path] = os.path.relpath(target, os.path.dirname(path) or ".")
-        elif target and found.unstored.get(target, Obstacle.NAME) is Obstacle.NAME and os.path.basename(target) not in SECRETS and _is_readable_file(real):
+        elif (
+            target
+            and found.unstored.get(target, Obstacle.NAME) is Obstacle.NAME
+            and os.path.basename(target) not in SECRETS
+            and _is_readable_file(real)
+        ):
             files[path] = target
         else:
             unstored[path] = Obstacle.LINK
@@ -143,7 +155,8 @@ def _stamp(about: os.stat_result) -> Stamp:
 
 
 def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, Obstacle | None]]:
-    """Files and links, and what cannot be stored. Of a folder that is left out whole, only the folder itself."""
+    """Files and links, and what cannot be stored. Of a folder that is left out whole, only the folder
+    itself."""
     try:
         with os.scandir(root) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
@@ -155,7 +168,9 @@ def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, Obstac
             about = entry.stat(follow_symlinks=False)
         except FileNotFoundError:  # another replica removed it
             continue
-        if _is_cache(path, entry.name) or not (is_folder or stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)):
+        if _is_cache(path, entry.name) or not (
+            is_folder or stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+        ):
             continue
         obstacle = _obstacle(entry, path, is_folder=is_folder)
         if is_folder and obstacle in (None, Obstacle.NAME):
@@ -165,7 +180,10 @@ def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, Obstac
 
 
 def _is_cache(path: str, name: str) -> bool:
-    return name in CACHES or (f"/{path}".endswith(f"/__pycache__/{name}") and any(f"{suffix}." in f"{name}." for suffix in _COMPILED))
+    return name in CACHES or (
+        f"/{path}".endswith(f"/__pycache__/{name}")
+        and any(f"{suffix}." in f"{name}." for suffix in _COMPILED)
+    )
 
 
 def _obstacle(entry: os.DirEntry[str], path: str, *, is_folder: bool) -> Obstacle | None:

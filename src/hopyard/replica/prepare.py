@@ -1,4 +1,5 @@
-"""Putting code, data, environment and checkpoint in place, from the node's caches where they are there already."""
+"""Putting code, data, environment and checkpoint in place, from the node's caches where they are there
+already."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from hopyard.replica.server import ServerLine
 
 _RETRY_S = (0.1, 2.0)
 _WORTH_A_NOTE_S = 0.5
-_OF_THE_RUN = (SpecError, NotFound, MissingBlobs, IntegrityError)  # what it asks for is wrong, gone or damaged
+# what it asks for is wrong, gone or damaged
+_OF_THE_RUN = (SpecError, NotFound, MissingBlobs, IntegrityError)
 T = TypeVar("T")
 
 
@@ -41,7 +43,10 @@ def tree_cache(spec: ReplicaSpec, folder: Folder) -> TreeCache:
     names = {ref.manifest: f"dataset {ref.name}" for ref in launch.datasets} | {launch.code: "the code"}
 
     def changed(manifest: Digest) -> None:
-        folder.note(f"{names.get(manifest, 'a checkpoint')} had been changed on this node since it was put there: it is fetched again")
+        folder.note(
+            f"{names.get(manifest, 'a checkpoint')} had been changed on this node since it was put "
+            "there: it is fetched again"
+        )
 
     return TreeCache(Home(Path(spec.node.home)).trees, changed=changed)
 
@@ -55,7 +60,8 @@ class Prepared:
 
 @dataclass(slots=True)
 class Preparation:
-    """say: told what takes longer than nothing. `stack` keeps cached trees and environments in use until it closes."""
+    """say: told what takes longer than nothing. `stack` keeps cached trees and environments in use until it
+    closes."""
 
     folder: Folder
     spec: ReplicaSpec
@@ -70,7 +76,11 @@ class Preparation:
         except HopyardError as failed:
             raise _failure(failed) from failed
         except OSError as failed:
-            raise failure_of(failed, "the run's files could not be put in place", of_node=Path(self.spec.node.home) / "cache") from failed
+            raise failure_of(
+                failed,
+                "the run's files could not be put in place",
+                of_node=Path(self.spec.node.home) / "cache",
+            ) from failed
 
     def _run(self) -> Prepared:
         launch = self.spec.launch
@@ -112,16 +122,23 @@ class Preparation:
         return self._patiently(lambda: self.stack.enter_context(cache.use(manifest, self._fetch(what))), what)
 
     def _checkpoint(self, cache: TreeCache, restore: Restore) -> Path:
-        """Where it cannot be had, all ranks of the next attempt start from the one before: the server decides that, for all of them."""
+        """Where it cannot be had, all ranks of the next attempt start from the one before: the server decides
+        that, for all of them."""
         try:
             return self._tree(cache, restore.manifest, f"checkpoint of step {restore.step}")
         except NodeFault:
             raise
         except PrepareFailed as failed:
             path = f"/attempts/{self.spec.launch.attempt}/checkpoints/{restore.step}/verify"
-            found = self._patiently(lambda: self.server.client.post(path), f"checkpoint of step {restore.step}")
+            found = self._patiently(
+                lambda: self.server.client.post(path), f"checkpoint of step {restore.step}"
+            )
             if found["own"]:
-                then = "the next attempt starts from the one before" if found["damaged"] else "it is fetched again"
+                then = (
+                    "the next attempt starts from the one before"
+                    if found["damaged"]
+                    else "it is fetched again"
+                )
                 raise NodeFault(f"{failed.exit.reason.partition(' (')[0]}; {then}") from failed
             hint = "fork it with `--checkpoint STEP` of an earlier one: `hop info RUN` lists them"
             raise PrepareFailed(f"{failed.exit.reason.partition(' (')[0]}; {hint}") from failed
@@ -152,7 +169,8 @@ class Preparation:
         return found
 
     def _hold(self, key: Digest, path: Path) -> None:
-        """Mark what the node's caches hold now, so that runs that want it are placed here (see `engines.local.held`)."""
+        """Mark what the node's caches hold now, so that runs that want it are placed here (see
+        `engines.local.held`)."""
         home = Home(Path(self.spec.node.home))
         marker = home.held / key
         with suppress(OSError):  # a full disk: others fetch it elsewhere
@@ -180,8 +198,8 @@ class Preparation:
         return self._patiently(fetch)
 
     def _patiently(self, ask: Callable[[], T], what: str = "") -> T:
-        """Ask the server until it answers: the run was accepted, so it starts when the server is back. what: is named when its
-        bytes turn out to be damaged or missing there."""
+        """Ask the server until it answers: the run was accepted, so it starts when the server is back.
+        what: is named when its bytes turn out to be damaged or missing there."""
         pause = _RETRY_S[0]
         while True:
             try:
@@ -206,8 +224,8 @@ def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
 
 
 def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
-    """What the run's process sees of the home: caches and the way to the server, and its own folder, the only one that
-    it may write to. What is made in the home later it does not see."""
+    """What the run's process sees of the home: caches and the way to the server, and its own folder, the only
+    one that it may write to. What is made in the home later it does not see."""
     if not spec.node.namespaces:
         return None
     home = Home(Path(spec.node.home))
@@ -218,12 +236,18 @@ def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
     if not (home.address / home.socket_file.name).exists():  # the server proves itself on its port
         read_only.append(home.identity_file)
     root = home.root.resolve()
-    links = {root / file.name: Path(home.address.name, file.name) for file in (home.server_file, home.socket_file)}
-    links |= {root / folder.name: folder.resolve() for folder in (caches, home.attempts) if folder.is_symlink()}
+    links = {
+        root / file.name: Path(home.address.name, file.name) for file in (home.server_file, home.socket_file)
+    }
+    links |= {
+        root / folder.name: folder.resolve() for folder in (caches, home.attempts) if folder.is_symlink()
+    }
     return View(
         bare=[root],
         read_only=[path.resolve() for path in read_only if path.exists()],
-        hidden=[path.resolve() for path in (caches / "uv", home.pack_cache) if path.exists()],  # what others fetched, and packed
-        writable=[Path(spec.node.gang_folder or folder.root).resolve()],  # one mount: states of models are linked, not copied, from folder to folder
+        # what others fetched, and packed
+        hidden=[path.resolve() for path in (caches / "uv", home.pack_cache) if path.exists()],
+        # one mount: states of models are linked, not copied, from folder to folder
+        writable=[Path(spec.node.gang_folder or folder.root).resolve()],
         links=links,
     )

@@ -1,4 +1,5 @@
-"""Starting the user's process: fork, put everything in place, exec. What fails is told by a sentence, never by a silent 127."""
+"""Starting the user's process: fork, put everything in place, exec.
+What fails is told by a sentence, never by a silent 127."""
 
 from __future__ import annotations
 
@@ -21,17 +22,19 @@ from hopyard.replica.mounts import Protection, View, enter, find_protection
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
-# What the child says before exec: J (could not join a group), with its place, or V (no view of the home), W (no working folder) or
-# E (could not exec), with errno.
+# What the child says before exec: J (could not join a group), with its place, or V (no view of the home), W
+# (no working folder) or E (could not exec), with errno.
 _WORD = struct.Struct("<ci")
 _OF_THE_NODE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
-_OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
+# when the whole node runs out, the user's process goes before the server and its neighbours' replicas
+_OOM_SCORE = b"300"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. view: what it
-    sees of the home, where the kernel lets us see to that. namespace: as of `mounts.enter`."""
+    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to
+    join. view: what it sees of the home, where the kernel lets us see to that. namespace: as of
+    `mounts.enter`."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -47,7 +50,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """refused: the cgroups that the kernel did not let it join (it runs all the same); it is in all others."""
+    """refused: the cgroups that the kernel did not let it join (it runs all the same); it is in all
+    others."""
 
     pid: int
     refused: frozenset[Path]
@@ -59,7 +63,8 @@ def become_subreaper() -> None:
 
 
 def find_program(word: str, env: Mapping[str, str], cwd: Path) -> str:
-    """The file that a command's first word stands for. Raises PrepareFailed with the shell's code 127 or 126."""
+    """The file that a command's first word stands for.
+    Raises PrepareFailed with the shell's code 127 or 126."""
     if "/" in word:
         path = cwd / word
         if path.is_dir() or (path.exists() and not os.access(path, os.X_OK)):
@@ -120,7 +125,9 @@ def start(command: Command) -> Started:
                 if kind == b"V":
                     raise NodeFault(f"mounts of the process's own could not be made: {os.strerror(number)}")
                 if kind == b"W":
-                    raise NodeFault(f"the run's folder {command.cwd} cannot be entered: {os.strerror(number)}")
+                    raise NodeFault(
+                        f"the run's folder {command.cwd} cannot be entered: {os.strerror(number)}"
+                    )
                 raise _exec_failure(command.argv[0], program, number)
     return Started(pid, frozenset(refused))
 
@@ -132,10 +139,15 @@ def _open_stream(path: Path) -> int:
 def _exec_failure(word: str, program: str, number: int) -> PrepareFailed:
     if number == errno.ENOENT and not os.path.exists(program):  # it was there when it was looked up
         return NodeFault(f"`{program}` vanished before it was started")
-    if number == errno.ENOENT:  # the file is there, so what is missing is the interpreter that its first line names
+    # the file is there, so what is missing is the interpreter that its first line names
+    if number == errno.ENOENT:
         return PrepareFailed(f"`{word}` names an interpreter in its first line that does not exist", 127)
     if number == errno.ENOEXEC:
-        return PrepareFailed(f"`{word}` is no program that this machine can run; a script begins with a line such as `#!/bin/sh`", 126)
+        return PrepareFailed(
+            f"`{word}` is no program that this machine can run; a script begins with a line such as "
+            "`#!/bin/sh`",
+            126,
+        )
     if number in _OF_THE_NODE:
         return NodeFault(f"`{program}` could not be started: {os.strerror(number)}")
     return PrepareFailed(f"`{program}` could not be started: {os.strerror(number)}", 126)
@@ -156,7 +168,8 @@ def _exec(
     protection: Protection,
     namespace: int | None,
 ) -> None:
-    """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle of what they did."""
+    """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle
+    of what they did."""
     try:
         os.setsid()
         for at, group in enumerate(groups):
@@ -183,7 +196,14 @@ def _exec(
             os._exit(1)  # the replica died before the kernel knew that we go with it
         _set_limits()
         os.umask(umask)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGCHLD,
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+            signal.SIGHUP,
+        ):
             signal.signal(number, signal.SIG_DFL)
         for target, descriptor in enumerate(standard):
             os.dup2(descriptor, target)

@@ -62,13 +62,28 @@ def text(data: bytes) -> str:
 
 
 # Number types of TensorProto (tensorflow/core/framework/types.proto): how `tensor_content` is packed.
-_FORMATS = {1: "<f", 2: "<d", 3: "<i", 4: "<B", 5: "<h", 6: "<b", 9: "<q", 10: "<?", 17: "<H", 19: "<e", 22: "<I", 23: "<Q"}
-_FLOATS, _DOUBLES, _VARINTS = 5, 6, frozenset({7, 10, 11})  # the fields float_val; double_val; int_val, int64_val, bool_val
+_FORMATS = {
+    1: "<f",
+    2: "<d",
+    3: "<i",
+    4: "<B",
+    5: "<h",
+    6: "<b",
+    9: "<q",
+    10: "<?",
+    17: "<H",
+    19: "<e",
+    22: "<I",
+    23: "<Q",
+}
+# the fields float_val; double_val; int_val, int64_val, bool_val
+_FLOATS, _DOUBLES, _VARINTS = 5, 6, frozenset({7, 10, 11})
 _SIGNED = frozenset({3, 5, 6, 9})
 
 
 def scalar_of_tensor(data: bytes) -> float | None:
-    """The number in a `TensorProto` of one element; None for more elements and for what is no number. Raises Damaged."""
+    """The number in a `TensorProto` of one element; None for more elements and for what is no number.
+    Raises Damaged."""
     kind, elements, content = 0, 1, b""
     listed: float | None = None
     whole: int | None = None
@@ -99,7 +114,9 @@ def _elements(shape: bytes) -> int:
     count = 1
     for number, _, value in fields(shape):
         if number == 2 and isinstance(value, bytes):
-            count *= next((size for inner, _, size in fields(value) if inner == 1 and isinstance(size, int)), 0)
+            count *= next(
+                (size for inner, _, size in fields(value) if inner == 1 and isinstance(size, int)), 0
+            )
     return count
 
 

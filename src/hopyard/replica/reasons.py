@@ -22,7 +22,13 @@ def exit_of(status: int, stderr: Path, *, node_out_of_memory: bool = False, disk
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
         said = last_line(stderr)
-        return Exit(ExitKind.EXIT_CODE, code, f"exit code {code}" + (f": {said}" if said else "") + (f"; no space left on the disk of {stderr.parent}" if disk_full else ""))
+        return Exit(
+            ExitKind.EXIT_CODE,
+            code,
+            f"exit code {code}"
+            + (f": {said}" if said else "")
+            + (f"; no space left on the disk of {stderr.parent}" if disk_full else ""),
+        )
     number = -code
     try:
         name = signal.Signals(number).name
@@ -30,7 +36,10 @@ def exit_of(status: int, stderr: Path, *, node_out_of_memory: bool = False, disk
         name = "real-time signal"
     reason = f"killed by signal {number} ({name})"
     if number == signal.SIGKILL and node_out_of_memory:
-        reason += "; the node ran out of memory: ask for some with `--memory` so that the run is placed where there is enough"
+        reason += (
+            "; the node ran out of memory: ask for some with `--memory` so that the run is placed "
+            "where there is enough"
+        )
     return Exit(ExitKind.SIGNAL, 128 + number, reason)
 
 
@@ -57,7 +66,8 @@ def last_line(file: Path) -> str:
         return ""
     for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
         text = "".join(c for c in line.decode(errors="replace") if c.isprintable()).strip()
-        if text and not text.startswith(("hint: ", "hopyard: ")):  # a note below the message of an error of ours, and what tracking says
+        # a note below the message of an error of ours, and what tracking says
+        if text and not text.startswith(("hint: ", "hopyard: ")):
             return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return ""
 

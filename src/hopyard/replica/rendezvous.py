@@ -1,4 +1,5 @@
-"""The variables that a user's process is started with: who it is in its gang, where its data lies, what it may use."""
+"""The variables that a user's process is started with: who it is in its gang, where its data lies, what it
+may use."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from hopyard.domain.run_environment import for_runs
 from hopyard.private_files import make_folder
 from hopyard.replica.folder import Folder
 
-_OWN_PART = 0.9  # of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
+# of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
+_OWN_PART = 0.9
 
 
 def variables(
@@ -26,12 +28,13 @@ def variables(
     restored: bool,
     virtual_env: Path | None = None,
 ) -> dict[str, str]:
-    """The whole environment of the user's process. The user's own `--env` and secrets win over what is inherited and over defaults, never
-    over what names the run and its place."""
+    """The whole environment of the user's process. The user's own `--env` and secrets win over what is
+    inherited and over defaults, never over what names the run and its place."""
     launch, node = spec.launch, spec.node
     env = for_runs(os.environ, node.pass_environment)
     env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if launch.resources.cpu_limited:  # more threads than cores wait for each other; without a limit the library's own guess is right
+    # more threads than cores wait for each other; without a limit the library's own guess is right
+    if launch.resources.cpu_limited:
         env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
     env |= _gpu_share(spec)
     env |= {**launch.env, **launch.secrets}
@@ -79,7 +82,8 @@ def variables(
 
 
 def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:
-    """Defaults for frameworks that would take a whole GPU at their start though only a part of it is the run's."""
+    """Defaults for frameworks that would take a whole GPU at their start though only a part of it is the
+    run's."""
     if not spec.node.gpus or spec.node.gpu_milli >= WHOLE_GPU:
         return {}
     share = spec.node.gpu_milli / WHOLE_GPU * _OWN_PART
@@ -87,7 +91,8 @@ def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:
 
 
 def sdk_folder(home: Path) -> Path:
-    """A folder that holds nothing but `hopyard`, so that the SDK imports in any interpreter without the packages beside it."""
+    """A folder that holds nothing but `hopyard`, so that the SDK imports in any interpreter without the
+    packages beside it."""
     folder = home / "cache" / "sdk"
     link = folder / "hopyard"
     package = str(Path(__file__).resolve().parent.parent)
@@ -102,4 +107,3 @@ def sdk_folder(home: Path) -> Path:
     scratch.symlink_to(package)
     scratch.replace(link)
     return folder
-

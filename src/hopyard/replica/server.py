@@ -12,8 +12,9 @@ from hopyard.sdk.home_link import client_of, port_of
 
 
 class ServerLine:
-    """The client of the server of the home, wherever it is now: each connection is made to a process that has proven to be that server,
-    so nothing goes to another program on its last port, and what such a program acknowledges counts for nothing (see `sdk.home_link`).
+    """The client of the server of the home, wherever it is now: each connection is made to a process that has
+    proven to be that server, so nothing goes to another program on its last port, and what such a program
+    acknowledges counts for nothing (see `sdk.home_link`).
 
     url, token: what the spec says; the url is what scripts are told.
     """

@@ -1,7 +1,8 @@
-"""Sending what a replica says to the server: append-only streams by offset, status, heartbeat (design page 0001, section 5).
+"""Sending what a replica says to the server: append-only streams by offset, status, heartbeat (design page
+0001, section 5).
 
-Everything is on the local disk before it is sent, and the server says what it holds: so a server that goes away, comes back empty
-of the last bytes or at another address costs time, never bytes.
+Everything is on the local disk before it is sent, and the server says what it holds: so a server that goes
+away, comes back empty of the last bytes or at another address costs time, never bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
 SYNC_BYTES = 4 * 1024**2
-SYNC_EVERY_S = 0.2  # on average: what says something all the time leaves its processor to what computes; a few may follow each other at once
+# on average: what says something all the time leaves its processor to what computes; a few may follow each
+# other at once
+SYNC_EVERY_S = 0.2
 SYNC_BURST = 8
 HEARTBEAT_S = 5.0
-_FIRST_LOOK_S, _FIRST_EASE = 0.004, 1.3  # how soon a script's first word is looked for, and how much later each time
-_LOOK_S, _EASE = 0.02, 2.0  # the same after each of its words: nobody sees the difference, and each look takes from what computes
+# how soon a script's first word is looked for, and how much later each time
+_FIRST_LOOK_S, _FIRST_EASE = 0.004, 1.3
+# the same after each of its words: nobody sees the difference, and each look takes from what computes
+_LOOK_S, _EASE = 0.02, 2.0
 _REST_S = 0.1  # how seldom the streams are looked at
 _RETRY_S = (0.05, 1.0)
 _RACY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
@@ -43,8 +48,9 @@ FULL_PATIENCE_S, REFUSED_PATIENCE_S = 5.0, 10.0
 
 @dataclass(slots=True)
 class _Stream:
-    """descriptor: -1 until the file exists. size: when it was looked at last. acknowledged: bytes that the server holds. held: how many
-    behind these are part of a record that is not whole yet. given_back: up to where what is dropped of it takes no space any more."""
+    """descriptor: -1 until the file exists. size: when it was looked at last. acknowledged: bytes that the
+    server holds. held: how many behind these are part of a record that is not whole yet. given_back: up to
+    where what is dropped of it takes no space any more."""
 
     descriptor: int = -1
     size: int = 0
@@ -54,7 +60,8 @@ class _Stream:
 
 
 class Pace:
-    """Lets something happen every `every_s` seconds on average, and up to `burst` times at once after a rest."""
+    """Lets something happen every `every_s` seconds on average, and up to `burst` times at once after a
+    rest."""
 
     def __init__(self, every_s: float, burst: int) -> None:
         self._every, self._ahead, self._due = every_s, (burst - 1) * every_s, 0.0
@@ -79,12 +86,14 @@ class StopWord:
 class Shipper:
     """A thread that keeps the server's copy of the streams and the status up to date.
 
-    on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
-    on_events is called (in the thread) when the stream of events has grown; what it cannot do now, it is called for again.
-    output: how much of what the script writes is kept. reports: how much of its metrics and events; on_limited is called (in the thread)
-    with the name of a stream of these that has passed its limit.
-    asked_to_end: whether somebody wants the attempt to end; then it does not wait for ever for a server that takes nothing of it.
-    resume: an earlier replica has shipped some already; the server is asked how much before anything is sent.
+    on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says
+    something else of it. on_events is called (in the thread) when the stream of events has grown; what it
+    cannot do now, it is called for again. output: how much of what the script writes is kept. reports: how
+    much of its metrics and events; on_limited is called (in the thread) with the name of a stream of these
+    that has passed its limit.
+    asked_to_end: whether somebody wants the attempt to end; then it does not wait for ever for a server that
+    takes nothing of it. resume: an earlier replica has shipped some already; the server is asked how much
+    before anything is sent.
     """
 
     def __init__(
@@ -108,7 +117,8 @@ class Shipper:
         self._on_events, self._asked_to_end, self._output = on_events, asked_to_end, output
         self._reports, self._on_limited = reports, on_limited
         self._limited: set[str] = set()  # streams of reports with a limit that was reported
-        self._fruitless_since: float | None = None  # since when the server takes nothing of what is to be the last
+        # since when the server takes nothing of what is to be the last
+        self._fruitless_since: float | None = None
         self._full, self.forgone_bytes = False, 0
         self._streams = {name: _Stream() for name in STREAMS}
         self._files, self._looked_at_ns = os.fspath(folder.streams), -1
@@ -121,7 +131,8 @@ class Shipper:
         self._thread = threading.Thread(target=self._work, name="ship", daemon=True)
 
     def start(self) -> None:
-        """Idempotent. Not before the user's process is forked, unless preparing takes long enough to be told of."""
+        """Idempotent. Not before the user's process is forked, unless preparing takes long enough to be told
+        of."""
         with self._starting:
             if self._thread.ident is None:
                 self._thread.start()
@@ -132,20 +143,23 @@ class Shipper:
         self._wake.set()
 
     def close(self, status: ReplicaStatus) -> None:
-        """Ship every last byte and this status as the final word. Returns when the server has it, however long that takes."""
+        """Ship every last byte and this status as the final word.
+        Returns when the server has it, however long that takes."""
         self._closing = status
         self._wake.set()
         self.start()
         self._done.wait()
 
-    # -- in the thread ------------------------------------------------------------------------------------------------
+    # -- in the thread
+    # ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         soon, ease = _FIRST_LOOK_S, _FIRST_EASE
         pause, heard_at, retry, pace = soon, 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
         while not self._done.is_set():
             now = time.monotonic()
-            # First: only what is pending once it closes shows whether a sync can be the last. What limits keep for the end comes then.
+            # First: only what is pending once it closes shows whether a sync can be the last. What limits
+            # keep for the end comes then.
             closing = self._closing
             try:
                 pending = self._pending()
@@ -156,7 +170,8 @@ class Shipper:
                 continue
             early = pace.wait_s(now)
             if early > 0 and not closing and pending < SYNC_BYTES:
-                self._wake.wait(early)  # whatever comes meanwhile has to wait for that, so nobody need look for it
+                # whatever comes meanwhile has to wait for that, so nobody need look for it
+                self._wake.wait(early)
                 self._wake.clear()
                 pause = soon
                 continue
@@ -171,7 +186,8 @@ class Shipper:
                     pause = soon = _LOOK_S
                     ease = _EASE
                 heard_at, retry = time.monotonic(), _RETRY_S[0]
-            except (HopyardError, OSError, ValueError) as failed:  # whatever it is: this thread must not end before its work
+            except (HopyardError, OSError, ValueError) as failed:
+                # whatever it is: this thread must not end before its work
                 self._failed(failed)
                 if not (self._done.is_set() or self._server.look_again()):
                     self._wake.wait(retry)
@@ -181,10 +197,17 @@ class Shipper:
     def _failed(self, failed: Exception) -> None:
         say(f"sync failed: {failed}")
         refused = not isinstance(failed, (OSError, ServerUnavailable))
-        if self._closing is not None and refused and self._asked_to_end() and self._is_fruitless(REFUSED_PATIENCE_S):
+        if (
+            self._closing is not None
+            and refused
+            and self._asked_to_end()
+            and self._is_fruitless(REFUSED_PATIENCE_S)
+        ):
             say("the server refuses it: the attempt ends without it")
             self._done.set()
-        if self._closing is not None and (isinstance(failed, (NotFound, RunOver)) or not self._folder.is_there()):
+        if self._closing is not None and (
+            isinstance(failed, (NotFound, RunOver)) or not self._folder.is_there()
+        ):
             self._done.set()  # the run is over, or it or its whole home was deleted: nothing more is taken
         elif isinstance(failed, RunOver):
             self._heed(StopWord(True))  # it was ended elsewhere: what this replica computes is of no use
@@ -196,13 +219,22 @@ class Shipper:
         return now - self._fruitless_since > patience_s
 
     def _give_up_what_does_not_fit(self) -> None:
-        """The server's disk is full, and the attempt was asked to end: it ends without the rest of its output."""
+        """The server's disk is full, and the attempt was asked to end: it ends without the rest of its
+        output."""
         if not self._full:
             self._fruitless_since = None
-        elif self._closing is not None and self._closing.exit is not None and self._is_fruitless(FULL_PATIENCE_S) and not self.forgone_bytes:
+        elif (
+            self._closing is not None
+            and self._closing.exit is not None
+            and self._is_fruitless(FULL_PATIENCE_S)
+            and not self.forgone_bytes
+        ):
             self.forgone_bytes = self._pending()
             ended = self._closing.exit
-            reason = f"{ended.reason}; the last {self.forgone_bytes} bytes of its output are lost: the server's disk is full"
+            reason = (
+                f"{ended.reason}; the last {self.forgone_bytes} bytes of its output are lost: the "
+                "server's disk is full"
+            )
             self._closing = replace(self._closing, exit=replace(ended, reason=reason))
 
     def _pending(self) -> int:
@@ -229,7 +261,9 @@ class Shipper:
             return self._report(name, stream, size, ended=ended)
         if not ended:
             try:
-                stream.given_back = self._output.give_back(name, f"{self._files}/{name}", size, stream.given_back)
+                stream.given_back = self._output.give_back(
+                    name, f"{self._files}/{name}", size, stream.given_back
+                )
             except OSError as failed:
                 stream.given_back = size
                 say(f"{name} takes its space until the end: {failed.strerror}")
@@ -240,7 +274,13 @@ class Shipper:
             return stream.acknowledged  # nobody has read its checkpoints yet
         try:
             length = self._reports.look(
-                name, f"{self._files}/{name}", stream.descriptor, size, acknowledged=stream.acknowledged, now=time.monotonic(), ended=ended
+                name,
+                f"{self._files}/{name}",
+                stream.descriptor,
+                size,
+                acknowledged=stream.acknowledged,
+                now=time.monotonic(),
+                ended=ended,
             )
         except OSError as failed:
             say(f"newest values of {name} are not kept: {failed.strerror}")
@@ -260,7 +300,8 @@ class Shipper:
         return True
 
     def _open_new(self) -> None:
-        """Streams that are there since the last look. Without any, the folder has the time stamp that it had."""
+        """Streams that are there since the last look. Without any, the folder has the time stamp that it
+        had."""
         try:
             changed_ns = os.stat(self._files).st_mtime_ns
         except FileNotFoundError:
@@ -271,7 +312,8 @@ class Shipper:
             if stream.descriptor < 0:
                 with suppress(FileNotFoundError):
                     stream.descriptor = open_inside(self._folder.root, f"streams/{name}", os.O_RDONLY)
-        # A stream that begins in the same tick of the clock as this look would leave the stamp as it is: a young one is not believed.
+        # A stream that begins in the same tick of the clock as this look would leave the stamp as it is: a
+        # young one is not believed.
         self._looked_at_ns = changed_ns if time.time_ns() - changed_ns > _RACY_NS else -1
 
     def _segments(self) -> tuple[list[dict[str, str | int]], list[bytes]]:
@@ -285,7 +327,8 @@ class Shipper:
                 continue
             data = self._read(name, stream, left)
             if not self._closing:
-                # On a full disk the script takes half a record back. What was shipped can never change, so it is not shipped.
+                # On a full disk the script takes half a record back. What was shipped can never change, so it
+                # is not shipped.
                 whole = whole_records(name, data)
                 if not whole and len(data) == left:
                     whole = left  # a record as large as all that is sent at once
@@ -300,10 +343,13 @@ class Shipper:
     def _read(self, name: str, stream: _Stream, count: int) -> bytes:
         if self._reports.applies(name, stream.size):
             return self._reports.read(name, stream.descriptor, stream.acknowledged, count)
-        return self._output.read(name, stream.descriptor, stream.acknowledged, count, ended=self._closing is not None)
+        return self._output.read(
+            name, stream.descriptor, stream.acknowledged, count, ended=self._closing is not None
+        )
 
     def _sync(self, *, final: bool) -> bool:
-        """Whether the script said something: more may come soon. The replica's own samples come when they are due."""
+        """Whether the script said something: more may come soon.
+        The replica's own samples come when they are due."""
         status = self._closing if final and self._closing is not None else self._status
         heads, parts = self._segments()
         head = {"status": status_body(status), "segments": heads, "final": final}
@@ -329,7 +375,11 @@ class Shipper:
         if isinstance(token, str) and token:
             self._server.renew(token)
         grace = answer.get("grace_s")
-        word = StopWord(bool(answer.get("stop")), bool(answer.get("preempt")), float(grace) if isinstance(grace, (int, float)) else None)
+        word = StopWord(
+            bool(answer.get("stop")),
+            bool(answer.get("preempt")),
+            float(grace) if isinstance(grace, (int, float)) else None,
+        )
         self._heed(word)
 
     def _heed(self, word: StopWord) -> None:
@@ -339,9 +389,11 @@ class Shipper:
 
 
 def whole_records(stream: str, data: bytes) -> int:
-    """How many bytes at the beginning of `data` are whole records of this stream; all where it has no records, or is damaged.
+    """How many bytes at the beginning of `data` are whole records of this stream; all where it has no
+    records, or is damaged.
 
-    What is shorter than a record is not taken for damage: half a record that is being taken back just now reads as zeros.
+    What is shorter than a record is not taken for damage: half a record that is being taken back just now
+    reads as zeros.
     """
     if stream in ("events", "system", "journal"):
         return data.rfind(b"\n") + 1
@@ -361,7 +413,9 @@ def status_body(status: ReplicaStatus) -> dict[str, object]:
         "detail": status.detail,
         "began_s": _ago_s(status.began_at),
         "ended_s": _ago_s(status.ended_at),
-        "exit": None if ended is None else {"kind": ended.kind.value, "code": ended.code, "reason": ended.reason},
+        "exit": None
+        if ended is None
+        else {"kind": ended.kind.value, "code": ended.code, "reason": ended.reason},
     }
 
 

@@ -1,9 +1,9 @@
 """`python -m hopyard.replica.spawner SOCKET`: forks replicas on request, with everything imported already.
 
-SOCKET is the number of an inherited socket. Requests and answers are lines of JSON: `{"start": [folder, …], "adopt": bool}` gives
-`{"started": [process id or null, …]}` (null: a replica lives there already, or has lived and this is no adoption), or
-`{"error": "…"}` and nothing was started. Single-threaded, so that a fork copies no lock in the middle of its use.
-Ends when the socket closes; the replicas live on.
+SOCKET is the number of an inherited socket. Requests and answers are lines of JSON: `{"start": [folder, …],
+"adopt": bool}` gives `{"started": [process id or null, …]}` (null: a replica lives there already, or has
+lived and this is no adoption), or `{"error": "…"}` and nothing was started. Single-threaded, so that a fork
+copies no lock in the middle of its use. Ends when the socket closes; the replicas live on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def serve(descriptor: int) -> None:
     ours = (descriptor, wake_read, wake_write)
     find_protection()  # once, for all that are forked
     gc.collect()
-    gc.freeze()  # what is here now is never looked at again by a collection: forked replicas go on sharing its pages
+    # what is here now is never looked at again by a collection: forked replicas go on sharing its pages
+    gc.freeze()
     pending = b""
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
@@ -93,7 +94,9 @@ def _claim(folder: Path, adopt: bool) -> int | None:
     return lock
 
 
-def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask: int, namespace: int | None) -> int:
+def _fork(
+    folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask: int, namespace: int | None
+) -> int:
     pid = os.fork()
     if pid:
         return pid

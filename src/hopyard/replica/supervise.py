@@ -20,9 +20,11 @@ from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.reasons import node_oom_kills, seconds_in_words
 
-_TOGETHER_S = 0.05  # what is due so soon is done with what is due now: to wake up takes longer than most of it
+# what is due so soon is done with what is due now: to wake up takes longer than most of it
+_TOGETHER_S = 0.05
 _LEFT_EVERY_S = 0.25  # how often a script that is left to come to a safe point is asked whether it has
-_NOTICE_S, _NOTICE_PART = 60.0, 0.25  # how long before a time limit a script is asked to save and leave; at most this part of the limit
+# how long before a time limit a script is asked to save and leave; at most this part of the limit
+_NOTICE_S, _NOTICE_PART = 60.0, 0.25
 _LAST_WORDS_S = 0.5  # after SIGKILL of the tree, before an unkillable process (state D) is left to the kernel
 
 
@@ -57,7 +59,8 @@ class Wakeup:
 
 @dataclass(slots=True)
 class Periodic:
-    """Something done now and then beside the user's process. `act` says in how many seconds it is due again."""
+    """Something done now and then beside the user's process.
+    `act` says in how many seconds it is due again."""
 
     due_at: float
     act: Callable[[], float]
@@ -76,9 +79,9 @@ class Periodic:
 class Supervisor:
     """Watches one process until it has ended and nothing of it is left.
 
-    time_limit_s counts from the start of `run`, and is kept: the process is asked to save and leave a while before, gets SIGTERM at most
-    `grace_s` before, and SIGKILL at the limit. warn: is told of that while there is time.
-    gang_folder: where processes with safe points show themselves.
+    time_limit_s counts from the start of `run`, and is kept: the process is asked to save and leave a while
+    before, gets SIGTERM at most `grace_s` before, and SIGKILL at the limit. warn: is told of that while there
+    is time. gang_folder: where processes with safe points show themselves.
     """
 
     folder: Folder
@@ -135,13 +138,15 @@ class Supervisor:
         return ending.exit(self._status, node_out_of_memory=node_oom_kills() > node_kills)
 
     def _reap(self) -> bool:
-        """Take in every child that ended (orphans of the user's process are ours, too); whether the process itself did."""
+        """Take in every child that ended (orphans of the user's process are ours, too); whether the process
+        itself did."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return self._status is not None
-                if ended.si_pid == self.pid:  # before it is gone for others: they may remove what filled the disk
+                # before it is gone for others: they may remove what filled the disk
+                if ended.si_pid == self.pid:
                     self._ending.look_at_disk()
                 pid, status = os.waitpid(ended.si_pid, 0)
             except ChildProcessError:
@@ -151,21 +156,30 @@ class Supervisor:
 
     def _look_for_stop(self, now: float) -> None:
         order = self.folder.read_stop() or self.server_stop
-        if order is None and not self.folder.is_there():  # the attempt cannot be told of any more, and another may begin
+        # the attempt cannot be told of any more, and another may begin
+        if order is None and not self.folder.is_there():
             order = StopOrder(0.0, ExitKind.LOST, "lost: the folder of its replica was removed")
         if order is not None:
             self._ending.obey(order, now)
 
     def _tell_of_limit(self, limit_s: float, limit_at: float, now: float) -> None:
-        """Ask for a checkpoint as a preemption does: by an order in the folder, where a script with safe points looks for it."""
-        order = StopOrder.limit(max(0.0, limit_at - now), f"time limit of {seconds_in_words(limit_s)} reached")
+        """Ask for a checkpoint as a preemption does: by an order in the folder, where a script with safe
+        points looks for it."""
+        order = StopOrder.limit(
+            max(0.0, limit_at - now), f"time limit of {seconds_in_words(limit_s)} reached"
+        )
         try:
             self.folder.request_stop(order)
-        except OSError as failed:  # a full disk, and no space set aside: SIGTERM is all that reaches the script
+        except OSError as failed:
+            # a full disk, and no space set aside: SIGTERM is all that reaches the script
             self._ending.unwritten = failed.strerror or str(failed)
         self._ending.obey(order, now)
         left = f"{order.grace_s:.2g} s" if order.grace_s < 10 else f"{order.grace_s:.0f} s"
-        end = "it saves a checkpoint at its next safe point and leaves" if self._ending.waits else "it gets SIGTERM shortly before"
+        end = (
+            "it saves a checkpoint at its next safe point and leaves"
+            if self._ending.waits
+            else "it gets SIGTERM shortly before"
+        )
         self.warn(f"the time limit of {seconds_in_words(limit_s)} is reached in {left}: {end}")
 
     def _look_at_memory(self, now: float) -> None:
@@ -180,8 +194,8 @@ class Supervisor:
             self._ending.end(Exit(ExitKind.OUT_OF_MEMORY, 137, reason), now, kill_at=now)
 
     def _leave_time_to_end(self) -> None:
-        """A wrapper such as a shell script dies of SIGTERM and leaves the real program behind: that one is asked as well, and has
-        what is left of the grace."""
+        """A wrapper such as a shell script dies of SIGTERM and leaves the real program behind: that one is
+        asked as well, and has what is left of the grace."""
         if self._ending.verdict is None or not self._has_children():
             return
         for stat in tree.descendants(os.getpid()):
@@ -200,11 +214,10 @@ class Supervisor:
 
     @staticmethod
     def _has_children() -> bool:
-        """Whether any child is left, without reaping it. Costs nothing, unlike looking through all processes."""
+        """Whether any child is left, without reaping it.
+        Costs nothing, unlike looking through all processes."""
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return False
         return True
-
-

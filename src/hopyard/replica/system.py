@@ -16,7 +16,8 @@ _RELAX_AFTER = 60  # samples: after two minutes a curve needs fewer points
 
 
 class SystemMetrics:
-    """Writes a sample to the `system` stream whenever it is asked to. gpus: the node's indices that belong to the run."""
+    """Writes a sample to the `system` stream whenever it is asked to.
+    gpus: the node's indices that belong to the run."""
 
     def __init__(self, folder: Folder, groups: Groups, gpus: Sequence[int]) -> None:
         self._folder, self._groups = folder, groups
@@ -28,20 +29,25 @@ class SystemMetrics:
         now = time.monotonic()
         stats = tree.descendants(os.getpid())
         cpu = sum(stat.cpu for stat in stats)
-        # A process that ended without being waited for takes its time along: the difference is then negative, and told as 0.
+        # A process that ended without being waited for takes its time along: the difference is then negative,
+        # and told as 0.
         used = max(0, cpu - self._cpu) / tree.TICKS / max(now - self._seen_at, 1e-3)
         self._cpu, self._seen_at, self._samples = cpu, now, self._samples + 1
         memory = self._groups.memory_bytes()
         if memory is None:
             memory = tree.resident_bytes(stat.pid for stat in stats)
         self._folder.append_json(
-            "system", cpu_percent=round(used * 100, 1), memory_bytes=memory, gpus=[] if self._gpus is None else self._gpus.sample()
+            "system",
+            cpu_percent=round(used * 100, 1),
+            memory_bytes=memory,
+            gpus=[] if self._gpus is None else self._gpus.sample(),
         )
         return EVERY_S if self._samples < _RELAX_AFTER else RELAXED_S
 
 
 class _Gpus:
-    """Reads GPUs through NVIDIA's library, loaded here and not before the fork: its state does not survive one."""
+    """Reads GPUs through NVIDIA's library, loaded here and not before the fork: its state does not survive
+    one."""
 
     def __init__(self, indices: Sequence[int]) -> None:
         self._handles: list[tuple[int, Any]] = []
@@ -58,8 +64,13 @@ class _Gpus:
         found: list[dict[str, float]] = []
         for index, handle in self._handles:
             try:
-                rates, memory = self._nvml.nvmlDeviceGetUtilizationRates(handle), self._nvml.nvmlDeviceGetMemoryInfo(handle)
+                rates, memory = (
+                    self._nvml.nvmlDeviceGetUtilizationRates(handle),
+                    self._nvml.nvmlDeviceGetMemoryInfo(handle),
+                )
             except self._nvml.NVMLError:
                 continue  # a GPU that fell off the bus must not end the run's metrics
-            found.append({"index": index, "utilisation_percent": float(rates.gpu), "memory_bytes": int(memory.used)})
+            found.append(
+                {"index": index, "utilisation_percent": float(rates.gpu), "memory_bytes": int(memory.used)}
+            )
         return found

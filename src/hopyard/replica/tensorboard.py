@@ -1,8 +1,9 @@
 """Reading the scalars out of TensorBoard event files while they are written.
 
-An event file is a sequence of TFRecords, each holding one `Event` message of protocol buffers. Both are read here, in the few
-fields that matter, because the package that can do it (`tensorboard`) brings gRPC, Werkzeug and a web server into every
-user's environment. Formats: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto.
+An event file is a sequence of TFRecords, each holding one `Event` message of protocol buffers. Both are read
+here, in the few fields that matter, because the package that can do it (`tensorboard`) brings gRPC, Werkzeug
+and a web server into every user's environment. Formats: tensorflow/core/lib/io/record_writer.h,
+core/util/event.proto, core/framework/summary.proto.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from hopyard.replica.protobuf import Damaged, Field, fields, scalar_of_tensor, t
 
 _PATTERN = re.compile(r"events\.out\.tfevents\.")
 _SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", ".tox", ".mypy_cache"})
-# Parts of a path that say where logs lie, not what they are: they would make the same curve a stranger in every run.
+# Parts of a path that say where logs lie, not what they are: they would make the same curve a stranger in
+# every run.
 _PLACES = re.compile(
     r"(runs?|logs?|tb|tb_logs|tensorboard|lightning_logs|tensorboard_logs|events|summaries|version_\d+"
     r"|[A-Z][a-z]{2}\d{2}_\d{2}-\d{2}-\d{2}_.*|\d{8}[-_]\d{6}|\d{4}-\d{2}-\d{2}.*)"
@@ -28,7 +30,8 @@ _PLACES = re.compile(
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _BLOCK_BYTES = 1024 * 1024
-_LARGEST_BYTES = 256 * 1024  # an event that is larger carries pictures or graphs, no scalars: it is passed over unread
+# an event that is larger carries pictures or graphs, no scalars: it is passed over unread
+_LARGEST_BYTES = 256 * 1024
 _RACY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
 
 
@@ -40,8 +43,9 @@ class Scalar(NamedTuple):
 
 
 class EventFiles:
-    """Follows every event file below `root`, also those that appear later. A file in a sub-folder gives its scalars the
-    folder's name in front (`validation/loss`), less parts that only name a place (`runs`, `logs`, a time)."""
+    """Follows every event file below `root`, also those that appear later. A file in a sub-folder gives its
+    scalars the folder's name in front (`validation/loss`), less parts that only name a place (`runs`, `logs`,
+    a time)."""
 
     def __init__(self, root: Path | str) -> None:
         self._root = os.fspath(root)
@@ -60,7 +64,8 @@ class EventFiles:
                 continue  # unreadable now; perhaps not later
 
     def _look_around(self) -> None:
-        """List the folders that changed: a new entry changes its folder's time stamp, so the others need no listing."""
+        """List the folders that changed: a new entry changes its folder's time stamp, so the others need no
+        listing."""
         waiting = list(self._folders)
         while waiting:
             folder = waiting.pop()
@@ -68,7 +73,8 @@ class EventFiles:
                 changed_ns = os.stat(folder).st_mtime_ns
                 if changed_ns == self._folders[folder]:
                     continue
-                # A change in the same tick as the listing would leave the stamp as it is: a young one is not believed.
+                # A change in the same tick as the listing would leave the stamp as it is: a young one is not
+                # believed.
                 settled = time.time_ns() - changed_ns > _RACY_NS
                 waiting += self._list(folder)
                 self._folders[folder] = changed_ns if settled else -1
@@ -85,7 +91,11 @@ class EventFiles:
                     if entry.name not in _SKIPPED and entry.path not in self._folders:
                         self._folders[entry.path] = -1
                         fresh.append(entry.path)
-                elif _PATTERN.search(entry.name) and entry.path not in self._files and entry.is_file(follow_symlinks=False):
+                elif (
+                    _PATTERN.search(entry.name)
+                    and entry.path not in self._files
+                    and entry.is_file(follow_symlinks=False)
+                ):
                     self._files[entry.path] = _EventFile(entry.path, self._prefix(folder))
         return fresh
 
@@ -101,7 +111,8 @@ class _EventFile:
     def __init__(self, path: str, prefix: str) -> None:
         self._path, self._prefix = path, prefix
         self._at, self._inode = 0, -1
-        self._doubtful: tuple[int, int] | None = None  # where a record did not add up, and how long the file was then
+        # where a record did not add up, and how long the file was then
+        self._doubtful: tuple[int, int] | None = None
         self._broken = False
 
     def read(self) -> Iterator[Scalar]:
@@ -130,7 +141,11 @@ class _EventFile:
                 return
             if length <= _LARGEST_BYTES:
                 if len(block) - offset < whole:
-                    block, start, offset = os.pread(descriptor, max(_BLOCK_BYTES, whole), self._at), self._at, 0
+                    block, start, offset = (
+                        os.pread(descriptor, max(_BLOCK_BYTES, whole), self._at),
+                        self._at,
+                        0,
+                    )
                     if len(block) < whole:
                         return
                 data = block[offset + _LENGTH.size : offset + _LENGTH.size + length]
@@ -144,7 +159,8 @@ class _EventFile:
             self._doubtful = None
 
     def _doubt(self, size: int) -> None:
-        """Bytes may reach a file out of order; a record that is still wrong when more has come behind it stays wrong."""
+        """Bytes may reach a file out of order; a record that is still wrong when more has come behind it
+        stays wrong."""
         if self._doubtful is not None and self._doubtful[0] == self._at and size > self._doubtful[1]:
             self._broken = True
         elif self._doubtful is None:
@@ -152,7 +168,8 @@ class _EventFile:
 
 
 def scalars(event: bytes) -> Iterator[Scalar]:
-    """The scalars in one `Event` message; nothing for events of other kinds and for bytes that are no message."""
+    """The scalars in one `Event` message; nothing for events of other kinds and for bytes that are no
+    message."""
     try:
         wall_time, step, summary = 0.0, 0, b""
         for number, kind, value in fields(event):
@@ -197,7 +214,8 @@ def _plugin(metadata: bytes) -> str:
     return ""
 
 
-# -- CRC-32C, as TFRecords mask it -----------------------------------------------------------------------------------
+# -- CRC-32C, as TFRecords mask it
+# -----------------------------------------------------------------------------------
 
 
 def _table() -> tuple[int, ...]:

@@ -1,6 +1,8 @@
-"""Process trees as the kernel tells them: who descends from whom, what they use, and ending them. Linux's /proc, read directly.
+"""Process trees as the kernel tells them: who descends from whom, what they use, and ending them.
+Linux's /proc, read directly.
 
-(psutil does the same with an object per process; the watcher runs up to fifty times a second beside the user's code.)
+(psutil does the same with an object per process; the watcher runs up to fifty times a second beside the
+user's code.)
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _STARTED = 19  # which of the fields from the state on is the last one that matt
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The fields of /proc/PID/stat that matter here. Times in clock ticks; cpu includes children that were waited for."""
+    """The fields of /proc/PID/stat that matter here. Times in clock ticks; cpu includes children that were
+    waited for."""
 
     pid: int
     state: str
@@ -54,7 +57,14 @@ def _fields(pid: int | str) -> list[bytes] | None:
 
 
 def _stat(pid: int, fields: Sequence[bytes]) -> Stat:
-    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])), int(fields[_STARTED]))
+    return Stat(
+        pid,
+        fields[0].decode(),
+        int(fields[1]),
+        int(fields[3]),
+        sum(map(int, fields[11:15])),
+        int(fields[_STARTED]),
+    )
 
 
 def all_stats() -> list[Stat]:
@@ -94,8 +104,8 @@ def descendants(root: int) -> list[Stat]:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory of these processes together, quickly, never less than the truth by much: what is shared in files or shared memory is
-    counted once, pages that forks still have in common several times."""
+    """Memory of these processes together, quickly, never less than the truth by much: what is shared in files
+    or shared memory is counted once, pages that forks still have in common several times."""
     private, shared = 0, 0
     for pid in pids:
         try:
@@ -154,13 +164,15 @@ def kill_below(root: int, *, within_s: float = 5.0) -> int:
 
 
 def leftovers(folder: Path, session: int, session_started: int) -> Collection[int]:
-    """Processes that an earlier replica's user left: those that carry its folder in their environment, and those of the session
-    that it opened. `session_started` distinguishes that session from a later one of the same number. Those of a replica in another folder, of
-    which this one is a copy, are left alone."""
+    """Processes that an earlier replica's user left: those that carry its folder in their environment, and
+    those of the session that it opened. `session_started` distinguishes that session from a later one of the
+    same number. Those of a replica in another folder, of which this one is a copy, are left alone."""
     stats = [stat for stat in all_stats() if stat.state not in "ZX" and stat.pid != os.getpid()]
     members = [stat.pid for stat in stats if session > 0 and stat.session == session]
     leader = next((stat for stat in stats if stat.pid == session), None)
-    session_is_ours = (leader is None or leader.started == session_started) and not are_of_another(members, folder)
+    session_is_ours = (leader is None or leader.started == session_started) and not are_of_another(
+        members, folder
+    )
     found = set(members if session_is_ours else ())
     for stat in stats:
         if _is_of(stat.pid, folder):
@@ -169,17 +181,21 @@ def leftovers(folder: Path, session: int, session_started: int) -> Collection[in
 
 
 def are_of_another(pids: Collection[int], folder: Path) -> bool:
-    """Whether the processes of a session or group belong to a replica in another folder than this one: some of them do, and none to this one."""
+    """Whether the processes of a session or group belong to a replica in another folder than this one: some
+    of them do, and none to this one."""
     return any(_is_of_another(pid, folder) for pid in pids) and not any(_is_of(pid, folder) for pid in pids)
 
 
 def _is_of(pid: int, folder: Path) -> bool:
     named = _folder_of(pid)
-    return named is not None and (named == folder or is_same(named, folder)) and not _is_of_another(pid, folder)
+    return (
+        named is not None and (named == folder or is_same(named, folder)) and not _is_of_another(pid, folder)
+    )
 
 
 def _is_of_another(pid: int, folder: Path) -> bool:
-    """Whether a process belongs to a replica in another folder than this one, by where it works or else by its environment."""
+    """Whether a process belongs to a replica in another folder than this one, by where it works or else by
+    its environment."""
     try:
         works = Path(f"/proc/{pid}/cwd").readlink()
     except OSError:

@@ -14,15 +14,17 @@ def asked(snapshot: Snapshot, plan: Plan) -> Snapshot:
     """The snapshot once those were asked to leave whom the plan asks."""
     leave = {one.gang: one.for_gang for one in plan.preempt}
     running = [
-        replace(one, stopping=True, preempted_for=leave[one.gang.id] or None, asked_at=snapshot.now) if one.gang.id in leave else one
+        replace(one, stopping=True, preempted_for=leave[one.gang.id] or None, asked_at=snapshot.now)
+        if one.gang.id in leave
+        else one
         for one in snapshot.running
     ]
     return replace(snapshot, running=tuple(running)) if leave else snapshot
 
 
 class Aftermath:
-    """The snapshot with the plan carried out. What the gang was promised is gone with what it asked for: others who kept out of
-    its way may start before it."""
+    """The snapshot with the plan carried out. What the gang was promised is gone with what it asked for:
+    others who kept out of its way may start before it."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, gang: GangId) -> None:
         """snapshot: as `asked` leaves it."""
@@ -36,7 +38,7 @@ class Aftermath:
         self._planner = Planner()
 
     def starts(self, changed: Gang) -> bool:
-        """Whether the gang starts in that turn, asking for this. The first answer costs a turn that begins anew, the others one
-        that remembers."""
+        """Whether the gang starts in that turn, asking for this.
+        The first answer costs a turn that begins anew, the others one that remembers."""
         after = self._planner(replace(self._snapshot, pending=(*self._others, changed)))
         return any(placement.gang.id == changed.id for placement in after.place)

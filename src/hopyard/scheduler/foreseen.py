@@ -1,4 +1,5 @@
-"""The turns to come: the policy itself, turn after turn, on a cluster in which everything takes exactly as long as is supposed."""
+"""The turns to come: the policy itself, turn after turn, on a cluster in which everything takes exactly as
+long as is supposed."""
 
 from __future__ import annotations
 
@@ -28,9 +29,12 @@ def mid(expected: Expected) -> float:
     return expected.mid_s
 
 
-def expected_starts(snapshot: Snapshot, plan: Plan, progress: Mapping[GangId, float] = NOTHING) -> dict[GangId, datetime]:
-    """When the gangs that are promised a start probably start, as `forecast.why` says of each of them. A start that lies too many turns
-    ahead is left out, and so is a start that follows from the end of a run of which too little is known.
+def expected_starts(
+    snapshot: Snapshot, plan: Plan, progress: Mapping[GangId, float] = NOTHING
+) -> dict[GangId, datetime]:
+    """When the gangs that are promised a start probably start, as `forecast.why` says of each of them. A
+    start that lies too many turns ahead is left out, and so is a start that follows from the end of a run of
+    which too little is known.
 
     plan: of this snapshot. progress: of `forecast.why`.
     """
@@ -40,34 +44,47 @@ def expected_starts(snapshot: Snapshot, plan: Plan, progress: Mapping[GangId, fl
 
 
 class Foreseen:
-    """One way that it may go. The policy is not told how long anything takes: it expects, promises and decides as it would.
+    """One way that it may go. The policy is not told how long anything takes: it expects, promises and
+    decides as it would.
 
     Nobody is submitted, no node comes or goes, and nothing more is learned of how long runs take.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan, pick: Pick, progress: Mapping[GangId, float]) -> None:
-        """plan: of this snapshot, and carried out. pick: how long of their bands everything takes. progress: of `forecast.why`."""
+        """plan: of this snapshot, and carried out. pick: how long of their bands everything takes.
+        progress: of `forecast.why`."""
         self._snapshot, self._pick = snapshot, pick
         self.now = self._began = snapshot.now
         size = len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running)
-        self._turns = min(MOST_TURNS, max(LEAST_TURNS, WORK // (size + 1))) if size <= LARGEST else 0  # that are left
+        # that are left
+        self._turns = min(MOST_TURNS, max(LEAST_TURNS, WORK // (size + 1))) if size <= LARGEST else 0
         self._waiting = {gang.id: gang for gang in snapshot.pending}
         self._running = {running.gang.id: running for running in snapshot.running if self._turns}
         future = Future.of(
-            self._running.values(), snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, pick=pick, progress=progress
+            self._running.values(),
+            snapshot.durations,
+            snapshot.now,
+            grace_s=snapshot.preempt_grace_s,
+            pick=pick,
+            progress=progress,
         )
-        self.spans: dict[GangId, tuple[datetime, datetime]] = {}  # of those that started since: from when until when, the last time
-        self.guessed: set[GangId] = set()  # gangs with a first start that depends on the end of a run of unknown duration
+        # of those that started since: from when until when, the last time
+        self.spans: dict[GangId, tuple[datetime, datetime]] = {}
+        # gangs with a first start that depends on the end of a run of unknown duration
+        self.guessed: set[GangId] = set()
         self._progress = progress
         self._guessed_nodes: set[NodeId] = set()  # on which such a run ended
         self._started: dict[GangId, datetime] = {}  # when each started for the first time
         self.breaches: dict[GangId, Breach] = {}  # the first of each promise
         self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in future.ends()}
-        self._left: dict[GangId, timedelta] = {}  # what those that have to leave, and will be back, have still to do
+        # what those that have to leave, and will be back, have still to do
+        self._left: dict[GangId, timedelta] = {}
         for leaving in self._running.values():
             if leaving.preempted_for is not None:
                 staying = replace(leaving, stopping=False, preempted_for=None, asked_at=None)
-                end = Future.of([staying], snapshot.durations, snapshot.now, pick=pick, progress=progress).end(leaving.gang.id)
+                end = Future.of(
+                    [staying], snapshot.durations, snapshot.now, pick=pick, progress=progress
+                ).end(leaving.gang.id)
                 assert end is not None
                 self._left[leaving.gang.id] = timedelta(seconds=end.mid_s)
         self._whole: dict[GangId, Gang] = {}  # of those that were placed, as they asked
@@ -77,8 +94,8 @@ class Foreseen:
         self._carry_out(plan)
 
     def starts_at(self, gang: GangId) -> datetime | None:
-        """When it starts; None where that is not seen: `now` is how far it was looked, then. The answer for one gang does not depend on
-        the gangs for which it was called before."""
+        """When it starts; None where that is not seen: `now` is how far it was looked, then.
+        The answer for one gang does not depend on the gangs for which it was called before."""
         while gang not in self._started and self._turns and (at := self._next()) is not None:
             self._turns -= 1
             self.now = at
@@ -88,11 +105,13 @@ class Foreseen:
         return self._started.get(gang)
 
     def start_of(self, gang: GangId, otherwise: Callable[[], datetime]) -> datetime:
-        """When it starts; where that is not seen, as `otherwise` says, but not before it was looked for no more."""
+        """When it starts; where that is not seen, as `otherwise` says, but not before it was looked for no
+        more."""
         return self.starts_at(gang) or max(otherwise(), self.now)
 
     def out_of_way_at(self, name: str, of: datetime | None) -> datetime | None:
-        """When a run that waits, too ("run:ID"), is in the way no more of what starts at `of`: it has started, or ended."""
+        """When a run that waits, too ("run:ID"), is in the way no more of what starts at `of`: it has
+        started, or ended."""
         span = self.spans.get(GangId(name.removeprefix("run:")))
         if span is None or of is None:
             return None
@@ -113,7 +132,12 @@ class Foreseen:
         """When something ends, or time alone changes something."""
         times = [*self._ends.values()]
         if self._look_again_at is not None:
-            times.append(max(self._look_again_at, self.now + max((self.now - self._began) / LOOKS, timedelta(seconds=OVERDUE_S))))
+            times.append(
+                max(
+                    self._look_again_at,
+                    self.now + max((self.now - self._began) / LOOKS, timedelta(seconds=OVERDUE_S)),
+                )
+            )
         return min(times, default=None)
 
     def _carry_out(self, plan: Plan) -> None:
@@ -122,7 +146,9 @@ class Foreseen:
         for one in plan.preempt:
             leaving = self._running.get(one.gang)
             if leaving is not None and not leaving.stopping:
-                self._leave(replace(leaving, stopping=True, preempted_for=one.for_gang or None, asked_at=self.now))
+                self._leave(
+                    replace(leaving, stopping=True, preempted_for=one.for_gang or None, asked_at=self.now)
+                )
         for breach in plan.breaches:
             self.breaches.setdefault(breach.gang, breach)
         self._promises = {promise.gang: promise for promise in plan.promises if promise.gang in self._waiting}
@@ -132,17 +158,23 @@ class Foreseen:
         name = placement.gang.id
         self._whole[name] = self._waiting.pop(name)
         self._running[name] = Running(placement, self.now, started_at=self.now)
-        takes = self._left.pop(name, None) or timedelta(seconds=self._pick(expect(placement.gang, self._snapshot.durations)))
+        takes = self._left.pop(name, None) or timedelta(
+            seconds=self._pick(expect(placement.gang, self._snapshot.durations))
+        )
         self._ends[name] = self.now + max(takes, timedelta(seconds=OVERDUE_S))
         self.spans[name] = self.now, self._ends[name]
-        if name not in self._started and not self._guessed_nodes.isdisjoint(one.node for one in placement.assignments):
+        if name not in self._started and not self._guessed_nodes.isdisjoint(
+            one.node for one in placement.assignments
+        ):
             self.guessed.add(name)
         self._started.setdefault(name, self.now)
 
     def _leave(self, leaving: Running) -> None:
         """It was asked to make room, and will go on from where it was."""
         name, end = leaving.gang.id, self._ends[leaving.gang.id]
-        about = Future.of([leaving], {}, self.now, grace_s=self._snapshot.preempt_grace_s, pick=self._pick).end(name)
+        about = Future.of(
+            [leaving], {}, self.now, grace_s=self._snapshot.preempt_grace_s, pick=self._pick
+        ).end(name)
         assert about is not None
         gone = self.now + timedelta(seconds=about.mid_s)
         self._running[name] = leaving

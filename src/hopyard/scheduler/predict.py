@@ -16,9 +16,13 @@ from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.gang import Gang
 
 ENOUGH = 8.0  # runs alike of which nobody asks what other runs took
-BAND = (0.06, 0.5, 0.94)  # quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
-ALL_ALIKE = tuple(map(float, range(1, KEPT + 1)))  # the running sums of weights of a history in which each run counts fully
-UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history, and what fills up one of too few runs; with a time limit, that is expected to be used up
+# quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
+BAND = (0.06, 0.5, 0.94)
+# the running sums of weights of a history in which each run counts fully
+ALL_ALIKE = tuple(map(float, range(1, KEPT + 1)))
+# the band without any history, and what fills up one of too few runs; with a time limit, that is expected to
+# be used up
+UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)
 PACE = (0.8, 1.5)  # what is left of a run that tells how far it is may take so many times what its pace says
 TELLS_PACE = 0.02  # the part that must be done: before that, its start counts too much
 NEVER_S = 10 * 365 * 86400.0  # no band reaches further
@@ -49,22 +53,24 @@ def exactly(seconds: float) -> Expected:
 class History:
     """Finished runs to predict from, the most telling ones weighing most.
 
-    seconds: sorted. weights: running sums of the weight of each, without a leading 0. runs: how many runs tell this; where they are
-    fewer than ENOUGH, the rest is what a run takes of which nothing is known.
+    seconds: sorted. weights: running sums of the weight of each, without a leading 0. runs: how many runs
+    tell this; where they are fewer than ENOUGH, the rest is what a run takes of which nothing is known.
     """
 
     seconds: tuple[float, ...]
     weights: tuple[float, ...]
     runs: int = 0
-    _arrays: list[Floats] = field(default_factory=list, compare=False, repr=False)  # of both, once they were asked for
+    # of both, once they were asked for
+    _arrays: list[Floats] = field(default_factory=list, compare=False, repr=False)
 
     def total_s(self, elapsed_s: float = 0.0) -> tuple[tuple[float, float, float], float]:
-        """The band of the whole duration of a run that has run for `elapsed_s` already, and until when, in seconds since its
-        start, that band stays as it is while nothing else is learned.
+        """The band of the whole duration of a run that has run for `elapsed_s` already, and until when, in
+        seconds since its start, that band stays as it is while nothing else is learned.
 
-        It is taken from the runs that took longer than that. One that has outlived nearly all of them goes on as the lifetimes
-        of processes do (Harchol-Balter and Downey, Exploiting Process Lifetime Distributions, SIGMETRICS'96): half of those that
-        ran t seconds run 2t; so the longer it overran, the longer it is expected to go on.
+        It is taken from the runs that took longer than that. One that has outlived nearly all of them goes on
+        as the lifetimes of processes do (Harchol-Balter and Downey, Exploiting Process Lifetime
+        Distributions, SIGMETRICS'96): half of those that ran t seconds run 2t; so the longer it overran, the
+        longer it is expected to go on.
         """
         gone = bisect_right(self.seconds, elapsed_s)
         before = self.weights[gone - 1] if gone else 0.0
@@ -77,8 +83,8 @@ class History:
         return _outlived(elapsed_s)
 
     def ends_s(self, elapsed_s: Floats) -> Floats:
-        """The middle and the upper end of `total_s` for many runs at once, and until when these hold, as three rows; not a
-        number for those that outlived nearly all of the history, and for an empty one."""
+        """The middle and the upper end of `total_s` for many runs at once, and until when these hold, as
+        three rows; not a number for those that outlived nearly all of the history, and for an empty one."""
         found = np.full((3, len(elapsed_s)), np.nan)
         if self.seconds:
             if not self._arrays:
@@ -89,12 +95,13 @@ class History:
             before = np.where(gone > 0, weights[np.maximum(gone - 1, 0)], 0.0)
             left = weights[-1] - before
             mid, high = (
-                seconds[np.minimum(np.searchsorted(weights, before + share * left, side="right"), last)] for share in BAND[1:]
+                seconds[np.minimum(np.searchsorted(weights, before + share * left, side="right"), last)]
+                for share in BAND[1:]
             )
             known = (left >= 1.0) | (gone == 0)
-            found[:, known] = np.array([mid, np.maximum(high, mid * (1 + 1 / (1 + left))), seconds[np.minimum(gone, last)]])[
-                :, known
-            ]
+            found[:, known] = np.array(
+                [mid, np.maximum(high, mid * (1 + 1 / (1 + left))), seconds[np.minimum(gone, last)]]
+            )[:, known]
         return found
 
     def _at(self, weight: float) -> float:
@@ -102,14 +109,14 @@ class History:
 
 
 def history(gang: Gang, durations: Durations) -> History:
-    """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where these are too few,
-    of the next with what weight is missing."""
+    """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where
+    these are too few, of the next with what weight is missing."""
     return history_of(telling(history_keys(gang), durations)[0])
 
 
 def telling(keys: Sequence[str], durations: Durations) -> tuple[tuple[Sequence[float], ...], Sequence[str]]:
-    """What finished runs took by the first of these keys that together tell enough, and these keys: what is known by the others
-    does not matter."""
+    """What finished runs took by the first of these keys that together tell enough, and these keys: what is
+    known by the others does not matter."""
     found: list[Sequence[float]] = []
     known: Counter[float] = Counter()
     for looked, key in enumerate(keys, 1):
@@ -121,7 +128,8 @@ def telling(keys: Sequence[str], durations: Durations) -> tuple[tuple[Sequence[f
     return tuple(found), keys
 
 
-_KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}  # by the identity of what they were made from, which is kept
+# by the identity of what they were made from, which is kept
+_KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}
 
 
 def is_known(gang: Gang, durations: Durations) -> bool:
@@ -130,7 +138,8 @@ def is_known(gang: Gang, durations: Durations) -> bool:
 
 
 def history_of(levels: tuple[Sequence[float], ...]) -> History:
-    """Made once for the same tuples: to compare hundreds of numbers to find it again would take as long as all that is asked of it."""
+    """Made once for the same tuples: to compare hundreds of numbers to find it again would take as long as
+    all that is asked of it."""
     if not all(type(samples) is tuple for samples in levels):
         return _history(levels)
     key = tuple(map(id, levels))
@@ -148,13 +157,14 @@ def expect(gang: Gang, durations: Durations) -> Expected:
 
 
 def whole(gang: Gang, durations: Durations, elapsed_s: float = 0.0) -> tuple[Expected, float]:
-    """The whole duration of a gang that has run for `elapsed_s`, and how long, in seconds since its start, this answer holds."""
+    """The whole duration of a gang that has run for `elapsed_s`, and how long, in seconds since its start,
+    this answer holds."""
     return whole_of(gang, history(gang, durations), elapsed_s)
 
 
 def whole_of(gang: Gang, known: History, elapsed_s: float = 0.0) -> tuple[Expected, float]:
-    """`whole`, where the history is at hand. An attempt of a gang that was served before may go on where that ended, or begin anew; one
-    that has outlived its like in all takes long again in both cases."""
+    """`whole`, where the history is at hand. An attempt of a gang that was served before may go on where that
+    ended, or begin anew; one that has outlived its like in all takes long again in both cases."""
     if not known.seconds and gang.time_limit_s is not None:
         return Expected(gang.time_limit_s / 10, gang.time_limit_s, gang.time_limit_s, certain=True), NEVER_S
     gone_s = max(elapsed_s, 0.0)
@@ -168,19 +178,26 @@ def whole_of(gang: Gang, known: History, elapsed_s: float = 0.0) -> tuple[Expect
 
 
 def paced(gang: Gang, part: float, elapsed_s: float) -> Expected:
-    """The whole duration of an attempt that runs for `elapsed_s`, of a gang that has done this part of all it has to do, its
-    earlier attempts included: it goes on as fast as so far, with half as long again at the most."""
+    """The whole duration of an attempt that runs for `elapsed_s`, of a gang that has done this part of all it
+    has to do, its earlier attempts included: it goes on as fast as so far, with half as long again at the
+    most."""
     gone_s = max(elapsed_s, 0.0)
     left_s = (gang.served_s + gone_s) * (1 - part) / part
-    return _limited((gone_s + PACE[0] * left_s, gone_s + left_s, gone_s + PACE[1] * left_s), gang.time_limit_s)
+    return _limited(
+        (gone_s + PACE[0] * left_s, gone_s + left_s, gone_s + PACE[1] * left_s), gang.time_limit_s
+    )
 
 
 def remaining(gang: Gang, durations: Durations, elapsed_s: float) -> Expected:
-    """What is left of a gang that has run for `elapsed_s`. At or past its time limit nothing is left: it is being ended."""
+    """What is left of a gang that has run for `elapsed_s`.
+    At or past its time limit nothing is left: it is being ended."""
     total, _ = whole(gang, durations, elapsed_s)
     gone_s = max(elapsed_s, 0.0)
     return Expected(
-        max(total.low_s - gone_s, 0.0), max(total.mid_s - gone_s, 0.0), max(total.high_s - gone_s, 0.0), total.certain
+        max(total.low_s - gone_s, 0.0),
+        max(total.mid_s - gone_s, 0.0),
+        max(total.high_s - gone_s, 0.0),
+        total.certain,
     )
 
 
@@ -207,7 +224,8 @@ def _history(levels: Sequence[Sequence[float]]) -> History:
     missing = ENOUGH
     known: Counter[float] = Counter()
     for samples in levels:
-        new = list((Counter(samples) - known).elements())  # a run is kept under several names, and counts once
+        # a run is kept under several names, and counts once
+        new = list((Counter(samples) - known).elements())
         known.update(new)
         weight = min(missing / len(new), 1.0) if new else 0.0
         weighed += [(seconds, weight) for seconds in new]

@@ -14,9 +14,16 @@ from hopyard.scheduler.reasons import cpus, gpus, plural, size
 from hopyard.scheduler.timeline.booked import bookings, owns
 
 LIMITS_S: Sequence[tuple[str, float]] = (
-    ("3d", 259200.0), ("1d", 86400.0), ("12h", 43200.0), ("6h", 21600.0), ("3h", 10800.0), ("1h", 3600.0), ("30m", 1800.0),
-    ("10m", 600.0), ("5m", 300.0),
-)  # fmt: skip
+    ("3d", 259200.0),
+    ("1d", 86400.0),
+    ("12h", 43200.0),
+    ("6h", 21600.0),
+    ("3h", 10800.0),
+    ("1h", 3600.0),
+    ("30m", 1800.0),
+    ("10m", 600.0),
+    ("5m", 300.0),
+)
 MINUTES = 180  # what begins later is near enough to a round one
 
 
@@ -28,10 +35,18 @@ class Change:
     gang: Gang
 
 
-def changes(gang: Gang, reason: HoldReason, snapshot: Snapshot, promised_in_s: Sequence[float] = ()) -> list[list[Change]]:
-    """Groups of what could be asked for instead, of each group the least change first. promised_in_s: in how many seconds others
-    are expected to start who were promised that."""
-    groups = [_fewer_gpus(gang), _fewer_replicas(gang), _any_model(gang), _less_memory(gang), _fewer_cpus(gang)]
+def changes(
+    gang: Gang, reason: HoldReason, snapshot: Snapshot, promised_in_s: Sequence[float] = ()
+) -> list[list[Change]]:
+    """Groups of what could be asked for instead, of each group the least change first.
+    promised_in_s: in how many seconds others are expected to start who were promised that."""
+    groups = [
+        _fewer_gpus(gang),
+        _fewer_replicas(gang),
+        _any_model(gang),
+        _less_memory(gang),
+        _fewer_cpus(gang),
+    ]
     groups += [[change] for change in _other_pools(gang, snapshot)]
     if reason in (HoldReason.QUOTA, HoldReason.USER_LIMIT, HoldReason.NO_QUEUE):
         groups += [[change] for change in _other_queues(gang, snapshot.queues)]
@@ -64,7 +79,9 @@ def _fewer_gpus(gang: Gang) -> list[Change]:
     def fewer(count: int) -> Gang:
         return _asking(gang, lambda asked: replace(asked, gpus=count))
 
-    return [Change(f"with {gpus(count, model)}{each}", fewer(count)) for count in _halves(role.resources.gpus, 1)]
+    return [
+        Change(f"with {gpus(count, model)}{each}", fewer(count)) for count in _halves(role.resources.gpus, 1)
+    ]
 
 
 def _fewer_replicas(gang: Gang) -> list[Change]:
@@ -72,7 +89,10 @@ def _fewer_replicas(gang: Gang) -> list[Change]:
     if role is None or role.fewest < 2:
         return []
     return [
-        Change(f"with {plural(count, 'replica')}", replace(gang, roles=(replace(role, replicas=count, min_replicas=0),)))
+        Change(
+            f"with {plural(count, 'replica')}",
+            replace(gang, roles=(replace(role, replicas=count, min_replicas=0),)),
+        )
         for count in _halves(role.fewest, 1)
     ]
 
@@ -92,7 +112,10 @@ def _less_memory(gang: Gang) -> list[Change]:
     def less(amount: int) -> Gang:
         return _asking(gang, lambda asked: replace(asked, memory_bytes=amount))
 
-    return [Change(f"with {size(amount)} of memory", less(amount)) for amount in _halves(role.resources.memory_bytes, 2**28)]
+    return [
+        Change(f"with {size(amount)} of memory", less(amount))
+        for amount in _halves(role.resources.memory_bytes, 2**28)
+    ]
 
 
 def _fewer_cpus(gang: Gang) -> list[Change]:
@@ -116,12 +139,19 @@ def _other_pools(gang: Gang, snapshot: Snapshot) -> Iterator[Change]:
         models.setdefault(node.pool, set()).update(gpu.model for gpu in node.gpus)
     for pool, has in sorted(models.items()):
         asked, text = role.resources, f"in pool {pool}"
-        if asked.gpu_models and not {model.casefold() for model in has} & {model.casefold() for model in asked.gpu_models}:
+        if asked.gpu_models and not {model.casefold() for model in has} & {
+            model.casefold() for model in asked.gpu_models
+        }:
             if not has:
                 continue
             asked, text = replace(asked, gpu_models=()), f"in pool {pool}, with {' or '.join(sorted(has))}"
         if role.where.pools != (pool,) and (pool not in role.where.pools or asked is not role.resources):
-            yield Change(text, replace(gang, roles=(replace(role, resources=asked, where=replace(role.where, pools=(pool,))),)))
+            yield Change(
+                text,
+                replace(
+                    gang, roles=(replace(role, resources=asked, where=replace(role.where, pools=(pool,))),)
+                ),
+            )
 
 
 def _other_queues(gang: Gang, queues: QueueTree) -> Iterator[Change]:
@@ -142,9 +172,14 @@ def _may_submit(user: str, name: QueueName, queues: QueueTree) -> bool:
 
 
 def _shorter(gang: Gang, snapshot: Snapshot, promised_in_s: Sequence[float]) -> list[Change]:
-    """Round ones, and those that end just before others start who were promised that, or what others have reserved begins."""
+    """Round ones, and those that end just before others start who were promised that, or what others have
+    reserved begins."""
     limits = {limit_s: text for text, limit_s in LIMITS_S}
-    foreign = [one for one in bookings(snapshot.reservations, snapshot.now) if not owns(gang, one.reservation, snapshot.queues)]
+    foreign = [
+        one
+        for one in bookings(snapshot.reservations, snapshot.now)
+        if not owns(gang, one.reservation, snapshot.queues)
+    ]
     for begins_s in (*promised_in_s, *(booking.from_s for booking in foreign)):
         minutes, seconds = int(begins_s // 60), int(begins_s // 5 * 5)
         if 1 <= minutes < MINUTES:

@@ -1,1 +1,2 @@
-"""The user's side: what scripts import, and the HTTP client that the CLI and the replica share. Standard library only."""
+"""The user's side: what scripts import, and the HTTP client that the CLI and the replica share.
+Standard library only."""

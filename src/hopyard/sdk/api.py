@@ -1,4 +1,5 @@
-"""The functions of `import hopyard as hop`. Each works under `hop run` and, recorded offline, under plain `python`."""
+"""The functions of `import hopyard as hop`. Each works under `hop run` and, recorded offline, under plain
+`python`."""
 
 from __future__ import annotations
 
@@ -42,10 +43,11 @@ def dataset_path(name: str | None = None) -> Path:
 
 
 def bind(**objects: Any) -> Bound:
-    """Say what a checkpoint holds: models, optimizers, schedulers, generators, plain values, under names of your choice.
+    """Say what a checkpoint holds: models, optimizers, schedulers, generators, plain values, under names of
+    your choice.
 
-    Functions (`infer=predict`) are kept aside for demos. Returns a namespace of all that is bound, through which plain
-    values are kept up to date.
+    Functions (`infer=predict`) are kept aside for demos. Returns a namespace of all that is bound, through
+    which plain values are kept up to date.
     """
     bound = session.current().bound
     keep_to_share()
@@ -56,18 +58,25 @@ def bind(**objects: Any) -> Bound:
 def loop(iterable: Iterable[T], *, every: int = 1, name: str = "epoch") -> Loop[T]:
     """Iterate, going on where the checkpoint left off; each turn is a safe point.
 
-    The bound objects are saved after every `every` turns and at the end. Loops may be nested and follow one another.
-    name: what a turn is called.
+    The bound objects are saved after every `every` turns and at the end. Loops may be nested and follow one
+    another. name: what a turn is called.
     """
     return Loop(iterable, session.current(), every=every, name=name)
 
 
-def log(values: Mapping[str, Number] | int | None = None, /, *, step: SupportsIndex | None = None, **metrics: Number) -> None:
-    """Record metrics: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for names that are no identifiers.
+def log(
+    values: Mapping[str, Number] | int | None = None,
+    /,
+    *,
+    step: SupportsIndex | None = None,
+    **metrics: Number,
+) -> None:
+    """Record metrics: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for names that are
+    no identifiers.
 
-    Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Without `step` the points
-    of a metric are counted. Takes about two microseconds and never waits for the network.
-    Raises SpecError for a value that is not a number; a full disk is told once on stderr and raises nothing.
+    Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Without `step`
+    the points of a metric are counted. Takes about two microseconds and never waits for the network. Raises
+    SpecError for a value that is not a number; a full disk is told once on stderr and raises nothing.
     """
     opened = session._session or session.current()
     if values is not None:
@@ -81,15 +90,18 @@ def log(values: Mapping[str, Number] | int | None = None, /, *, step: SupportsIn
 
 
 def save(step: SupportsIndex | None = None, **metrics: Number) -> Path | None:
-    """Save a checkpoint of the bound objects now. Returns its folder; None in processes of a rank other than 0.
+    """Save a checkpoint of the bound objects now. Returns its folder; None in processes of a rank other than
+    0.
 
-    step: what it is called; by default the turns of the loop so far. metrics: recorded with it beside the latest logged ones.
+    step: what it is called; by default the turns of the loop so far. metrics: recorded with it beside the
+    latest logged ones.
     """
     return session.current().save(step, metrics)
 
 
 def load() -> int | None:
-    """Restore the bound objects from the checkpoint that this run starts from, if there is one; returns its step.
+    """Restore the bound objects from the checkpoint that this run starts from, if there is one; returns its
+    step.
 
     `hop.loop` does this by itself; call it in scripts that have a loop of their own.
     """
@@ -97,7 +109,8 @@ def load() -> int | None:
 
 
 def summary(values: Mapping[str, Number] | None = None, /, **more: Number) -> None:
-    """Record results of the whole run: what leaderboards rank by. A name said again replaces what was said before."""
+    """Record results of the whole run: what leaderboards rank by.
+    A name said again replaces what was said before."""
     opened = session.current()
     opened.check_overrides()
     opened.summarise({**(values or {}), **more})

@@ -12,8 +12,8 @@ from hopyard.sdk.state import Kind
 
 
 class Bound:
-    """What is bound, by name, as attributes. Plain values are kept up to date here: `best = hop.bind(acc=0.0)`, later
-    `best.acc = acc`; the next checkpoint holds it, and a resumed run finds it."""
+    """What is bound, by name, as attributes. Plain values are kept up to date here: `best =
+    hop.bind(acc=0.0)`, later `best.acc = acc`; the next checkpoint holds it, and a resumed run finds it."""
 
     def __init__(self) -> None:
         vars(self)["_restored"] = None
@@ -42,7 +42,10 @@ def add(bound: Bound, values: dict[str, Any]) -> None:
     """Bind `values`; those that the checkpoint, when it was loaded before, knows get their state at once."""
     for name, value in values.items():
         if not name.isidentifier() or name.startswith("_"):
-            raise SpecError(f"hop.bind: `{name}` cannot name an object", hints=("a name as of a variable, without `_` in front",))
+            raise SpecError(
+                f"hop.bind: `{name}` cannot name an object",
+                hints=("a name as of a variable, without `_` in front",),
+            )
         vars(bound)[name] = value
     restored: Contents | None = vars(bound)["_restored"]
     if restored is not None:
@@ -50,12 +53,19 @@ def add(bound: Bound, values: dict[str, Any]) -> None:
 
 
 def restore(bound: Bound, contents: Contents) -> None:
-    """Give every bound object its state from a checkpoint; says which one has none, and which state nobody wants."""
+    """Give every bound object its state from a checkpoint; says which one has none, and which state nobody
+    wants."""
     mine = {name for name, value in objects(bound).items() if states.kind_of(value) is not Kind.ASIDE}
     for name in sorted(mine - set(contents.objects)):
-        say(f"the checkpoint of step {contents.step} has no `{name}`; it starts as it is", once=f"lacks-{name}")
+        say(
+            f"the checkpoint of step {contents.step} has no `{name}`; it starts as it is",
+            once=f"lacks-{name}",
+        )
     for name in sorted(set(contents.objects) - mine):
-        say(f"the checkpoint of step {contents.step} holds `{name}`, which is not bound yet (hop.bind)", once=f"unbound-{name}")
+        say(
+            f"the checkpoint of step {contents.step} holds `{name}`, which is not bound yet (hop.bind)",
+            once=f"unbound-{name}",
+        )
     _restore(bound, contents, sorted(mine & set(contents.objects)))
     vars(bound)["_restored"] = contents
 

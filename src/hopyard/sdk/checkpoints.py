@@ -30,8 +30,9 @@ _FORMAT = 1
 class Position:
     """How far a loop was: `done` turns of the loop `name` that runs inside `depth` others.
 
-    finished: that many loops of this name were through, one after another (then `done` is that of the last); 0 means under way.
-    chance: the random number generators as the loop began, for iterables that draw their order at the start.
+    finished: that many loops of this name were through, one after another (then `done` is that of the last);
+    0 means under way. chance: the random number generators as the loop began, for iterables that draw their
+    order at the start.
     """
 
     name: str
@@ -43,8 +44,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A checkpoint as it was found on disk. `objects` maps each name to its file. foreign: as of `state.read`. run: which saved it, "" where
-    that is not known. logged: how many points of each metric it had logged without a step."""
+    """A checkpoint as it was found on disk. `objects` maps each name to its file. foreign: as of
+    `state.read`. run: which saved it, "" where that is not known. logged: how many points of each metric it
+    had logged without a step."""
 
     folder: str
     step: int
@@ -60,7 +62,9 @@ class Contents:
         try:
             return states.read(_inside(self.folder, self.objects[name]), foreign=self.foreign)
         except SpecError as refused:
-            raise SpecError(f"`{name}` of the checkpoint of step {self.step}: {refused.message}", hints=refused.hints) from None
+            raise SpecError(
+                f"`{name}` of the checkpoint of step {self.step}: {refused.message}", hints=refused.hints
+            ) from None
 
     def chance(self) -> dict[str, Any]:
         path = os.path.join(self.folder, _CHANCE)
@@ -83,15 +87,23 @@ def write(
     run: str = "",
     logged: Mapping[str, int] | None = None,
 ) -> str:
-    """Save `objects` under `root`/`step`; returns the folder. An earlier checkpoint of the same step is replaced.
+    """Save `objects` under `root`/`step`; returns the folder.
+    An earlier checkpoint of the same step is replaced.
 
-    Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is left behind.
+    Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is
+    left behind.
     """
     make_folder(root, below=os.path.dirname(root))
     scratch = os.path.join(root, f".tmp-{step}-{os.urandom(6).hex()}")
     make_folder(scratch, below=root)
     try:
-        _fill(scratch, step, objects, positions, {"metrics": dict(metrics), "run": run, "logged": dict(logged or {})})
+        _fill(
+            scratch,
+            step,
+            objects,
+            positions,
+            {"metrics": dict(metrics), "run": run, "logged": dict(logged or {})},
+        )
         _sync_tree(scratch)
         final = os.path.join(root, str(step))
         _move(scratch, final)
@@ -102,7 +114,13 @@ def write(
     return final
 
 
-def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequence[Position], facts: Mapping[str, Any]) -> None:
+def _fill(
+    folder: str,
+    step: int,
+    objects: Mapping[str, Any],
+    positions: Sequence[Position],
+    facts: Mapping[str, Any],
+) -> None:
     files: dict[str, str] = {}
     for name, value in objects.items():
         if states.kind_of(value) is not Kind.ASIDE:
@@ -111,7 +129,16 @@ def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequenc
     for number, position in enumerate(positions):
         if position.chance is not None:
             states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.chance)
-    loops = [{"name": p.name, "depth": p.depth, "done": p.done, "finished": p.finished, "chance": p.chance is not None} for p in positions]
+    loops = [
+        {
+            "name": p.name,
+            "depth": p.depth,
+            "done": p.done,
+            "finished": p.finished,
+            "chance": p.chance is not None,
+        }
+        for p in positions
+    ]
     index = {"format": _FORMAT, "step": step, "loops": loops, "objects": files, **facts}
     with open(os.path.join(folder, INDEX), "w", encoding="utf-8", opener=open_file) as text:
         json.dump(index, text)
@@ -139,21 +166,39 @@ def _inside(folder: str, name: str) -> str:
 
 
 def read(folder: str, *, foreign: bool = False) -> Contents:
-    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one; foreign: see `state.read`."""
+    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one; foreign: see
+    `state.read`."""
     try:
         with open(os.path.join(folder, INDEX), encoding="utf-8") as text:
             index = json.load(text)
         if index["format"] != _FORMAT:
-            raise IntegrityError(f"{folder}: a checkpoint of format {index['format']!r}", hints=("upgrade hopyard",))
-        positions = tuple(_position(folder, number, said, foreign=foreign) for number, said in enumerate(index["loops"]))
+            raise IntegrityError(
+                f"{folder}: a checkpoint of format {index['format']!r}", hints=("upgrade hopyard",)
+            )
+        positions = tuple(
+            _position(folder, number, said, foreign=foreign) for number, said in enumerate(index["loops"])
+        )
         logged = {str(name): int(count) for name, count in index.get("logged", {}).items()}
-        return Contents(folder, int(index["step"]), positions, dict(index["metrics"]), dict(index["objects"]), foreign, str(index.get("run", "")), logged)
+        return Contents(
+            folder,
+            int(index["step"]),
+            positions,
+            dict(index["metrics"]),
+            dict(index["objects"]),
+            foreign,
+            str(index.get("run", "")),
+            logged,
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as bad:
         raise IntegrityError(f"{folder} is not a checkpoint that can be read: {bad}") from bad
 
 
 def _position(folder: str, number: int, said: Mapping[str, Any], *, foreign: bool) -> Position:
-    chance = states.read(os.path.join(folder, f"random-state-{number}.pkl"), foreign=foreign) if said["chance"] else None
+    chance = (
+        states.read(os.path.join(folder, f"random-state-{number}.pkl"), foreign=foreign)
+        if said["chance"]
+        else None
+    )
     return Position(str(said["name"]), int(said["depth"]), int(said["done"]), int(said["finished"]), chance)
 
 

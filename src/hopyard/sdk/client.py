@@ -29,7 +29,9 @@ _REFUSALS, _REFUSED_S = 6, 0.02  # how often a new connection may break, and the
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT"})
 _STALE = (Gone, BrokenPipeError, ConnectionResetError)
 _BY_CODE: dict[str, type[HopyardError]] = {
-    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HopyardError)
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, HopyardError)
 }
 
 Value = str | int | float | Sequence[str] | None
@@ -37,7 +39,8 @@ Query = Mapping[str, Value]  # a sequence: the parameter is given once for each 
 
 
 class Response:
-    """An answer whose body is still to be read. Reading raises ServerUnavailable when the connection breaks."""
+    """An answer whose body is still to be read. Reading raises ServerUnavailable when the connection
+    breaks."""
 
     def __init__(self, raw: Answer, url: str) -> None:
         self._raw, self._url = raw, url
@@ -72,8 +75,9 @@ class Response:
 
 
 class Client:
-    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several threads. hint: what helps where
-    nobody answers. dial: connects in place of the address, to a server of this machine (see `home_link`)."""
+    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several
+    threads. hint: what helps where nobody answers. dial: connects in place of the address, to a server of
+    this machine (see `home_link`)."""
 
     def __init__(
         self,
@@ -87,14 +91,18 @@ class Client:
         self._hint = hint
         host, port = _place(url)
         if not (token.isascii() and token.isprintable()):
-            raise errors.AuthError("the token has characters that are not allowed in a token", hints=("copy it again: a token is `hop_` and letters, digits, `-` and `_`",))
+            raise errors.AuthError(
+                "the token has characters that are not allowed in a token",
+                hints=("copy it again: a token is `hop_` and letters, digits, `-` and `_`",),
+            )
         self.url, self.token = url.rstrip("/"), token
         self._authority, self._timeout = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", timeout_s
         self._dial = dial or partial(_dial, host, port)
         self._near = dial is not None or host in _LOOPBACK
         self._local = threading.local()
 
-    # -- one request ---------------------------------------------------------------------------------------------
+    # -- one request
+    # ---------------------------------------------------------------------------------------------
 
     @contextmanager
     def open(
@@ -110,11 +118,16 @@ class Client:
         once: bool = False,
     ) -> Iterator[Response]:
         """Send a request and yield the answer with its body unread. Raises what the server's error says, or
-        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A server that has too much
-        to do is asked again when it said, for a minute in all. once: the request, done twice, would do something else than done once, so it
-        is sent again only where the server cannot have done it."""
+        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A
+        server that has too much to do is asked again when it said, for a minute in all. once: the request,
+        done twice, would do something else than done once, so it is sent again only where the server cannot
+        have done it."""
         try:
-            target = API + (path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe="/?&=%"))
+            target = API + (
+                path
+                if path.isascii() and path.isprintable() and " " not in path
+                else quote(path, safe="/?&=%")
+            )
             if query:
                 given = {k: v for k, v in query.items() if v is not None}
                 target += "?" + urlencode(given, quote_via=quote, doseq=True) if given else ""
@@ -123,12 +136,15 @@ class Client:
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = content_type
-        connection, raw = self._send_patiently(method, target, body, headers, timeout_s or self._timeout, retry, once)
+        connection, raw = self._send_patiently(
+            method, target, body, headers, timeout_s or self._timeout, retry, once
+        )
         try:
             response = Response(raw, self.url)
             if raw.status >= 400:
                 raise rebuild(raw.status, response.read())
-            yield response  # what fails where it is used, such as a write to a full disk, is no trouble of the connection
+            # what fails where it is used, such as a write to a full disk, is no trouble of the connection
+            yield response
         except BaseException:
             connection.close()
             raise
@@ -136,13 +152,25 @@ class Client:
             connection.close()  # unread rest: the connection cannot be used again
 
     def _send_patiently(
-        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool, once: bool
+        self,
+        method: str,
+        target: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: dict[str, str],
+        timeout_s: float,
+        retry: bool,
+        once: bool,
     ) -> tuple[Connection, Answer]:
-        """As `_send`; a request that the server put off (429 or 503 with `Retry-After`: nothing of it was done) is sent again."""
+        """As `_send`; a request that the server put off (429 or 503 with `Retry-After`: nothing of it was
+        done) is sent again."""
         give_up_at = time.monotonic() + _PATIENCE_S
         while True:
             connection, raw = self._send(method, target, body, headers, timeout_s, retry, once)
-            pause_s = _pause_s(raw) if raw.status in (429, 503) and (body is None or isinstance(body, bytes)) else None
+            pause_s = (
+                _pause_s(raw)
+                if raw.status in (429, 503) and (body is None or isinstance(body, bytes))
+                else None
+            )
             if pause_s is None or time.monotonic() + pause_s > give_up_at:
                 return connection, raw
             try:
@@ -152,7 +180,14 @@ class Client:
             time.sleep(pause_s)
 
     def _send(
-        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool, once: bool
+        self,
+        method: str,
+        target: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: dict[str, str],
+        timeout_s: float,
+        retry: bool,
+        once: bool,
     ) -> tuple[Connection, Answer]:
         fresh, refusals = False, 0
         while True:
@@ -166,26 +201,49 @@ class Client:
                 connection.request(method, target, body=body, headers=headers)
                 return connection, connection.getresponse()
             except _STALE as gone:
-                harmless = connection.sock is not None and (connection.cut_short or method in _IDEMPOTENT)  # else the server may have done it
+                # else the server may have done it
+                harmless = connection.sock is not None and (connection.cut_short or method in _IDEMPOTENT)
                 connection.close()
                 again = retry and (body is None or isinstance(body, bytes))
-                if fresh and again and harmless and refusals < _REFUSALS:  # it had too many connections at that moment
+                # it had too many connections at that moment
+                if fresh and again and harmless and refusals < _REFUSALS:
                     time.sleep(_REFUSED_S * 2**refusals)
                     refusals += 1
                     continue
                 if fresh or not again or (once and not harmless):
-                    raise ServerUnavailable(f"the server at {self.url} broke the connection: {gone}") from gone
+                    raise ServerUnavailable(
+                        f"the server at {self.url} broke the connection: {gone}"
+                    ) from gone
             except OSError as broken:
                 connection.close()
-                raise ServerUnavailable(f"no server answers at {self.url}: {broken}", hints=(self._hint,)) from broken
+                raise ServerUnavailable(
+                    f"no server answers at {self.url}: {broken}", hints=(self._hint,)
+                ) from broken
 
-    def call(self, method: str, path: str, *, json_body: Any = None, query: Query | None = None, timeout_s: float | None = None, once: bool = False) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json_body: Any = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+        once: bool = False,
+    ) -> Any:
         """A request with JSON in and out; None for an empty answer."""
         try:
             body = None if json_body is None else json.dumps(json_body, ensure_ascii=False).encode()
         except UnicodeEncodeError as bad:
             raise _not_utf8(bad) from bad
-        with self.open(method, path, query=query, body=body, content_type="application/json", timeout_s=timeout_s, once=once) as response:
+        with self.open(
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type="application/json",
+            timeout_s=timeout_s,
+            once=once,
+        ) as response:
             data = response.read()
         try:
             return json.loads(data) if data else None
@@ -196,9 +254,11 @@ class Client:
     def get(self, path: str, **query: Value) -> Any:
         return self.call("GET", path, query=query)
 
-    def pages(self, path: str, rows: str, *, cursor: str = "after", most: int | None = None, **query: Value) -> Iterator[Any]:
-        """The rows of a listing, page by page as they are taken; `most`: at most so many. rows: the field of the answer that holds them, pairs
-        where it maps names to them.
+    def pages(
+        self, path: str, rows: str, *, cursor: str = "after", most: int | None = None, **query: Value
+    ) -> Iterator[Any]:
+        """The rows of a listing, page by page as they are taken; `most`: at most so many.
+        rows: the field of the answer that holds them, pairs where it maps names to them.
         cursor: the parameter that names where a page begins."""
         begin: Value = None
         while most is None or most > 0:
@@ -224,7 +284,9 @@ class Client:
     def use(self, sock: socket.socket) -> None:
         """Take a socket that is connected already for this thread's first request."""
         self.close()
-        self._local.connection = connection = Connection(lambda _: sock, self._authority, timeout=self._timeout)
+        self._local.connection = connection = Connection(
+            lambda _: sock, self._authority, timeout=self._timeout
+        )
         connection.connect()
 
     def close(self) -> None:
@@ -245,7 +307,8 @@ class Client:
                     return False
                 time.sleep(0.02)
 
-    # -- blobs: what `datasets` asks of a transport -----------------------------------------------------------------
+    # -- blobs: what `datasets` asks of a transport
+    # -----------------------------------------------------------------
 
     def missing(self, digests: Sequence[str]) -> list[str]:
         return list(self.post("/blobs/missing", {"digests": list(digests)})["missing"]) if digests else []
@@ -275,24 +338,30 @@ class Client:
             response.read()
 
     def verify(self, digest: str) -> bool:
-        """Have the server read and check a blob. False: it set it aside, or has none; the next push brings it anew."""
+        """Have the server read and check a blob. False: it set it aside, or has none; the next push brings it
+        anew."""
         return bool(self.post(f"/blobs/{digest}/verify")["ok"])
 
     def locate(self, manifest: str, digests: Sequence[str]) -> list[str | None]:
-        """For each blob a file that may hold it; all None where the server is another machine, or does not tell."""
+        """For each blob a file that may hold it; all None where the server is another machine, or does not
+        tell."""
         if not self._near:
             return [None] * len(digests)
         return list(self.post("/blobs/locate", {"manifest": manifest, "digests": list(digests)})["paths"])
 
 
 def _not_utf8(bad: UnicodeEncodeError) -> errors.SpecError:
-    """The error of a text with bytes of another encoding, as Python hands them on from a command line or a file's name."""
+    """The error of a text with bytes of another encoding, as Python hands them on from a command line or a
+    file's name."""
     near = bad.object[max(0, bad.start - 40) : bad.end + 20]
-    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it again in UTF-8; the server takes no other text",))
+    return errors.SpecError(
+        f"`{near}` is not UTF-8", hints=("type it again in UTF-8; the server takes no other text",)
+    )
 
 
 def _pause_s(raw: Answer) -> float | None:
-    """How long the server wants us to wait, spread a little so that clients that were refused together do not come back together."""
+    """How long the server wants us to wait, spread a little so that clients that were refused together do not
+    come back together."""
     said = raw.headers.get("Retry-After") or ""
     if not said.isdecimal() or len(said) > 6:
         return None
@@ -309,7 +378,9 @@ def _place(url: str) -> tuple[str, int]:
     except ValueError:  # a port that is no number or too large, a bracket that does not close
         split, host, port = None, None, None
     if split is None or split.scheme != "http" or not host or port == 0:
-        raise errors.SpecError(f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",))
+        raise errors.SpecError(
+            f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",)
+        )
     return host, port or 80
 
 
@@ -320,11 +391,16 @@ def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def rebuild(status: int, data: bytes) -> HopyardError:
-    """The exception that an error answer stands for. A fault inside the server says nothing about the request: ServerFault."""
+    """The exception that an error answer stands for. A fault inside the server says nothing about the
+    request: ServerFault."""
     otherwise = ServerFault if status >= 500 else HopyardError
     try:
         body = json.loads(data)["error"]
-        code, message, hints = str(body["code"]), str(body["message"]), tuple(map(str, body.get("hints") or ()))
+        code, message, hints = (
+            str(body["code"]),
+            str(body["message"]),
+            tuple(map(str, body.get("hints") or ())),
+        )
     except (ValueError, KeyError, TypeError):
         return otherwise(f"the server answered {status}: {data[:200].decode(errors='replace')}")
     if code == MissingBlobs.code:

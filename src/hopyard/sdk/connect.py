@@ -1,7 +1,7 @@
 """Finds the server that commands talk to, and starts the embedded one when there is none.
 
-Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder, the home folder's
-embedded server. Light: what starting needs is imported only when something has to be started.
+Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder, the home
+folder's embedded server. Light: what starting needs is imported only when something has to be started.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _started: list[Popen[bytes]] = []  # kept so that nothing complains about a chil
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running embedded server, as `server.json` or it itself tells. warning: what its owner must know, in a sentence; else empty."""
+    """A running embedded server, as `server.json` or it itself tells.
+    warning: what its owner must know, in a sentence; else empty."""
 
     pid: int
     url: str
@@ -56,10 +57,12 @@ class Server:
 
 
 def connect(*, start: bool = True, home: Home | None = None) -> Client:
-    """A client of the server that this user works with; the embedded one is started when none runs and `start` is set.
+    """A client of the server that this user works with; the embedded one is started when none runs and
+    `start` is set.
 
-    Inside a run, where no other is named, it is the run's own server, with the run's own token; none is started there.
-    Raises ServerUnavailable when there is no server (or it does not come up), AuthError when an address has no token.
+    Inside a run, where no other is named, it is the run's own server, with the run's own token; none is
+    started there. Raises ServerUnavailable when there is no server (or it does not come up), AuthError when
+    an address has no token.
     """
     replica = find_replica() if home is None and HOME_VARIABLE not in os.environ else None
     if replica is not None and not (os.environ.get(URL_VARIABLE) and os.environ.get(TOKEN_VARIABLE)):
@@ -71,7 +74,10 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
         if login is not None and login[0] == url.rstrip("/"):
             token = login[1]
         elif not _is_own(home, url):
-            raise AuthError(f"{URL_VARIABLE} is set to {url}, but there is no token for it", hints=(f"set {TOKEN_VARIABLE}",))
+            raise AuthError(
+                f"{URL_VARIABLE} is set to {url}, but there is no token for it",
+                hints=(f"set {TOKEN_VARIABLE}",),
+            )
     if url and token:
         return Client(url, token, hint=_FAR.format(where=URL_VARIABLE))
     if login is not None and not url:
@@ -83,7 +89,10 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
         if is_held(home):
             pid = _holder(home)
             named = f" (pid {pid})" if pid else ""
-            raise ServerUnavailable(f"the server{named} of {home.root} does not answer", hints=(f"try again in a while; its log is {home.server_log}",))
+            raise ServerUnavailable(
+                f"the server{named} of {home.root} does not answer",
+                hints=(f"try again in a while; its log is {home.server_log}",),
+            )
         raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
     server = start_server(home)
     if server.warning:
@@ -99,17 +108,24 @@ def far_url(home: Home) -> str | None:
 
 
 def check_own_server(home: Home) -> None:
-    """Raises UsageError where this user works with another server than the home folder's own: by variables of the shell, or a login file. What
-    starts, ends or copies the home's own server would then not be about the one that is meant."""
+    """Raises UsageError where this user works with another server than the home folder's own: by variables of
+    the shell, or a login file. What starts, ends or copies the home's own server would then not be about the
+    one that is meant."""
     url = _named_url()
     if url is not None:
         if os.environ.get(TOKEN_VARIABLE) or not _is_own(home, url):
-            hint = f"that one is started and ended where it lives; for the one of this home: `unset {URL_VARIABLE} {TOKEN_VARIABLE}`"
+            hint = (
+                "that one is started and ended where it lives; for the one of this home: `unset "
+                f"{URL_VARIABLE} {TOKEN_VARIABLE}`"
+            )
             raise UsageError(f"this shell uses the server at {url}", hints=(hint,))
         return
     login = read_login(home)
     if login is not None:
-        hint = f"that one is started and ended where it lives; for the one of this home, move {home.login_file} away, or name another home by {HOME_VARIABLE}"
+        hint = (
+            "that one is started and ended where it lives; for the one of this home, move "
+            f"{home.login_file} away, or name another home by {HOME_VARIABLE}"
+        )
         raise UsageError(f"this home uses the server at {login[0]}", hints=(hint,))
 
 
@@ -122,10 +138,15 @@ def _named_url() -> str | None:
 def _is_own(home: Home, url: str) -> bool:
     """Whether the address is that of the home's own server, which is then reached as without it."""
     embedded = home.read_server()
-    return embedded is not None and str(embedded["url"]).rstrip("/") == url.rstrip("/") and home.token_file.exists()
+    return (
+        embedded is not None
+        and str(embedded["url"]).rstrip("/") == url.rstrip("/")
+        and home.token_file.exists()
+    )
 
 
-# -- the login file --------------------------------------------------------------------------------------------------
+# -- the login file
+# --------------------------------------------------------------------------------------------------
 
 
 def read_login(home: Home) -> tuple[str, str] | None:
@@ -145,16 +166,20 @@ def read_login(home: Home) -> tuple[str, str] | None:
         raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
 
 
-# -- finding ---------------------------------------------------------------------------------------------------------
+# -- finding
+# ---------------------------------------------------------------------------------------------------------
 
 
 def find_server(home: Home) -> Server | None:
-    """The embedded server of `home` if it answers. Raises ServerUnavailable where a stranger is in its place."""
+    """The embedded server of `home` if it answers. Raises ServerUnavailable where a stranger is in its
+    place."""
     client = client_of(home, "", url=_UNKNOWN_URL, timeout_s=5.0)
     try:
         client.use(dial(home, 5.0))
         said = client.get("/health")
-        return Server(int(said["pid"]), str(said["url"]), str(said["version"]), str(said["started_at"]), _warning(home))
+        return Server(
+            int(said["pid"]), str(said["url"]), str(said["version"]), str(said["started_at"]), _warning(home)
+        )
     except Stranger as stranger:
         raise ServerUnavailable(str(stranger), hints=_STRANGER_HINTS) from stranger
     except (HopyardError, OSError, ValueError, KeyError, TypeError):
@@ -195,7 +220,10 @@ def _find_fast(home: Home) -> Client | None:
 def _client(home: Home, server: Server) -> Client:
     token = home.read_token()
     if token is None:
-        raise AuthError(f"the server's token is missing: {home.token_file}", hints=("`hop down` and `hop up` write it anew",))
+        raise AuthError(
+            f"the server's token is missing: {home.token_file}",
+            hints=("`hop down` and `hop up` write it anew",),
+        )
     return client_of(home, token, url=server.url)
 
 
@@ -203,7 +231,13 @@ def _read(home: Home) -> Server | None:
     said = home.read_server()
     if said is None or not isinstance(said.get("pid"), int) or said["pid"] <= 0 or not port_of(said["url"]):
         return None
-    return Server(said["pid"], str(said["url"]), str(said.get("version", "")), str(said.get("started_at", "")), str(said.get("warning", "")))
+    return Server(
+        said["pid"],
+        str(said["url"]),
+        str(said.get("version", "")),
+        str(said.get("started_at", "")),
+        str(said.get("warning", "")),
+    )
 
 
 def _exists(pid: int) -> bool:
@@ -225,7 +259,8 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _is_server(pid: int, home: Home) -> bool:
-    """Whether the process is a server of this home, by its command line; False also where that cannot be told."""
+    """Whether the process is a server of this home, by its command line; False also where that cannot be
+    told."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -237,22 +272,31 @@ def _tell_version(server: Server) -> None:
     from hopyard import __version__
 
     if server.version and server.version != __version__:
-        note = f"note: the server runs hopyard {server.version}, this is {__version__}; `hop down` and `hop up` bring it up to date"
+        note = (
+            f"note: the server runs hopyard {server.version}, this is {__version__}; `hop down` and "
+            "`hop up` bring it up to date"
+        )
         print(note, file=sys.stderr)
 
 
-# -- starting --------------------------------------------------------------------------------------------------------
+# -- starting
+# --------------------------------------------------------------------------------------------------------
 
 
-def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s: float = START_TIMEOUT_S) -> Server:
-    """The embedded server of `home`, started (in a session of its own) unless it runs already. Never two: starters take turns,
-    and the server itself holds a lock for its whole life.
+def start_server(
+    home: Home, *, command: Sequence[str] | None = None, timeout_s: float = START_TIMEOUT_S
+) -> Server:
+    """The embedded server of `home`, started (in a session of its own) unless it runs already.
+    Never two: starters take turns, and the server itself holds a lock for its whole life.
 
     command: what starts it; this interpreter with `-m hopyard.app --home HOME` by default.
     Raises ServerUnavailable, with the end of the server's log as its hint; inside a run always.
     """
     if find_replica() is not None:
-        raise ServerUnavailable(f"no server runs for {home.root}, and none is started inside a run", hints=("start it outside of runs: `hop up`",))
+        raise ServerUnavailable(
+            f"no server runs for {home.root}, and none is started inside a run",
+            hints=("start it outside of runs: `hop up`",),
+        )
     _make(home)
     deadline = time.monotonic() + timeout_s
     patience, killed = _Patience(), 0
@@ -269,15 +313,20 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
                 return server
             if child.poll() is None:
                 child.terminate()
-                late = ServerUnavailable(f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen))
+                late = ServerUnavailable(
+                    f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen)
+                )
                 raise _still_there(home, timeout_s) if contended else late
             if contended:
                 _refuse_unreachable(home)
-            # It left. Either it failed, or somebody killed it, or the home still belongs to another server: one that is ending, or
-            # just beginning.
+            # It left. Either it failed, or somebody killed it, or the home still belongs to another server:
+            # one that is ending, or just beginning.
             killed += child.returncode < 0
             another = child.returncode == 0 or contended or is_held(home)
-            if not (another or (child.returncode < 0 and killed < _KILLED_AT_MOST)) or time.monotonic() > deadline:
+            if (
+                not (another or (child.returncode < 0 and killed < _KILLED_AT_MOST))
+                or time.monotonic() > deadline
+            ):
                 raise _still_there(home, timeout_s) if another else _not_started(home, seen, child.returncode)
             time.sleep(_POLL_S * 10)
 
@@ -298,19 +347,25 @@ def _holder(home: Home) -> int:
 
 
 def _refuse_unreachable(home: Home) -> None:
-    """Raises ServerUnavailable where the server that holds the home is of a version that has no socket: it would never be found."""
+    """Raises ServerUnavailable where the server that holds the home is of a version that has no socket: it
+    would never be found."""
     server = _read(home)
     said = home.read_server() or {}
     if server is not None and "place" not in said and not _holder(home) and _is_server(server.pid, home):
         hint = "`hop down --keep-runs` and `hop up` bring it up to date; its runs continue"
-        raise ServerUnavailable(f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,))
+        raise ServerUnavailable(
+            f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,)
+        )
 
 
 def _still_there(home: Home, timeout_s: float) -> ServerUnavailable:
     """The error of a home whose server neither answers nor ends."""
     pid = _holder(home)
     named = f" (pid {pid})" if pid else ""
-    return ServerUnavailable(f"the server{named} has not answered for {timeout_s:.0f} s", hints=(f"its log is {home.server_log}; `hop down` ends it",))
+    return ServerUnavailable(
+        f"the server{named} has not answered for {timeout_s:.0f} s",
+        hints=(f"its log is {home.server_log}; `hop down` ends it",),
+    )
 
 
 def _make(home: Home) -> None:
@@ -333,7 +388,9 @@ def _turn(home: Home, deadline: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise ServerUnavailable("somebody else has been starting the server for too long") from None
+                    raise ServerUnavailable(
+                        "somebody else has been starting the server for too long"
+                    ) from None
                 time.sleep(_POLL_S)
         yield
     finally:
@@ -343,11 +400,19 @@ def _turn(home: Home, deadline: float) -> Iterator[None]:
 def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
     import subprocess
 
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {HOME_VARIABLE: str(home.root)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {
+        HOME_VARIABLE: str(home.root)
+    }
     log = open_file(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home.root, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=home.root,
+            env=environment,
+            start_new_session=True,
         )
     except OSError as broken:
         raise ServerUnavailable(f"the server could not be started: {broken}") from broken
@@ -390,7 +455,10 @@ def _not_started(home: Home, since: int, code: int) -> ServerUnavailable:
     if last is None:
         return ServerUnavailable(f"the server could not be started (exit {code})", hints=_tail(home, since))
     hints = [line.removeprefix("hint: ") for line in lines[last + 1 :] if line.startswith("hint: ")]
-    return ServerUnavailable(f"the server could not be started: {lines[last].removeprefix('error: ')}", hints=(*hints, f"its log is {home.server_log}"))
+    return ServerUnavailable(
+        f"the server could not be started: {lines[last].removeprefix('error: ')}",
+        hints=(*hints, f"its log is {home.server_log}"),
+    )
 
 
 def _log_lines(home: Home, since: int) -> list[str]:
@@ -410,14 +478,18 @@ def _tail(home: Home, since: int) -> tuple[str, ...]:
     return (*said, f"the whole log is {home.server_log}")
 
 
-# -- stopping --------------------------------------------------------------------------------------------------------
+# -- stopping
+# --------------------------------------------------------------------------------------------------------
 
 
-def stop_server(home: Home, *, runs: Literal["refuse", "keep", "stop"] = "refuse", timeout_s: float = STOP_TIMEOUT_S) -> bool:
+def stop_server(
+    home: Home, *, runs: Literal["refuse", "keep", "stop"] = "refuse", timeout_s: float = STOP_TIMEOUT_S
+) -> bool:
     """End the embedded server and wait until it is gone. Whether there was one.
 
-    runs: what becomes of live runs; `refuse` raises Conflict while there are any, `keep` leaves them to the next server.
-    A server that no longer answers is ended by signal. Raises ServerUnavailable when it does not go.
+    runs: what becomes of live runs; `refuse` raises Conflict while there are any, `keep` leaves them to the
+    next server. A server that no longer answers is ended by signal. Raises ServerUnavailable when it does not
+    go.
     """
     home.check()
     found = find_server(home)

@@ -12,7 +12,8 @@ from typing import Protocol
 from hopyard.config.home import Home
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
 
-_in_use = ExitStack()  # datasets that were brought here stay in the node's cache as long as this process lives
+# datasets that were brought here stay in the node's cache as long as this process lives
+_in_use = ExitStack()
 atexit.register(_in_use.close)
 _brought: dict[str, Path] = {}
 
@@ -54,7 +55,9 @@ def _given(text: str | None) -> dict[str, str]:
         found = json.loads(text or "{}")
         return {str(k): str(v) for k, v in found.items()}
     except (ValueError, AttributeError) as bad:
-        raise SpecError("HOPYARD_DATASETS is not a JSON object", hints=('it looks like {"mnist": "/data/mnist"}',)) from bad
+        raise SpecError(
+            "HOPYARD_DATASETS is not a JSON object", hints=('it looks like {"mnist": "/data/mnist"}',)
+        ) from bad
 
 
 def _bring(name: str, recorder: Recorder) -> Path:
@@ -67,7 +70,10 @@ def _bring(name: str, recorder: Recorder) -> Path:
     try:
         client = connect(start=home.database.exists(), home=home)
     except ServerUnavailable as gone:
-        raise NotFound(f"no dataset `{name}`: {gone.message}", hints=(f"`hop dataset push {name} FOLDER` makes it one", by_hand)) from gone
+        raise NotFound(
+            f"no dataset `{name}`: {gone.message}",
+            hints=(f"`hop dataset push {name} FOLDER` makes it one", by_hand),
+        ) from gone
     try:
         from hopyard.datasets.cache import TreeCache
     except ImportError as lacking:

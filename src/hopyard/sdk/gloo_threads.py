@@ -1,9 +1,10 @@
 """Lets PyTorch's gloo threads finish before the interpreter of a script ends. Standard library only.
 
-A gloo thread wakes the script first and drops the tensors of its collective afterwards. If the interpreter ends in between, dropping
-them needs a lock that is gone, and the process aborts ("terminate called without an active exception") although all its work is done:
-the run of a gang would fail after its last step. `destroy_process_group` ends these threads only where nothing else holds the group,
-and DistributedDataParallel does. See pull request 179291 of PyTorch.
+A gloo thread wakes the script first and drops the tensors of its collective afterwards. If the interpreter
+ends in between, dropping them needs a lock that is gone, and the process aborts ("terminate called without an
+active exception") although all its work is done: the run of a gang would fail after its last step.
+`destroy_process_group` ends these threads only where nothing else holds the group, and
+DistributedDataParallel does. See pull request 179291 of PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def _busy(threads: Path) -> bool:
     """Whether a gloo thread of this process is about to run."""
     for thread in threads.iterdir():
         try:
-            name, state = (thread / "comm").read_text().strip(), (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            name, state = (
+                (thread / "comm").read_text().strip(),
+                (thread / "stat").read_text().rpartition(")")[2].split()[0],
+            )
         except (OSError, IndexError):  # the thread has just ended
             continue
         if name == _NAME and state != "S":

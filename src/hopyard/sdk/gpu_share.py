@@ -1,5 +1,5 @@
-"""A run that shares a GPU: PyTorch keeps to its part of the memory by itself, so that it ends with PyTorch's own error, which a
-script may handle, before the replica has to end it."""
+"""A run that shares a GPU: PyTorch keeps to its part of the memory by itself, so that it ends with PyTorch's
+own error, which a script may handle, before the replica has to end it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import sys
 from contextlib import suppress
 
-_CONTEXT_BYTES = 768 * 1024**2  # what the driver takes for a process beside what PyTorch allocates; of a small share, a quarter
+# what the driver takes for a process beside what PyTorch allocates; of a small share, a quarter
+_CONTEXT_BYTES = 768 * 1024**2
 _done = False
 
 
 def keep_to_share() -> None:
-    """Tell PyTorch, once it was imported, how much of the card is ours. Starts no CUDA: where there is none yet, PyTorch does it
-    as it begins. Cheap to call again."""
+    """Tell PyTorch, once it was imported, how much of the card is ours.
+    Starts no CUDA: where there is none yet, PyTorch does it as it begins. Cheap to call again."""
     global _done
     torch = sys.modules.get("torch")
     if _done or torch is None or not hasattr(torch, "cuda"):

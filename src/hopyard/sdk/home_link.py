@@ -1,9 +1,10 @@
 """How a process of this machine reaches the server of a home, and no other program.
 
-A Unix socket in the home, `server.sock`, whose peer the kernel names: it must be a process of the owner of the home. Where there is no
-such socket (some network file systems have none), the port that `server.json` names, on which the server proves that it knows the secret
-of the home. Nothing is sent before: no token, no output of a run. Every new connection begins here, so a client follows its server to
-wherever it is now, and to no stranger that took its port.
+A Unix socket in the home, `server.sock`, whose peer the kernel names: it must be a process of the owner of
+the home. Where there is no such socket (some network file systems have none), the port that `server.json`
+names, on which the server proves that it knows the secret of the home. Nothing is sent before: no token, no
+output of a run. Every new connection begins here, so a client follows its server to wherever it is now, and
+to no stranger that took its port.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ class Stranger(PermissionError):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Who is at the other end of a connected Unix socket; at a client's end it is the process that listens."""
-    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    """Who is at the other end of a connected Unix socket; at a client's end it is the process that
+    listens."""
+    pid, uid, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return Peer(pid, uid)
 
 
 def listen(home: Home, *, backlog: int = 128) -> socket.socket | None:
-    """A listening, non-blocking socket in the home, in place of an earlier server's; None where the file system has no sockets.
+    """A listening, non-blocking socket in the home, in place of an earlier server's; None where the file
+    system has no sockets.
 
     Only for the process that holds `server.lock`.
     """
@@ -81,12 +86,16 @@ def dial(home: Home, timeout_s: float) -> socket.socket:
     peer = peer_of(sock)
     if peer.uid != owner:
         sock.close()
-        raise Stranger(f"{home.socket_file} is served by {user_name(peer.uid)} (uid {peer.uid}), not by the owner of the home")
+        raise Stranger(
+            f"{home.socket_file} is served by {user_name(peer.uid)} (uid {peer.uid}), not by the owner "
+            "of the home"
+        )
     return sock
 
 
 def client_of(home: Home, token: str, *, url: str, timeout_s: float = 60.0) -> Client:
-    """A client that reaches the server of this home wherever it is. url: where others reach it, for people to read."""
+    """A client that reaches the server of this home wherever it is.
+    url: where others reach it, for people to read."""
     return Client(url, token, timeout_s=timeout_s, dial=partial(dial, home))
 
 
@@ -109,7 +118,8 @@ def _dial_socket(home: Home, timeout_s: float) -> socket.socket:
                 try:
                     sock.connect(address)
                     break
-                except BlockingIOError:  # more connections wait than the server lets wait: the kernel does not queue for us here
+                except BlockingIOError:
+                    # more connections wait than the server lets wait: the kernel does not queue for us here
                     if time.monotonic() > give_up_at:
                         raise
                     time.sleep(_FULL_S)
@@ -121,7 +131,8 @@ def _dial_socket(home: Home, timeout_s: float) -> socket.socket:
 
 @contextmanager
 def _short(home: Home) -> Iterator[str]:
-    """An address of the home's socket that is not too long for the kernel: a long one goes by a descriptor of the folder."""
+    """An address of the home's socket that is not too long for the kernel: a long one goes by a descriptor of
+    the folder."""
     path = str(home.socket_file)
     if len(os.fsencode(path)) <= _PATH_BYTES:
         yield path
@@ -165,7 +176,11 @@ def _proves(sock: socket.socket, home: Home, port: int, timeout_s: float) -> boo
         answer = asking.getresponse()
         told = json.loads(answer.read(_ANSWER_BYTES))["proof"]
         wanted = proof(identity, nonce=nonce, port=port, place=place_of(home))
-        return answer.isclosed() and asking.sock is sock and hmac.compare_digest(str(told).encode(), wanted.encode())
+        return (
+            answer.isclosed()
+            and asking.sock is sock
+            and hmac.compare_digest(str(told).encode(), wanted.encode())
+        )
     except (ValueError, KeyError, TypeError):
         return False
     finally:

@@ -1,4 +1,5 @@
-"""Gives an object the contents of a saved copy, in place where that is possible, so that names that the script already holds see it."""
+"""Gives an object the contents of a saved copy, in place where that is possible, so that names that the
+script already holds see it."""
 
 from __future__ import annotations
 
@@ -14,22 +15,28 @@ _SEQUENCES = (list, bytearray, deque)
 
 
 class Filler:
-    """Fills objects from their saved copies. state_of, put_state: of objects that have methods for their own state; state_of returns
-    None for all others. changed: called with a sentence where an array or a tensor of the script could not be filled.
+    """Fills objects from their saved copies. state_of, put_state: of objects that have methods for their own
+    state; state_of returns None for all others. changed: called with a sentence where an array or a tensor of
+    the script could not be filled.
 
-    One object of the script takes the contents of one saved object, and the other way round: what was one object in two places when
-    it was saved is one again, and what were two stay two.
+    One object of the script takes the contents of one saved object, and the other way round: what was one
+    object in two places when it was saved is one again, and what were two stay two.
     """
 
-    def __init__(self, state_of: Callable[[Any], Any], put_state: Callable[[Any, Any], None], changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        state_of: Callable[[Any], Any],
+        put_state: Callable[[Any, Any], None],
+        changed: Callable[[str], None],
+    ) -> None:
         self._state_of, self._put_state, self._changed = state_of, put_state, changed
         self._results: dict[int, Any] = {}  # by the id of the saved object
         self._filled: set[int] = set()  # ids of the script's objects that have their contents
         self._kept: list[Any] = []  # so that no id is given out twice meanwhile
 
     def fill(self, value: Any, saved: Any) -> Any:
-        """Returns the object that has the saved contents now: `value`, or another one where it cannot be filled. Raises SpecError for a
-        trained tensor of another shape or type."""
+        """Returns the object that has the saved contents now: `value`, or another one where it cannot be
+        filled. Raises SpecError for a trained tensor of another shape or type."""
         if id(saved) in self._results:
             return self._results[id(saved)]
         if value is saved or id(value) in self._filled:
@@ -57,7 +64,9 @@ class Filler:
             return saved
         if isinstance(value, tuple):
             parts = self._parts(value, saved)
-            unchanged = len(value) == len(parts) and all(ours is part for ours, part in zip(value, parts, strict=True))
+            unchanged = len(value) == len(parts) and all(
+                ours is part for ours, part in zip(value, parts, strict=True)
+            )
             return value if unchanged else tuple.__new__(type(saved), parts)
         if isinstance(value, dict):
             self._fill_dict(value, saved)
@@ -83,8 +92,8 @@ class Filler:
         value.update(parts)
 
     def _fill_object(self, value: Any, saved: Any) -> bool:
-        """Fills an object that is all in its attributes, or that takes a state as pickle gives it. All others (numbers, texts, paths,
-        members of an enum) are made of what their constructor was given."""
+        """Fills an object that is all in its attributes, or that takes a state as pickle gives it. All others
+        (numbers, texts, paths, members of an enum) are made of what their constructor was given."""
         try:
             make, given, state, *items = (*saved.__reduce_ex__(2), None, None)[:5]
         except (TypeError, ValueError):

@@ -1,4 +1,5 @@
-"""The streams of a recording as a server gets them: what a replica would leave out of them is left out here, too."""
+"""The streams of a recording as a server gets them: what a replica would leave out of them is left out here,
+too."""
 
 from __future__ import annotations
 
@@ -17,15 +18,20 @@ from hopyard.private_files import open_file
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
-_KEPT = "reports"  # what is sent in the place of the rest of a long stream: made again each time, always the same
+# what is sent in the place of the rest of a long stream: made again each time, always the same
+_KEPT = "reports"
 
 
 class LimitedStreams:
-    """A context: the recording of `folder` has ended. sizes: by name, how long the server's copy of each stream is to be."""
+    """A context: the recording of `folder` has ended. sizes: by name, how long the server's copy of each
+    stream is to be."""
 
     def __init__(self, folder: Path, limits: StreamLimits) -> None:
         self._folder, self._kept = folder / "streams", folder / _KEPT
-        self._output, self._reports = OutputLimit(limits.output_bytes), ReportLimit(limits.reports_bytes, self._kept)
+        self._output, self._reports = (
+            OutputLimit(limits.output_bytes),
+            ReportLimit(limits.reports_bytes, self._kept),
+        )
         self._descriptors: dict[str, int] = {}
         self._closing = ExitStack()
         self.sizes: dict[str, int] = {}
@@ -40,7 +46,9 @@ class LimitedStreams:
             self._closing = self._closing.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._closing.close()
 
     def read(self, name: str, at: int, count: int) -> bytes:
@@ -63,7 +71,9 @@ class LimitedStreams:
     def _length(self, name: str) -> int:
         size, descriptor = self._size(name), self._descriptors[name]
         if self._reports.applies(name, size):
-            return self._reports.look(name, str(self._folder / name), descriptor, size, acknowledged=0, now=0.0, ended=True)
+            return self._reports.look(
+                name, str(self._folder / name), descriptor, size, acknowledged=0, now=0.0, ended=True
+            )
         return self._output.shipped_size(name, descriptor, size, ended=True)
 
     def _tell(self) -> None:

@@ -1,6 +1,7 @@
 """`hop.loop`: a loop that goes on where the checkpoint left off.
 
-`Trail` is the pure part: which loops are through, which are under way, how far. It is what a checkpoint records.
+`Trail` is the pure part: which loops are through, which are under way, how far. It is what a checkpoint
+records.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ class Loop(Generic[T]):
 
     def __init__(self, iterable: Iterable[T], keeper: Keeper, *, every: int, name: str) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise SpecError(f"hop.loop: every={every!r}", hints=("it counts turns between checkpoints: a whole number from 1",))
+            raise SpecError(
+                f"hop.loop: every={every!r}",
+                hints=("it counts turns between checkpoints: a whole number from 1",),
+            )
         self.name, self.every, self.done = name, every, 0
         self.unsaved = False  # whether turns were made since the keeper saved this loop
         self.total = len(iterable) if isinstance(iterable, Sized) else None
-        self.chance: dict[str, Any] | None = None  # set by the keeper for iterables that draw their order as they begin
+        # set by the keeper for iterables that draw their order as they begin
+        self.chance: dict[str, Any] | None = None
         self._iterable, self._keeper = iterable, keeper
 
     @property
@@ -92,7 +97,8 @@ class Trail:
 
     def __init__(self) -> None:
         self.active: list[Loop[Any]] = []
-        self._through: list[list[Position]] = [[]]  # at each depth; what is inside a turn is forgotten as the turn ends
+        # at each depth; what is inside a turn is forgotten as the turn ends
+        self._through: list[list[Position]] = [[]]
         self._awaited: list[Position] = []
 
     def expect(self, positions: Sequence[Position]) -> None:
@@ -106,8 +112,9 @@ class Trail:
     def enter(self, loop: Loop[Any]) -> Position | None:
         """Where `loop` was. Raises LookupError when the script's loops are not those of the checkpoint.
 
-        The last loop of the checkpoint counts as under way also where it was finished: where its total has grown since, as with more
-        epochs, it goes on from the turns that are done. Nothing came after it, so its state is the one to go on from.
+        The last loop of the checkpoint counts as under way also where it was finished: where its total has
+        grown since, as with more epochs, it goes on from the turns that are done. Nothing came after it, so
+        its state is the one to go on from.
         """
         depth = len(self.active)
         self.active.append(loop)

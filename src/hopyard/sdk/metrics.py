@@ -36,11 +36,14 @@ class MetricStream:
         self._known: dict[str, int] = {}
         self.latest: dict[str, float] = {}
         self.counts: dict[str, int] = {}  # points of each metric that were logged without a step
-        self._first: dict[str, int] = {}  # the steps of the next such points, where the streams of this run do not tell them
+        # the steps of the next such points, where the streams of this run do not tell them
+        self._first: dict[str, int] = {}
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
-        """Append the points as one write; on a full disk as many as fit. Raises SpecError for a value that is no number."""
-        # Every nanosecond here is paid by users' loops: no helper is called for a known metric with a float value.
+        """Append the points as one write; on a full disk as many as fit.
+        Raises SpecError for a value that is no number."""
+        # Every nanosecond here is paid by users' loops: no helper is called for a known metric with a float
+        # value.
         now = time.time()
         if step is None:
             counts = self.counts
@@ -76,7 +79,9 @@ class MetricStream:
     def _write_slowly(self, at: int, now: float, metrics: Mapping[str, Number]) -> None:
         """As `write`, with the definitions of the series that this process has not yet named."""
         if not NO_STEP <= at < 2**63:
-            raise SpecError(f"hop.log: step {at} is out of range", hints=("a step is a whole number of at most 63 bits",))
+            raise SpecError(
+                f"hop.log: step {at} is out of range", hints=("a step is a whole number of at most 63 bits",)
+            )
         parts: list[bytes] = []
         fresh: dict[str, int] = {}
         for name, value in metrics.items():
@@ -91,7 +96,8 @@ class MetricStream:
             self._known.update(fresh)
 
     def go_on(self, counts: Mapping[str, int], *, of_other_run: bool) -> None:
-        """Count on from those of a checkpoint. of_other_run: what it counted is not in the streams of this run, where readers look."""
+        """Count on from those of a checkpoint. of_other_run: what it counted is not in the streams of this
+        run, where readers look."""
         self.counts = dict(counts)
         self._first = {**counts} if of_other_run else {}
 
@@ -104,7 +110,8 @@ class MetricStream:
 
 
 def as_number(name: str, value: object) -> float:
-    """`value` as a float. Raises SpecError unless it is one number: a float, an int, a tensor or array of one element."""
+    """`value` as a float. Raises SpecError unless it is one number: a float, an int, a tensor or array of one
+    element."""
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -136,8 +143,15 @@ def as_step(step: object) -> int:
 
 def _not_a_number(name: str, value: object) -> SpecError:
     shape = getattr(value, "shape", None)
-    what = f"{type(value).__name__} of shape {tuple(shape)}" if isinstance(shape, tuple) else f"{type(value).__name__} {value!r:.60}"
-    return SpecError(f"`{name}` is a {what}, not a number", hints=("a metric is one number: a float, an int, or a tensor of one element",))
+    what = (
+        f"{type(value).__name__} of shape {tuple(shape)}"
+        if isinstance(shape, tuple)
+        else f"{type(value).__name__} {value!r:.60}"
+    )
+    return SpecError(
+        f"`{name}` is a {what}, not a number",
+        hints=("a metric is one number: a float, an int, or a tensor of one element",),
+    )
 
 
 def _define(name: object) -> bytes:

@@ -1,6 +1,7 @@
-"""Runs recorded without Hopyard's replica, by plain `python main.py`: a folder like a replica's, plus `run.json`.
+"""Runs recorded without Hopyard's replica, by plain `python main.py`: a folder like a replica's, plus
+`run.json`.
 
-    HOME/offline/<id>/  run.json  lock (held while the script runs)  streams/  checkpoints/
+HOME/offline/<id>/  run.json  lock (held while the script runs)  streams/  checkpoints/
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hopyard.sdk.raised import main_frame, raised_code
 from hopyard.sdk.speak import say
 from hopyard.sdk.streams import Events
 
-FOLDER_VARIABLE = "HOPYARD_OFFLINE_DIR"  # set for processes that the script starts: they log into the same folder
+# set for processes that the script starts: they log into the same folder
+FOLDER_VARIABLE = "HOPYARD_OFFLINE_DIR"
 RUN_FILE, LOCK_FILE = "run.json", "lock"
 KEPT_CHECKPOINTS = 3
 _GIT_TIMEOUT_S = 3
@@ -77,8 +79,8 @@ class OfflineRun:
             say(f"cannot write {self.folder}/{RUN_FILE}: {broken.strerror}", once="offline-run-file")
 
     def _watch_exit(self) -> None:
-        """Learn how the script ends: its exit code passes through `sys.exit`, an exception through `sys.excepthook`, and a
-        `raise SystemExit(3)` through neither (see raised.py)."""
+        """Learn how the script ends: its exit code passes through `sys.exit`, an exception through
+        `sys.excepthook`, and a `raise SystemExit(3)` through neither (see raised.py)."""
         leave, show = sys.exit, sys.excepthook
 
         def exit_told(status: Any = None, /) -> NoReturn:
@@ -95,25 +97,35 @@ class OfflineRun:
     def _end(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child
-        code = (self._code if self._code is not None else raised_code(self._main) if self._main is not None else 0) & 0xFF
+        code = (
+            self._code if self._code is not None else raised_code(self._main) if self._main is not None else 0
+        ) & 0xFF
         reason = "finished" if code == 0 else f"the script ended with exit code {code}"
         self._facts["ended_at"] = _now()
         self._facts["exit"] = {"kind": "exit-code", "code": code, "reason": reason}
         if os.path.isdir(self.folder):
-            Events(os.path.join(self.folder, "streams", "events")).tell("note", text=reason)  # with it the server learns when
+            # with it the server learns when
+            Events(os.path.join(self.folder, "streams", "events")).tell("note", text=reason)
             self._write()
 
 
 def _new_id(environ: Mapping[str, str]) -> str:
-    """Sorts by time. Processes that torchrun starts side by side get the same one, so that they record one run."""
+    """Sorts by time. Processes that torchrun starts side by side get the same one, so that they record one
+    run."""
     from hopyard.domain.ids import new_run_id
 
     if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT"):
         import hashlib
 
         began = _started_at_ms(os.getppid())
-        origin = f"{os.uname().nodename}:{os.getppid()}:{began}:{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
-        return new_run_id(datetime.fromtimestamp(began / 1000, UTC), hashlib.blake2b(origin.encode(), digest_size=7).digest())
+        origin = (
+            f"{os.uname().nodename}:{os.getppid()}:{began}:"
+            f"{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+        )
+        return new_run_id(
+            datetime.fromtimestamp(began / 1000, UTC),
+            hashlib.blake2b(origin.encode(), digest_size=7).digest(),
+        )
     return new_run_id(datetime.now(UTC), os.urandom(7))
 
 
@@ -161,7 +173,12 @@ def _git(folder: str) -> dict[str, Any] | None:
     command = ["git", *safe, "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         said = subprocess.run(
-            command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+            command,
+            capture_output=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.SubprocessError):
         return None

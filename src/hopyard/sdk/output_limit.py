@@ -1,8 +1,9 @@
-"""The limit of what a run writes to stdout and stderr: its beginning and its newest part are kept, what lies between is dropped.
+"""The limit of what a run writes to stdout and stderr: its beginning and its newest part are kept, what lies
+between is dropped.
 
-Up to the limit a stream is sent as it grows. Beyond, the newest quarter of the limit is kept on the node, the blocks before it are given
-back to the disk, and at the end follows what was kept, behind a line that counts what was dropped. Both parts end and begin with whole
-lines, unless a line is longer than `_LONGEST_LINE`.
+Up to the limit a stream is sent as it grows. Beyond, the newest quarter of the limit is kept on the node, the
+blocks before it are given back to the disk, and at the end follows what was kept, behind a line that counts
+what was dropped. Both parts end and begin with whole lines, unless a line is longer than `_LONGEST_LINE`.
 """
 
 from __future__ import annotations
@@ -32,20 +33,28 @@ class OutputLimit:
         return bool(self.limit_bytes) and name in OUTPUT_STREAMS
 
     def dropped_bytes(self, name: str, descriptor: int, size: int) -> int:
-        """How much of a stream with a file of `size` bytes is neither in its beginning nor in its newest part."""
+        """How much of a stream with a file of `size` bytes is neither in its beginning nor in its newest
+        part."""
         if not self.applies(name) or size <= self.limit_bytes:
             return 0
         cut = self._cut(descriptor, size)
         return self._tail_begin(descriptor, size, cut) - cut
 
     def sentence(self, name: str, rank: int, dropped: int) -> str:
-        return f"{dropped} bytes of {name} of replica {rank} are left out: it passed the limit of {format_memory(self.limit_bytes)} (`hop run --max-output`, at most `runs: {{max_output: …}}` in config.yaml)"
+        return (
+            f"{dropped} bytes of {name} of replica {rank} are left out: it passed the limit of "
+            f"{format_memory(self.limit_bytes)} (`hop run --max-output`, at most `runs: {{max_output: "
+            f"…}}` in config.yaml)"
+        )
 
     def shipped_size(self, name: str, descriptor: int, size: int, *, ended: bool) -> int:
         """How long the stream is that the server gets of a file of this size."""
         if not self.applies(name):
             return size
-        return sum(len(text) if text else end - begin for begin, end, text in self._pieces(name, descriptor, size, ended=ended))
+        return sum(
+            len(text) if text else end - begin
+            for begin, end, text in self._pieces(name, descriptor, size, ended=ended)
+        )
 
     def read(self, name: str, descriptor: int, at: int, count: int, *, ended: bool) -> bytes:
         """At most `count` bytes of what the server gets, from its byte `at` on."""
@@ -55,7 +64,11 @@ class OutputLimit:
         for begin, end, text in self._pieces(name, descriptor, os.fstat(descriptor).st_size, ended=ended):
             length = len(text) if text else end - begin
             if at < length and count > 0:
-                part = text[at : at + count] if text else os.pread(descriptor, min(count, length - at), begin + at)
+                part = (
+                    text[at : at + count]
+                    if text
+                    else os.pread(descriptor, min(count, length - at), begin + at)
+                )
                 found.append(part)
                 count -= len(part)
                 at = length
@@ -63,8 +76,8 @@ class OutputLimit:
         return b"".join(found)
 
     def server_offset(self, name: str, descriptor: int, offset: int) -> int:
-        """Where the server's copy of a stream ends that is cut at byte `offset` of the file: where lines before it are dropped, behind the mark
-        that says so."""
+        """Where the server's copy of a stream ends that is cut at byte `offset` of the file: where lines
+        before it are dropped, behind the mark that says so."""
         if not self.applies(name) or offset <= self.limit_bytes - _LONGEST_LINE:
             return offset
         size = os.fstat(descriptor).st_size
@@ -73,24 +86,32 @@ class OutputLimit:
         return cut + len(self._mark(name, descriptor, cut))
 
     def give_back(self, name: str, path: str, size: int, given_back: int) -> int:
-        """Give the blocks of what is dropped back to the disk, once there are enough; up to where that was done. Raises OSError where the
-        file system cannot."""
+        """Give the blocks of what is dropped back to the disk, once there are enough; up to where that was
+        done. Raises OSError where the file system cannot."""
         end = (size - self.tail_bytes) // BLOCK * BLOCK
         if not self.applies(name) or end - max(given_back, self.limit_bytes) < self.tail_bytes:
             return given_back
         return punch(path, max(given_back, self.limit_bytes), end)
 
     def _cut(self, descriptor: int, size: int) -> int:
-        """Where the beginning that is kept ends, of a file that is longer than the limit, or will be: behind its last whole line."""
+        """Where the beginning that is kept ends, of a file that is longer than the limit, or will be: behind
+        its last whole line."""
         begin = self.limit_bytes - _LONGEST_LINE
         newline = os.pread(descriptor, min(size, self.limit_bytes) - begin, begin).rfind(b"\n")
         return begin + newline + 1 if newline >= 0 else min(size, self.limit_bytes)
 
     def _mark(self, name: str, descriptor: int, cut: int) -> bytes:
-        """What stands in the server's copy behind the beginning. The newest part of a run that resumes is rolled back, and this stays."""
+        """What stands in the server's copy behind the beginning.
+        The newest part of a run that resumes is rolled back, and this stays."""
         broken = b"" if os.pread(descriptor, 1, cut - 1) == b"\n" else b"\n"
         limit = format_memory(self.limit_bytes)
-        return broken + f"[hopyard: {name} has passed its limit of {limit}: output is left out here; its newest part is stored at the end]\n".encode()
+        return (
+            broken
+            + (
+                f"[hopyard: {name} has passed its limit of {limit}: output is left out here; its "
+                "newest part is stored at the end]\n"
+            ).encode()
+        )
 
     def _tail_begin(self, descriptor: int, size: int, cut: int) -> int:
         """Where the newest part begins: with a whole line, where one begins soon."""
@@ -100,13 +121,16 @@ class OutputLimit:
         newline = os.pread(descriptor, _LONGEST_LINE, begin).find(b"\n")
         return begin + newline + 1 if newline >= 0 else begin
 
-    def _pieces(self, name: str, descriptor: int, size: int, *, ended: bool) -> Iterator[tuple[int, int, bytes]]:
+    def _pieces(
+        self, name: str, descriptor: int, size: int, *, ended: bool
+    ) -> Iterator[tuple[int, int, bytes]]:
         """What the server gets: stretches [begin, end) of the file, and texts between them."""
         limit = self.limit_bytes
         if size <= limit - _LONGEST_LINE or (ended and size <= limit):
             yield 0, size, b""
             return
-        if size <= limit:  # what is sent can never be cut off again: a line that may not end before the limit is not begun
+        # what is sent can never be cut off again: a line that may not end before the limit is not begun
+        if size <= limit:
             begin = limit - _LONGEST_LINE
             newline = os.pread(descriptor, size - begin, begin).rfind(b"\n")
             yield 0, begin + newline + 1, b""

@@ -1,7 +1,7 @@
 """A run's own access to its server: what a process inside a run uses in place of a user's token and home.
 
-The folder of its replica holds all of it: `spec.json` with the address, the home of the node and the first token, and `token` with the
-one that took its place. A run is not told the home: the owner's token lies there.
+The folder of its replica holds all of it: `spec.json` with the address, the home of the node and the first
+token, and `token` with the one that took its place. A run is not told the home: the owner's token lies there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hopyard.sdk.home_link import client_of, port_of
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """folder: of the replica. url: of the server when the replica was launched. first_token: until the server renews it."""
+    """folder: of the replica. url: of the server when the replica was launched.
+    first_token: until the server renews it."""
 
     folder: Path
     home: Home
@@ -49,6 +50,8 @@ def read_own_run(folder: Path) -> OwnRun:
     try:
         spec = json.loads((folder / SPEC_FILE).read_bytes())
         launch = spec["launch"]
-        return OwnRun(folder, Home(Path(spec["node"]["home"])), str(launch["server_url"]), str(launch["token"]))
+        return OwnRun(
+            folder, Home(Path(spec["node"]["home"])), str(launch["server_url"]), str(launch["token"])
+        )
     except (OSError, ValueError, KeyError, TypeError) as bad:
         raise IntegrityError(f"{folder / SPEC_FILE} cannot be read: {bad}") from bad

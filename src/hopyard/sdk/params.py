@@ -67,17 +67,22 @@ def read_overrides(text: str | None) -> dict[str, ParamValue]:
     except ValueError as bad:
         raise SpecError(f"HOPYARD_PARAMS is not JSON: {bad}") from bad
     if not isinstance(found, dict) or not all(_is_scalar(v) for v in found.values()):
-        raise SpecError("HOPYARD_PARAMS is not an object of plain values", hints=('it looks like {"lr": 0.1}',))
+        raise SpecError(
+            "HOPYARD_PARAMS is not an object of plain values", hints=('it looks like {"lr": 0.1}',)
+        )
     return found
 
 
 def resolve(defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
-    """Each default, or its override converted to the type of the default. Raises SpecError with the offending name."""
+    """Each default, or its override converted to the type of the default.
+    Raises SpecError with the offending name."""
     resolved: dict[str, ParamValue] = {}
     for name, default in defaults.items():
         if not _is_scalar(default):
             hint = "a parameter is a number, text, true, false or None; write a list as text and split it"
-            raise SpecError(f"hop.params: the default of `{name}` is a {type(default).__name__}", hints=(hint,))
+            raise SpecError(
+                f"hop.params: the default of `{name}` is a {type(default).__name__}", hints=(hint,)
+            )
         resolved[name] = convert(name, overrides[name], default) if name in overrides else default  # type: ignore[assignment]
     return resolved
 
@@ -101,7 +106,9 @@ def convert(name: str, value: ParamValue, default: object) -> ParamValue:
         return json.dumps(value) if isinstance(value, bool) else str(value)
     except (ValueError, OverflowError):
         shown = json.dumps(value) if not isinstance(value, str) else value
-        raise SpecError(f"-p {name}={shown}: `{name}` is {_WORDS[wanted]}", hints=(f"its default is {default!r}",)) from None
+        raise SpecError(
+            f"-p {name}={shown}: `{name}` is {_WORDS[wanted]}", hints=(f"its default is {default!r}",)
+        ) from None
 
 
 def unknown_overrides(overrides: Mapping[str, ParamValue], declared: Mapping[str, ParamValue]) -> list[str]:
@@ -113,7 +120,13 @@ def unknown_overrides(overrides: Mapping[str, ParamValue], declared: Mapping[str
         if name in declared:
             continue
         close = get_close_matches(name, declared, n=1)
-        known = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(declared)}" if declared else "it declares none (hop.params)"
+        known = (
+            f"did you mean `{close[0]}`?"
+            if close
+            else f"it has {', '.join(declared)}"
+            if declared
+            else "it declares none (hop.params)"
+        )
         sentences.append(f"-p {name}=…: the script has no parameter `{name}`; {known}")
     return sentences
 

@@ -1,10 +1,11 @@
 """Plain values of another user's bytes: tensors, arrays, numbers, texts and containers of them.
 
-Both formats (pickles and the states of studies) name classes and functions, call them, and set attributes. Of another user's bytes no class or
-function of a library is ever called with arguments that its author chose, and none is ever reachable: a name becomes a `Global`, an inert
-record, and small functions of this module make each value from arguments that they check. A value that is finished by a state
-(`__setstate__`) is made again, never changed. What a file makes takes memory in proportion to its own size. Standard library only; frameworks are imported where
-the bytes need them.
+Both formats (pickles and the states of studies) name classes and functions, call them, and set attributes. Of
+another user's bytes no class or function of a library is ever called with arguments that its author chose,
+and none is ever reachable: a name becomes a `Global`, an inert record, and small functions of this module
+make each value from arguments that they check. A value that is finished by a state (`__setstate__`) is made
+again, never changed. What a file makes takes memory in proportion to its own size. Standard library only;
+frameworks are imported where the bytes need them.
 """
 
 from __future__ import annotations
@@ -58,8 +59,14 @@ class Global:
 
 def not_plain(what: str) -> SpecError:
     return SpecError(
-        f"it holds a `{what}`, which is no tensor, array or plain value; to read it would run code of another user",
-        hints=("where you trust its author: `trust=True` reads all of it, and `--trust` of `hop fork` and `hop search resume` starts a run from it",),
+        f"it holds a `{what}`, which is no tensor, array or plain value; to read it would run code of "
+        "another user",
+        hints=(
+            (
+                "where you trust its author: `trust=True` reads all of it, and `--trust` of `hop fork` and "
+                "`hop search resume` starts a run from it"
+            ),
+        ),
     )
 
 
@@ -94,7 +101,8 @@ class PlainValues:
             raise damaged(f"{make}: {bad}") from bad
 
     def build(self, made: Any, state: Any) -> Any:
-        """The value that `made` is with this state: a new one, except for attributes of an OrderedDict, as a `state_dict()` has them."""
+        """The value that `made` is with this state: a new one, except for attributes of an OrderedDict, as a
+        `state_dict()` has them."""
         numpy = sys.modules.get("numpy")
         try:
             if type(made) is uuid.UUID:
@@ -142,7 +150,8 @@ class PlainValues:
                     left.append(part)
         return value
 
-    # -- NumPy ----------------------------------------------------------------------------------------------------
+    # -- NumPy
+    # ----------------------------------------------------------------------------------------------------
 
     def _array(self, numpy: Any, _version: Any, shape: Any, dtype: Any, fortran: Any, data: Any) -> Any:
         count = math.prod(_shape(shape))
@@ -177,14 +186,20 @@ def _size_of(value: Any) -> int:
 
 
 def is_plain_dtype(dtype: Any) -> bool:
-    """Whether its elements are numbers, texts and bytes alone, in few parts. Memory that is given must never be taken for pointers to
-    objects; parts that are in several places make it exponentially many."""
+    """Whether its elements are numbers, texts and bytes alone, in few parts. Memory that is given must never
+    be taken for pointers to objects; parts that are in several places make it exponentially many."""
     import numpy
 
     left, count = [dtype], 0
     while left:
         one, count = left.pop(), count + 1
-        if not isinstance(one, numpy.dtype) or one.kind not in _SIMPLE or one.hasobject or one.isbuiltin == 2 or count > _PARTS:
+        if (
+            not isinstance(one, numpy.dtype)
+            or one.kind not in _SIMPLE
+            or one.hasobject
+            or one.isbuiltin == 2
+            or count > _PARTS
+        ):
             return False
         left += [one.base] if one.subdtype is not None else [part[0] for part in (one.fields or {}).values()]
     return True
@@ -258,7 +273,8 @@ def _built_dtype(numpy: Any, made: Any, state: tuple[Any, ...]) -> Any:
     return plain_dtype(made.newbyteorder(order))
 
 
-# -- PyTorch -------------------------------------------------------------------------------------------------------
+# -- PyTorch
+# -------------------------------------------------------------------------------------------------------
 
 
 def _storage(values: PlainValues, data: Any) -> Any:
@@ -289,7 +305,11 @@ def _tensor(
         raise not_plain("tensor with hooks or a mark of its own")
     if type(storage) is not torch.storage.TypedStorage or len(_shape(size)) != len(_shape(strides)):
         raise damaged("no tensor is made of this")
-    end = _exact(offset, int) + sum((extent - 1) * stride for extent, stride in zip(size, strides, strict=True)) + 1
+    end = (
+        _exact(offset, int)
+        + sum((extent - 1) * stride for extent, stride in zip(size, strides, strict=True))
+        + 1
+    )
     if offset < 0 or (0 not in size and end > storage._size()):
         raise damaged("a tensor is larger than its storage")
     try:
@@ -318,12 +338,17 @@ def _device(_: PlainValues, kind: Any, index: Any = None) -> Any:
     import torch
 
     try:
-        return torch.device(_exact(kind, str)) if index is None else torch.device(_exact(kind, str), _exact(index, int))
+        return (
+            torch.device(_exact(kind, str))
+            if index is None
+            else torch.device(_exact(kind, str), _exact(index, int))
+        )
     except RuntimeError as bad:
         raise damaged(f"a device: {bad}") from bad
 
 
-# -- the standard library --------------------------------------------------------------------------------------------
+# -- the standard library
+# --------------------------------------------------------------------------------------------
 
 
 def _exact(value: Any, kind: type[Any]) -> Any:
@@ -356,7 +381,9 @@ def _counter(values: PlainValues, counts: Any = None) -> Any:
 
 def _default_dict(_: PlainValues, factory: Any = None) -> Any:
     if factory is not None and factory not in _FACTORIES:
-        raise not_plain(f"defaultdict of {factory if type(factory) is Global else type(factory).__qualname__}")
+        raise not_plain(
+            f"defaultdict of {factory if type(factory) is Global else type(factory).__qualname__}"
+        )
     return collections.defaultdict(None if factory is None else _FACTORIES[factory])
 
 
@@ -382,7 +409,9 @@ def _fraction(_: PlainValues, above: Any, below: Any = 1) -> Any:
 
 def _moment(kind: Any) -> Callable[..., Any]:
     def make(_: PlainValues, data: Any, zone: Any = None) -> Any:
-        arguments = (_exact(data, bytes),) if zone is None else (_exact(data, bytes), _exact(zone, datetime.timezone))
+        arguments = (
+            (_exact(data, bytes),) if zone is None else (_exact(data, bytes), _exact(zone, datetime.timezone))
+        )
         return kind(*arguments).replace()  # which checks each part; the bytes alone are hardly checked
 
     return make
@@ -408,10 +437,17 @@ def _new(_: PlainValues, kind: Any) -> Any:
 
 
 NEW = Global("copyreg", "__newobj__")
-_MOVED = {"numpy._core.multiarray": "numpy.core.multiarray", "numpy._core.numeric": "numpy.core.numeric"}  # in NumPy 2
+# in NumPy 2
+_MOVED = {"numpy._core.multiarray": "numpy.core.multiarray", "numpy._core.numeric": "numpy.core.numeric"}
 _FACTORIES: dict[Global, Callable[[], Any]] = {
-    **{Global("builtins", kind.__name__): kind for kind in (bool, complex, dict, float, frozenset, int, list, set, str, tuple)},
-    **{Global("collections", kind.__name__): kind for kind in (collections.Counter, collections.OrderedDict, collections.deque)},
+    **{
+        Global("builtins", kind.__name__): kind
+        for kind in (bool, complex, dict, float, frozenset, int, list, set, str, tuple)
+    },
+    **{
+        Global("collections", kind.__name__): kind
+        for kind in (collections.Counter, collections.OrderedDict, collections.deque)
+    },
 }
 _NAMES = frozenset({*_FACTORIES, Global("numpy", "ndarray"), Global("uuid", "UUID")})  # arguments alone
 _MAKE: dict[Global, Callable[..., Any]] = {
@@ -465,6 +501,13 @@ def _parts(value: Any) -> Iterable[Any]:
         return ()
     if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
         return vars(value).values()  # type: ignore[no-any-return]
-    if torch is not None and kind in (torch.Size, torch.device, torch.dtype, torch.layout, torch.memory_format, torch.qscheme):
+    if torch is not None and kind in (
+        torch.Size,
+        torch.device,
+        torch.dtype,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+    ):
         return ()
     raise not_plain(str(value) if kind is Global else f"{kind.__module__}.{kind.__qualname__}")

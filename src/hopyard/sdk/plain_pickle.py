@@ -1,6 +1,7 @@
 """Another user's pickle: the values that `plain` makes, and nothing else.
 
-Python's own unpickler in Python, with every operation decided here. The one in C calls and changes whatever a pickle put on its stack.
+Python's own unpickler in Python, with every operation decided here. The one in C calls and changes whatever a
+pickle put on its stack.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from hopyard.sdk.plain import LISTS, MAPPINGS, NEW, PlainValues, damaged
 
 
 def load_plain(file: IO[bytes]) -> Any:
-    """As `pickle.load`. Raises SpecError for what is not plain, IntegrityError or another error where it is damaged."""
+    """As `pickle.load`. Raises SpecError for what is not plain, IntegrityError or another error where it is
+    damaged."""
     size = os.fstat(file.fileno()).st_size
     values = PlainValues(size)
     return values.checked(_Unpickler(_Within(file, size), values).load())
@@ -128,11 +130,14 @@ class _Unpickler(_Python):  # type: ignore[misc]
     def _refuse(self) -> None:
         raise damaged("it is no pickle of plain values")
 
-    _AS_EVER = (  # they only make numbers, texts and empty or fixed containers, move what is on the stack, and look up names
-        "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
-        "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 "
-        "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST EMPTY_DICT EMPTY_SET GLOBAL STACK_GLOBAL "
-        "GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE"
+    # they only make numbers, texts and empty or fixed containers, move what is on the stack, and look up
+    # names
+    _AS_EVER = (
+        "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG "
+        "LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
+        "UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST "
+        "LIST EMPTY_DICT EMPTY_SET GLOBAL STACK_GLOBAL GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT "
+        "MEMOIZE"
     )
     dispatch: dict[int, Callable[[Any], None]] = {  # noqa: RUF012
         **dict.fromkeys(range(256), _refuse),  # as PERSID, EXT1, INST, OBJ, NEWOBJ_EX and NEXT_BUFFER

@@ -1,6 +1,8 @@
-"""With which code a script left by `raise SystemExit(3)`: Python tells neither `sys.exit` nor `sys.excepthook` of that one.
+"""With which code a script left by `raise SystemExit(3)`: Python tells neither `sys.exit` nor
+`sys.excepthook` of that one.
 
-At exit only the frame of the main module is left. Where it stopped at such a statement, the statement is read again.
+At exit only the frame of the main module is left. Where it stopped at such a statement, the statement is read
+again.
 """
 
 from __future__ import annotations
@@ -10,16 +12,19 @@ from types import FrameType
 
 
 def main_frame() -> FrameType | None:
-    """The frame of the script that this process was started with, None where the caller was not called by it."""
+    """The frame of the script that this process was started with, None where the caller was not called by
+    it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not (frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"):
+    while frame is not None and not (
+        frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+    ):
         frame = frame.f_back
     return frame
 
 
 def raised_code(main: FrameType) -> int:
-    """The exit code of the `raise SystemExit(…)` that `main` ended at; 0 where it ended in another way, or where the code came
-    out of a call and is known no more."""
+    """The exit code of the `raise SystemExit(…)` that `main` ended at; 0 where it ended in another way, or
+    where the code came out of a call and is known no more."""
     import ast
     import dis
 
@@ -39,10 +44,21 @@ def raised_code(main: FrameType) -> int:
 def _code_of(raised: object, main: FrameType) -> int:
     import ast
 
-    if not (isinstance(raised, ast.Call) and isinstance(raised.func, ast.Name) and raised.func.id == "SystemExit" and len(raised.args) == 1):
+    if not (
+        isinstance(raised, ast.Call)
+        and isinstance(raised.func, ast.Name)
+        and raised.func.id == "SystemExit"
+        and len(raised.args) == 1
+    ):
         return 0
     given = raised.args[0]
     if isinstance(given, ast.JoinedStr):
         return 1  # words: Python prints them and leaves with 1
-    value = given.value if isinstance(given, ast.Constant) else main.f_globals.get(given.id) if isinstance(given, ast.Name) else None
+    value = (
+        given.value
+        if isinstance(given, ast.Constant)
+        else main.f_globals.get(given.id)
+        if isinstance(given, ast.Name)
+        else None
+    )
     return value if isinstance(value, int) else 0 if value is None else 1

@@ -1,8 +1,9 @@
 """The limit of what a run reports: its metrics, TensorBoard scalars, events and samples of what it used.
 
-Up to the limit a stream is sent as it grows; it is cut where a record ends. What follows is read on the node. At growing intervals, and at
-the end, the newest value of each metric (of each kind of event) is written to a file of the replica, which is sent instead. The blocks
-that were read are given back to the disk. The script notices nothing.
+Up to the limit a stream is sent as it grows; it is cut where a record ends. What follows is read on the node.
+At growing intervals, and at the end, the newest value of each metric (of each kind of event) is written to a
+file of the replica, which is sent instead. The blocks that were read are given back to the disk. The script
+notices nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hopyard.config.units import format_memory
-from hopyard.domain.points import MAX_RECORD_BYTES, NO_STEP, POINT, pack_definition, pack_point, read_stretches, whole_bytes
+from hopyard.domain.points import (
+    MAX_RECORD_BYTES,
+    NO_STEP,
+    POINT,
+    pack_definition,
+    pack_point,
+    read_stretches,
+    whole_bytes,
+)
 from hopyard.domain.run import UNSTORED, RunEventKind
 from hopyard.errors import IntegrityError
 from hopyard.private_files import make_folder, open_inside, open_plain
@@ -25,7 +34,8 @@ from hopyard.sdk.holes import BLOCK, punch
 
 _PIECE_BYTES = 4 * 1024**2
 _PIECES_A_LOOK = 4
-_FIRST_S, _GROWTH = 2.0, 0.02  # how long between two values that are kept: that share of the time since the limit was passed
+# how long between two values that are kept: that share of the time since the limit was passed
+_FIRST_S, _GROWTH = 2.0, 0.02
 _MOST_NAMES = 10_000  # metrics of one stream with values that are kept
 _MOST_LINES = 1_000  # of what is reported of a run once
 _ALWAYS = frozenset({UNSTORED, RunEventKind.TIME_LIMIT, "note", "environment"})
@@ -36,7 +46,8 @@ class Digest(Protocol):
     """The newest values of a stream's records."""
 
     def feed(self, data: bytes) -> int:
-        """Read the whole records at the beginning of `data`; how many bytes these are. Raises IntegrityError when there is a damage."""
+        """Read the whole records at the beginning of `data`; how many bytes these are.
+        Raises IntegrityError when there is a damage."""
 
     def forget(self) -> None:
         """What was read so far is sent as it is."""
@@ -46,7 +57,8 @@ class Digest(Protocol):
 
 
 class NewestPoints:
-    """The newest point of each metric. Points without a step are counted, so this has to see a stream from its beginning."""
+    """The newest point of each metric. Points without a step are counted, so this has to see a stream from
+    its beginning."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -91,7 +103,8 @@ class NewestPoints:
 
 
 class NewestLines:
-    """Of JSON lines the newest of each kind. Values of params and summary are put together; what is reported of a run once is kept whole."""
+    """Of JSON lines the newest of each kind. Values of params and summary are put together; what is reported
+    of a run once is kept whole."""
 
     def __init__(self) -> None:
         self._once: list[bytes] = []
@@ -121,7 +134,11 @@ class NewestLines:
         elif len(self._newest) < _MOST_LINES or kind in self._newest:
             if kind in _MERGED and isinstance(values, dict):
                 merged = self._merged.setdefault(kind, {})
-                merged |= {name: value for name, value in values.items() if name in merged or len(merged) < _MOST_NAMES}
+                merged |= {
+                    name: value
+                    for name, value in values.items()
+                    if name in merged or len(merged) < _MOST_NAMES
+                }
                 event = {**event, "values": merged}
             self._newest[kind] = event
 
@@ -161,9 +178,9 @@ _DIGESTS: Mapping[str, type[NewestPoints | NewestLines]] = {
 
 @dataclass(slots=True)
 class _Limited:
-    """One stream that passed its limit. cut: how much of its file the server gets. read_to: up to where its file was read. kept: the
-    file of what is sent instead of the rest, and its length. unwritten: what a full disk did not take of it. flushed: how much of each there
-    was when something was kept."""
+    """One stream that passed its limit. cut: how much of its file the server gets. read_to: up to where its
+    file was read. kept: the file of what is sent instead of the rest, and its length. unwritten: what a full
+    disk did not take of it. flushed: how much of each there was when something was kept."""
 
     cut: int
     kept: int
@@ -179,22 +196,30 @@ class _Limited:
 
 
 class ReportLimit:
-    """Of all streams of reports of a replica. limit_bytes: of each; 0 is none. folder: where what is kept of them lies. say: hears of trouble.
+    """Of all streams of reports of a replica. limit_bytes: of each; 0 is none.
+    folder: where what is kept of them lies. say: hears of trouble.
 
-    All but `server_offset` belongs to one thread. A study's journal is not limited: the next driver reads all of it.
+    All but `server_offset` belongs to one thread. A study's journal is not limited: the next driver reads all
+    of it.
     """
 
-    def __init__(self, limit_bytes: int, folder: Path, *, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, limit_bytes: int, folder: Path, *, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.limit_bytes, self._folder, self._say = limit_bytes, folder, say
         self._limited: dict[str, _Limited] = {}
 
     def applies(self, name: str, size: int) -> bool:
         """Whether this stream, with a file of `size` bytes, is no longer sent as it is."""
-        return bool(self.limit_bytes) and name in _DIGESTS and (size > self.limit_bytes or name in self._limited)
+        return (
+            bool(self.limit_bytes) and name in _DIGESTS and (size > self.limit_bytes or name in self._limited)
+        )
 
-    def look(self, name: str, path: str, descriptor: int, size: int, *, acknowledged: int, now: float, ended: bool) -> int:
-        """Read what is new in a stream that `applies`; how long the server's copy is to be. Raises OSError where what is kept cannot be
-        written: nothing is lost then. acknowledged: how much the server has."""
+    def look(
+        self, name: str, path: str, descriptor: int, size: int, *, acknowledged: int, now: float, ended: bool
+    ) -> int:
+        """Read what is new in a stream that `applies`; how long the server's copy is to be. Raises OSError
+        where what is kept cannot be written: nothing is lost then. acknowledged: how much the server has."""
         limited = self._limited.get(name)
         if limited is None:
             limited = self._limited[name] = self._begin(name, descriptor, size, acknowledged, now)
@@ -207,7 +232,8 @@ class ReportLimit:
             self._keep(limited, ended=ended)
             limited.due = now + max(_FIRST_S, _GROWTH * (now - limited.since))
         if not ended and limited.read_to - max(limited.given_back, limited.cut) >= 16 * BLOCK:
-            end = limited.read_to  # once is enough where the file system cannot: then the file takes its space until the end
+            # once is enough where the file system cannot: then the file takes its space until the end
+            end = limited.read_to
             before, limited.given_back = max(limited.given_back, limited.cut), end
             try:
                 limited.given_back = punch(path, before, end)
@@ -222,7 +248,9 @@ class ReportLimit:
             return b""  # there was no room to begin
         if at < limited.cut:
             return os.pread(descriptor, min(count, limited.cut - at), at)
-        return os.pread(limited.kept, max(0, min(count, limited.kept_bytes - (at - limited.cut))), at - limited.cut)
+        return os.pread(
+            limited.kept, max(0, min(count, limited.kept_bytes - (at - limited.cut))), at - limited.cut
+        )
 
     def server_offset(self, name: str, offset: int) -> int:
         """Where the server's copy of a stream ends that is cut at byte `offset` of its file."""
@@ -234,14 +262,27 @@ class ReportLimit:
         return limited.cut + (flushed[at - 1][1] if at else 0)
 
     def sentence(self, name: str, rank: int) -> str:
-        return f"{name} of replica {rank} passed the limit of {format_memory(self.limit_bytes)}: of what follows only the newest values are kept, now and then (`hop run --max-metrics`, at most `runs: {{max_metrics: …}}` in config.yaml)"
+        return (
+            f"{name} of replica {rank} passed the limit of {format_memory(self.limit_bytes)}: of what "
+            "follows only the newest values are kept, now and then (`hop run --max-metrics`, at most "
+            f"`runs: {{max_metrics: …}}` in config.yaml)"
+        )
 
     def _begin(self, name: str, descriptor: int, size: int, acknowledged: int, now: float) -> _Limited:
         make_folder(self._folder, below=self._folder.parent)
         earlier = sorted(path for path in self._folder.glob(f"{name}.*") if path.suffix[1:].isdecimal())
         if earlier:  # of a replica that died: what it had not kept is gone with it
             kept = self._open(earlier[0].name, os.O_RDWR)
-            return _Limited(int(earlier[0].suffix[1:]), kept, _DIGESTS[name](), os.fstat(kept).st_size, read_to=size, given_back=size, since=now, due=now)
+            return _Limited(
+                int(earlier[0].suffix[1:]),
+                kept,
+                _DIGESTS[name](),
+                os.fstat(kept).st_size,
+                read_to=size,
+                given_back=size,
+                since=now,
+                due=now,
+            )
         digest = _DIGESTS[name]()
         cut, damaged = self._cut(descriptor, digest)
         cut = max(cut, acknowledged)
@@ -249,7 +290,8 @@ class ReportLimit:
         return _Limited(cut, kept, digest, read_to=cut, since=now, due=now + _FIRST_S, damaged=damaged)
 
     def _open(self, name: str, flags: int) -> int:
-        """A file of the folder, which lies where the script writes, too: a link there would lead to what the script may not read."""
+        """A file of the folder, which lies where the script writes, too: a link there would lead to what the
+        script may not read."""
         folder = open_inside(self._folder.parent, self._folder.name, os.O_RDONLY | os.O_DIRECTORY)
         try:
             return open_plain(name, flags, folder=folder)
@@ -257,7 +299,8 @@ class ReportLimit:
             os.close(folder)
 
     def _cut(self, descriptor: int, digest: Digest) -> tuple[int, bool]:
-        """The end of the last whole record before the limit, and whether the stream is damaged before it; the digest has read all that."""
+        """The end of the last whole record before the limit, and whether the stream is damaged before it; the
+        digest has read all that."""
         limit, at = self.limit_bytes, 0
         if isinstance(digest, NewestLines):
             begin = max(0, limit - _PIECE_BYTES)
@@ -284,7 +327,8 @@ class ReportLimit:
         try:
             used = limited.digest.feed(data)
         except IntegrityError:
-            # Half a record that is being taken back just now reads as zeros: only what is longer than one is damage.
+            # Half a record that is being taken back just now reads as zeros: only what is longer than one is
+            # damage.
             used = whole_bytes(data)
             limited.damaged = len(data) - used >= MAX_RECORD_BYTES
         limited.read_to += used

@@ -1,12 +1,15 @@
-"""Safe points: where a run that is to make room leaves, all processes of its gang at the same turn. Standard library only.
+"""Safe points: where a run that is to make room leaves, all processes of its gang at the same turn.
+Standard library only.
 
-No process may wait at a safe point for one that waits for it inside its next turn, as in a collective operation. So each publishes how
-many turns it has passed; asked to leave, it parks at its safe point, and goes on for one turn more whenever another one is seen to have
-passed that point already. All being parked at the same turn is what they agree on, once and under a lock. What they share are
-files of eight-byte cells in a folder that all see:
+No process may wait at a safe point for one that waits for it inside its next turn, as in a collective
+operation. So each publishes how many turns it has passed; asked to leave, it parks at its safe point, and
+goes on for one turn more whenever another one is seen to have passed that point already. All being parked at
+the same turn is what they agree on, once and under a lock. What they share are files of eight-byte cells in a
+folder that all see:
 
     turns/lock           one cell: the turn that was agreed on
-    turns/<rank>-<pid>   of each process: turns passed; the turn it is parked at, or 0; whether its checkpoint is saved
+    turns/<rank>-<pid>   of each process: turns passed; the turn it is parked at, or 0; whether its checkpoint
+                         is saved
 """
 
 from __future__ import annotations
@@ -34,22 +37,25 @@ _PASSED, _PARKED, _SAVED, _CELLS = 0, 1, 2, 3
 
 
 class MadeRoom(SystemExit):
-    """Ends the script at a safe point. A SystemExit, so that `except Exception` lets it through and `finally` is run."""
+    """Ends the script at a safe point. A SystemExit, so that `except Exception` lets it through and `finally`
+    is run."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_CODE)
 
 
 class SafePoints:
-    """This process's part. replica: the folder where the order to make room appears. gang: the folder that its `world`
-    processes see. Making one tells the replica that this process has safe points. Raises OSError."""
+    """This process's part. replica: the folder where the order to make room appears. gang: the folder that
+    its `world` processes see. Making one tells the replica that this process has safe points. Raises
+    OSError."""
 
     def __init__(self, replica: str, gang: str, rank: int, world: int) -> None:
         self.rank, self.pid = rank, os.getpid()
         self._replica, self._world = replica, world
         self._stop, self._look_at, self._asked = os.path.join(replica, _STOP_FILE), 0.0, False
         self.at_limit = False  # whether it is asked because its time is over
-        self._save_by = 0.0  # of the monotonic clock: until when a checkpoint that cannot be saved is tried again
+        # of the monotonic clock: until when a checkpoint that cannot be saved is tried again
+        self._save_by = 0.0
         self._folder = os.path.join(gang, FOLDER)
         make_folder(self._folder, below=gang)
         self._lock = open_file(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT)
@@ -75,7 +81,8 @@ class SafePoints:
 
     @property
     def over(self) -> bool:
-        """Whether this gang has left already: a process that is started again now, as torchrun does, has nothing to do."""
+        """Whether this gang has left already: a process that is started again now, as torchrun does, has
+        nothing to do."""
         return self._agreed[0] > 0 or os.path.exists(os.path.join(self._replica, LEFT_FILE))
 
     def wait_to_save(self) -> bool:
@@ -88,10 +95,11 @@ class SafePoints:
         return True
 
     def leave(self, step: int | None, why: str = "") -> None:
-        """Tell the replica that this process leaves. step: of the checkpoint that holds all that was done, where there is one. why: none
-        could be saved.
+        """Tell the replica that this process leaves. step: of the checkpoint that holds all that was done,
+        where there is one. why: none could be saved.
 
-        Returns when the process of rank 0 has done the same: what is left of a gang is ended soon after its first goes.
+        Returns when the process of rank 0 has done the same: what is left of a gang is ended soon after its
+        first goes.
         """
         path = os.path.join(self._replica, LEFT_FILE)
         if self.rank == 0 or not os.path.exists(path):
@@ -125,9 +133,11 @@ class SafePoints:
             return False
 
     def _agree(self) -> bool:
-        """Park until all are at this turn (then they leave), or another one is in the next (then this one goes there as well)."""
+        """Park until all are at this turn (then they leave), or another one is in the next (then this one
+        goes there as well)."""
         mine, turn = self._mine, self._mine[_PASSED] + 1
-        patience = time.monotonic() + _MISSING_S  # for processes that have no safe points, or have not come so far
+        # for processes that have no safe points, or have not come so far
+        patience = time.monotonic() + _MISSING_S
         mine[_PARKED] = turn
         while True:
             with self._locked():
@@ -174,7 +184,9 @@ def _open(path: str, how: int) -> memoryview:
 
 
 def _cells(descriptor: int) -> memoryview:
-    """The file's cells in shared memory. One is read and written in one go, so nobody sees half of a number."""
+    """The file's cells in shared memory. One is read and written in one go, so nobody sees half of a
+    number."""
     if os.fstat(descriptor).st_size < 8 * _CELLS:
-        os.pwrite(descriptor, bytes(8 * _CELLS), 0)  # not truncated to size: a hole on a full disk would be found by a signal later
+        # not truncated to size: a hole on a full disk would be found by a signal later
+        os.pwrite(descriptor, bytes(8 * _CELLS), 0)
     return memoryview(mmap.mmap(descriptor, 8 * _CELLS)).cast("q")

@@ -1,5 +1,5 @@
-"""One process's side of a run: where it records, what it has bound, how far it is. The functions of `import hopyard` are in
-`api.py`; this is what they share. Standard library only."""
+"""One process's side of a run: where it records, what it has bound, how far it is.
+The functions of `import hopyard` are in `api.py`; this is what they share. Standard library only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ _COSTLY_SAVES = 20  # after so many, a loop that mostly saves is told of `every`
 class Session:
     """Opened by the first call that records something. `folder` is the replica's, or one like it."""
 
-    def __init__(self, folder: str, environ: Mapping[str, str], *, offline: bool, recording: OfflineRun | None = None) -> None:
+    def __init__(
+        self, folder: str, environ: Mapping[str, str], *, offline: bool, recording: OfflineRun | None = None
+    ) -> None:
         """recording: set in the process that an offline recording began in."""
         self.folder, self.offline, self._recording = folder, offline, recording
         self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"), self.check_overrides)
@@ -61,7 +63,8 @@ class Session:
         self._unsaved = False  # whether turns were made since the newest checkpoint
         self._unsaved_why = ""  # why the last try to save them failed
 
-    # -- what a script declares ----------------------------------------------------------------------------------
+    # -- what a script declares
+    # ----------------------------------------------------------------------------------
 
     def declare(self, defaults: Mapping[str, object]) -> dict[str, ParamValue]:
         """Parameters with overrides applied; recorded together with those declared before."""
@@ -112,36 +115,61 @@ class Session:
             tags=_tags(environ.get("HOPYARD_TAGS")),
         )
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ---------------------------------------------------------------------------------------------
 
     def save(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> Path | None:
-        """Save the bound objects; where they are, None when it is not this process's to save or the disk refuses."""
+        """Save the bound objects; where they are, None when it is not this process's to save or the disk
+        refuses."""
         number = self._next_step() if step is None else as_step(step)
         if number < 0:
-            raise SpecError(f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",))
+            raise SpecError(
+                f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",)
+            )
         given = {name: as_number(name, value) for name, value in metrics.items()}
         if self.rank() != 0:
             self._note_turn(number)
             return None
-        latest = {name: value for name, value in {**self.metrics.latest, **given}.items() if math.isfinite(value)}
+        latest = {
+            name: value for name, value in {**self.metrics.latest, **given}.items() if math.isfinite(value)
+        }
         offsets, peers = self._offsets(), self._offsets_of_peers()
         root = os.path.join(self.folder, "checkpoints")
         began = time.monotonic()
         try:
-            folder = checkpoints.write(root, number, binding.objects(self.bound), self._trail.positions(), latest, run=self.this_run().id, logged=self.metrics.counts)
+            folder = checkpoints.write(
+                root,
+                number,
+                binding.objects(self.bound),
+                self._trail.positions(),
+                latest,
+                run=self.this_run().id,
+                logged=self.metrics.counts,
+            )
         except OSError as broken:
-            say(f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on", once=f"save-{broken.errno}")
+            say(
+                f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on",
+                once=f"save-{broken.errno}",
+            )
             self._unsaved_why = DISK_FULL if is_disk_full(broken) else broken.strerror or str(broken)
             return None
         self._saves, self._saving_s = self._saves + 1, self._saving_s + time.monotonic() - began
         self._last_step, self._unsaved = number, False
-        self.events.tell("checkpoint", step=number, folder=os.path.relpath(folder, self.folder), offsets=offsets, metrics=latest, **({"peers": peers} if peers else {}))
+        self.events.tell(
+            "checkpoint",
+            step=number,
+            folder=os.path.relpath(folder, self.folder),
+            offsets=offsets,
+            metrics=latest,
+            **({"peers": peers} if peers else {}),
+        )
         if self.offline:
             checkpoints.keep_newest(root, KEPT_CHECKPOINTS)
         return Path(folder)
 
     def _note_turn(self, step: int) -> None:
-        """Rank 0 saves here; this rank notes how far its streams are, so that they roll back with those of rank 0."""
+        """Rank 0 saves here; this rank notes how far its streams are, so that they roll back with those of
+        rank 0."""
         self._last_step, self._unsaved = step, False
         if not self.offline:
             self.events.tell("turn", step=step, offsets=self._offsets())
@@ -153,38 +181,49 @@ class Session:
         return sizes(os.path.join(self.folder, "streams"))
 
     def _offsets_of_peers(self) -> dict[str, dict[str, int]]:
-        """The same of the gang's other ranks on this node, as they are now: some may not note it themselves."""
+        """The same of the gang's other ranks on this node, as they are now: some may not note it
+        themselves."""
         gang = self._environ.get("HOPYARD_GANG_DIR")
         if not gang or self._world() < 2:
             return {}
         try:
-            ranks = [name for name in os.listdir(gang) if name.isdecimal() and name != os.path.basename(self.folder)]
+            ranks = [
+                name
+                for name in os.listdir(gang)
+                if name.isdecimal() and name != os.path.basename(self.folder)
+            ]
         except OSError:
             return {}
         found = {rank: sizes(os.path.join(gang, rank, "streams")) for rank in sorted(ranks)}
         return {rank: lengths for rank, lengths in found.items() if lengths}
 
     def _next_step(self) -> int:
-        """Turns of the outermost loop that are done; larger than any step before, so that the newest is the largest."""
+        """Turns of the outermost loop that are done; larger than any step before, so that the newest is the
+        largest."""
         done = self._trail.active[0].done if self._trail.active else 0
         return done if self._last_step is None else max(done, self._last_step + 1)
 
     def load(self) -> int | None:
-        """Restore the bound objects from the checkpoint that this attempt starts from; its step, None without one."""
+        """Restore the bound objects from the checkpoint that this attempt starts from; its step, None without
+        one."""
         if self._restore_dir is None:
             return None
-        contents = checkpoints.read(self._restore_dir, foreign=self._environ.get("HOPYARD_RESTORE_FOREIGN") == "1")
+        contents = checkpoints.read(
+            self._restore_dir, foreign=self._environ.get("HOPYARD_RESTORE_FOREIGN") == "1"
+        )
         binding.restore(self.bound, contents)
         self._trail.expect(contents.positions)
         self._restored, self._last_step = contents, contents.step
         if contents.run:
             self.metrics.go_on(contents.logged, of_other_run=contents.run != self.this_run().id)
-        if self.rank() == 0:  # the generators that were saved are rank 0's; all alike would be worse than new ones
+        # the generators that were saved are rank 0's; all alike would be worse than new ones
+        if self.rank() == 0:
             put_chance(contents.chance())
             say(f"resumed from the checkpoint of step {contents.step}", once="resumed")
         return contents.step
 
-    # -- what loops tell (see loop.Keeper) -----------------------------------------------------------------------
+    # -- what loops tell (see loop.Keeper)
+    # -----------------------------------------------------------------------
 
     def entered(self, loop: Loop[Any]) -> Position | None:
         self.check_overrides()
@@ -195,15 +234,30 @@ class Session:
             if keeps:
                 self.load()
             else:
-                say("there is a checkpoint, but nothing is bound (hop.bind): the loop begins at the beginning", once="unbound")
+                say(
+                    "there is a checkpoint, but nothing is bound (hop.bind): the loop begins at the "
+                    "beginning",
+                    once="unbound",
+                )
         outermost = not self._trail.active
         try:
             position = self._trail.enter(loop)
         except LookupError as changed:
-            say(f"{changed.args[0]}: the script has changed, so this loop begins at the beginning", once="changed")
+            say(
+                f"{changed.args[0]}: the script has changed, so this loop begins at the beginning",
+                once="changed",
+            )
             position = None
-        if position is not None and position.finished == 1 and loop.total is not None and loop.total > position.done:
-            told = f"`{loop.name}` has {loop.total} turns now, {position.done} when it ended: the checkpoint is of a later loop, so none is added"
+        if (
+            position is not None
+            and position.finished == 1
+            and loop.total is not None
+            and loop.total > position.done
+        ):
+            told = (
+                f"`{loop.name}` has {loop.total} turns now, {position.done} when it ended: the "
+                "checkpoint is of a later loop, so none is added"
+            )
             say(told, once="grown")
         if keeps and loop.draws:
             loop.chance = take_chance() if position is None or position.chance is None else position.chance
@@ -229,14 +283,17 @@ class Session:
         if loop.done % loop.every == 0 and binding.holds_state(self.bound):
             self._save_turn()
             loop.unsaved = False
-        if loop is self._trail.active[0] and (loop.done == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S):
+        if loop is self._trail.active[0] and (
+            loop.done == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S
+        ):
             self._tell_progress(loop)
         if self._safe_points is not None and self._safe_points.turned():
             self._make_room(self._safe_points)
 
     def left(self, loop: Loop[Any], *, finished: bool) -> None:
         if finished and loop in self._trail.active:
-            # What comes after the last regular checkpoint is saved too; the position says that this loop is through.
+            # What comes after the last regular checkpoint is saved too; the position says that this loop is
+            # through.
             self._trail.leave(loop, finished=True)
             if loop.unsaved and binding.holds_state(self.bound):
                 self._save_turn(loop.done if not self._trail.active else None)
@@ -250,7 +307,10 @@ class Session:
         self.save(step, {})
         spent = time.monotonic() - self._looping_since
         if self._saves == _COSTLY_SAVES and self._saving_s > spent / 2:
-            say("most of the time goes into checkpoints; hop.loop(…, every=N) saves them less often", once="every")
+            say(
+                "most of the time goes into checkpoints; hop.loop(…, every=N) saves them less often",
+                once="every",
+            )
 
     def _meet(self) -> None:
         """From now on this process has safe points, at which its run can be asked to make room."""
@@ -269,7 +329,8 @@ class Session:
         """All processes of the gang are at this turn: save it, and end."""
         if self._unsaved and binding.holds_state(self.bound):
             self.save(None, {})
-            while self._unsaved and agreed.wait_to_save():  # a disk that is full now may have room before the grace is over
+            # a disk that is full now may have room before the grace is over
+            while self._unsaved and agreed.wait_to_save():
                 self.save(None, {})
         if self.rank() == 0:
             step, why = (None, self._unsaved_why) if self._unsaved else (self._last_step, "")
@@ -278,7 +339,10 @@ class Session:
                 outcome = f"no checkpoint could be saved: {why}" if why else "nothing could be saved"
             reason, then = "making room", "this run resumes when there is room again"
             if agreed.at_limit:
-                reason, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint"
+                reason, then = (
+                    "the time limit is reached",
+                    "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint",
+                )
             say(f"{reason}: {outcome}; {then}", once="room")
             agreed.leave(step, why)
         else:
@@ -301,7 +365,8 @@ _opening = threading.Lock()
 
 
 def current() -> Session:
-    """This process's session, opened at the first use: the replica's folder under `hop run`, an offline folder elsewhere."""
+    """This process's session, opened at the first use: the replica's folder under `hop run`, an offline
+    folder elsewhere."""
     global _session
     if _session is None:
         with _opening:

@@ -1,7 +1,7 @@
 """Bringing a run that was recorded offline to a server: idempotent, and it goes on where it was broken off.
 
-The run keeps the id that it was recorded under, streams go by offset and checkpoints by content, so whatever is sent twice
-is taken once.
+The run keeps the id that it was recorded under, streams go by offset and checkpoints by content, so whatever
+is sent twice is taken once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ SYNC_BYTES = 4 * 1024**2
 _SENT = ".sent-"  # begins the name of a folder that is being removed
 _BEGINS_WITHIN_S = 60.0  # a recording has its lock and its first words
 SYNCED_FILE = "synced"  # in a folder that was kept: the server that has it
-_KILLED = {"kind": ExitKind.LOST.value, "code": 1, "reason": "ended without a word: killed, or the machine went down"}
-Tell = Callable[[str, int, int], None]  # what is being sent ("streams": in bytes, "checkpoints": in pieces), done, in all
+_KILLED = {
+    "kind": ExitKind.LOST.value,
+    "code": 1,
+    "reason": "ended without a word: killed, or the machine went down",
+}
+# what is being sent ("streams": in bytes, "checkpoints": in pieces), done, in all
+Tell = Callable[[str, int, int], None]
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
@@ -58,8 +63,8 @@ def offline_folders(root: Path) -> list[Path]:
 
 
 def clear_leftovers(root: Path) -> list[Path]:
-    """Remove folders that were sent, and recordings that hold nothing. Those that hold something and cannot be sent: without `run.json`,
-    for which their disk had no room."""
+    """Remove folders that were sent, and recordings that hold nothing.
+    Those that hold something and cannot be sent: without `run.json`, for which their disk had no room."""
     lost: list[Path] = []
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         if folder.name.startswith(_SENT):
@@ -84,7 +89,8 @@ def _is_recording(folder: Path) -> bool:
 def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _silent) -> Shipped:
     """Send one offline folder, then remove it, or mark it where `keep` is set.
 
-    Raises NotFound when it is no such folder, StillRunning, IntegrityError when `run.json` is damaged, and what the server says.
+    Raises NotFound when it is no such folder, StillRunning, IntegrityError when `run.json` is damaged, and
+    what the server says.
     """
     with _hold(folder):
         facts = _read_facts(folder)
@@ -107,18 +113,24 @@ def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _sile
 @contextmanager
 def _hold(folder: Path) -> Iterator[None]:
     if not (folder / RUN_FILE).is_file():
-        raise NotFound(f"{folder} holds no run that was recorded offline", hints=(f"such a folder has a {RUN_FILE}",))
+        raise NotFound(
+            f"{folder} holds no run that was recorded offline", hints=(f"such a folder has a {RUN_FILE}",)
+        )
     with try_lock(folder / LOCK_FILE) as free:
         if not free:
             hint = "sync it when its script has ended"
-            raise StillRunning(f"{folder.name} is still being recorded, or another `hop sync` sends it", hints=(hint,))
+            raise StillRunning(
+                f"{folder.name} is still being recorded, or another `hop sync` sends it", hints=(hint,)
+            )
         yield
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
         facts = json.loads((folder / RUN_FILE).read_bytes())
-        if not all(isinstance(facts[key], str) for key in ("id", "started_at")) or not isinstance(facts["argv"], list):
+        if not all(isinstance(facts[key], str) for key in ("id", "started_at")) or not isinstance(
+            facts["argv"], list
+        ):
             raise ValueError("id, started_at or argv are missing")
     except (OSError, ValueError, KeyError, TypeError) as bad:
         raise IntegrityError(f"{folder / RUN_FILE} is damaged: {bad}") from bad
@@ -144,7 +156,10 @@ def _spec(facts: Mapping[str, Any]) -> dict[str, Any]:
         "roles": [{"command": [str(word) for word in facts["argv"]] or ["python"]}],
         "git": git if isinstance(git, dict) and git.get("commit") else None,
         "datasets": [{"name": d["name"], "version": d["version"]} for d in facts.get("datasets") or ()],
-        "environment": {"interpreter": str(facts.get("interpreter") or ""), "python": str(facts.get("python") or "")},
+        "environment": {
+            "interpreter": str(facts.get("interpreter") or ""),
+            "python": str(facts.get("python") or ""),
+        },
     }
 
 
@@ -152,7 +167,9 @@ def _send_streams(client: Client, attempt: str, folder: Path, tell: Tell) -> int
     """All bytes of all streams that the server's limits leave; how many there are."""
     answer = _sync(client, attempt, _running(), [], final=False)
     limits = answer.get("limits") or {}
-    with LimitedStreams(folder, StreamLimits(limits.get("output_bytes", 0), limits.get("reports_bytes", 0))) as streams:
+    with LimitedStreams(
+        folder, StreamLimits(limits.get("output_bytes", 0), limits.get("reports_bytes", 0))
+    ) as streams:
         total, offsets = sum(streams.sizes.values()), answer["offsets"]
         while True:
             done = sum(min(offsets.get(name, 0), size) for name, size in streams.sizes.items())
@@ -171,8 +188,19 @@ def _send_streams(client: Client, attempt: str, folder: Path, tell: Tell) -> int
                 raise IntegrityError(f"the server takes no more of {', '.join(name for name, _, _ in parts)}")
 
 
-def _sync(client: Client, attempt: str, status: Mapping[str, Any], parts: list[tuple[str, int, bytes]], *, final: bool) -> dict[str, Any]:
-    head = {"status": status, "segments": [{"stream": n, "offset": at, "size": len(data)} for n, at, data in parts], "final": final}
+def _sync(
+    client: Client,
+    attempt: str,
+    status: Mapping[str, Any],
+    parts: list[tuple[str, int, bytes]],
+    *,
+    final: bool,
+) -> dict[str, Any]:
+    head = {
+        "status": status,
+        "segments": [{"stream": n, "offset": at, "size": len(data)} for n, at, data in parts],
+        "final": final,
+    }
     body = b"".join((json.dumps(head).encode(), b"\n", *(data for _, _, data in parts)))
     with client.open("POST", f"/attempts/{attempt}/replicas/0/sync", body=body) as response:
         return dict(json.loads(response.read()))
@@ -219,7 +247,10 @@ def _announced(folder: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
-            if event["kind"] == "checkpoint" and (folder / "checkpoints" / Path(str(event["folder"])).name).is_dir():
+            if (
+                event["kind"] == "checkpoint"
+                and (folder / "checkpoints" / Path(str(event["folder"])).name).is_dir()
+            ):
                 found[int(event["step"])] = event
         except (ValueError, KeyError, TypeError):
             continue  # a line that was cut off by a full disk

@@ -1,4 +1,5 @@
-"""What tracking has to say to the person at the terminal: on stderr, once for each kind of trouble, never an exception."""
+"""What tracking has to say to the person at the terminal: on stderr, once for each kind of trouble, never an
+exception."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def _tell() -> None:
         while _untold:
             print(f"hopyard: {_untold[0]}", file=sys.stderr, flush=True)
             del _untold[0]
-    except (OSError, ValueError, AttributeError, IndexError):  # a script may have closed its stderr, or have none
+    except (OSError, ValueError, AttributeError, IndexError):
+        # a script may have closed its stderr, or have none
         return
 
 

@@ -1,6 +1,7 @@
 """How the state of one bound object is taken and put back, whatever library it comes from.
 
-Frameworks are looked up in `sys.modules`, never imported: an object of theirs can only exist where they were imported.
+Frameworks are looked up in `sys.modules`, never imported: an object of theirs can only exist where they were
+imported.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def take(value: Any) -> Any:
 
 def put_back(name: str, value: Any, state: Any) -> Any:
     """Give `value` the state that `take` took; returns the object that has it now (another one only where it
-    cannot be filled: numbers, texts, arrays of another shape). Raises SpecError when the object refuses, as after a change of the model."""
+    cannot be filled: numbers, texts, arrays of another shape). Raises SpecError when the object refuses, as
+    after a change of the model."""
     kind = kind_of(value)
     try:
         if kind in _PAIRS or kind is Kind.BIT_GENERATOR:
@@ -64,7 +66,10 @@ def put_back(name: str, value: Any, state: Any) -> Any:
             return value
         return _put_value(name, value, state)
     except Exception as refused:
-        hint = "the checkpoint was made by other code or other parameters; without it: `hop fork` with no checkpoint, or unset HOPYARD_RESTORE_DIR"
+        hint = (
+            "the checkpoint was made by other code or other parameters; without it: `hop fork` with no "
+            "checkpoint, or unset HOPYARD_RESTORE_DIR"
+        )
         raise SpecError(f"the checkpoint does not fit `{name}`: {refused}", hints=(hint,)) from refused
 
 
@@ -72,7 +77,10 @@ def _put_value(name: str, value: Any, state: Any) -> Any:
     """In place where that can be, so that names that the script already holds see it."""
 
     def changed(how: str) -> None:
-        say(f"`{name}` holds {how}: what was saved is on what hop.bind returns alone (`bound.{name}`)", once=f"changed-{name}")
+        say(
+            f"`{name}` holds {how}: what was saved is on what hop.bind returns alone (`bound.{name}`)",
+            once=f"changed-{name}",
+        )
 
     return Filler(_own_state, _put_own, changed).fill(value, state)
 
@@ -95,7 +103,8 @@ def write(path: str, value: Any, state: Any) -> str:
     """Write one object's state as `path` plus a suffix; returns the suffix: `.pt` (torch.save) or `.pkl`."""
     torch = sys.modules.get("torch")
     if torch is not None and kind_of(value) in (Kind.STATE_DICT, Kind.STATE):
-        with open(path + ".pt", "wb", opener=open_file) as file:  # by a path, it would be made as the umask says, and a full disk be a RuntimeError
+        # by a path, it would be made as the umask says, and a full disk be a RuntimeError
+        with open(path + ".pt", "wb", opener=open_file) as file:
             torch.save(state, file)
         return ".pt"
     import pickle
@@ -103,7 +112,10 @@ def write(path: str, value: Any, state: Any) -> str:
     try:
         pickle_to(path + ".pkl", state)
     except (pickle.PicklingError, TypeError, AttributeError) as bad:
-        hint = "bind objects with state_dict and load_state_dict, or with get_state and set_state, or plain values"
+        hint = (
+            "bind objects with state_dict and load_state_dict, or with get_state and set_state, or "
+            "plain values"
+        )
         raise SpecError(f"`{path.rpartition('/')[2]}` cannot be saved: {bad}", hints=(hint,)) from bad
     return ".pkl"
 
@@ -118,8 +130,8 @@ def pickle_to(path: str, state: Any) -> None:
 def read(path: str, *, foreign: bool = False) -> Any:
     """Read what `write` wrote; tensors come to the CPU. Raises IntegrityError when the file is damaged.
 
-    foreign: another user's run wrote it. To unpickle it would run code that its author chose, so tensors, arrays and plain values are
-    read alone. Raises SpecError for anything else.
+    foreign: another user's run wrote it. To unpickle it would run code that its author chose, so tensors,
+    arrays and plain values are read alone. Raises SpecError for anything else.
     """
     import pickle
 
@@ -144,11 +156,13 @@ def read(path: str, *, foreign: bool = False) -> Any:
         raise IntegrityError(f"{path} cannot be read: {bad}") from bad
 
 
-# -- random numbers --------------------------------------------------------------------------------------------------
+# -- random numbers
+# --------------------------------------------------------------------------------------------------
 
 
 def take_chance() -> dict[str, Any]:
-    """The state of the global random number generators of Python, NumPy and PyTorch, as far as they are in use."""
+    """The state of the global random number generators of Python, NumPy and PyTorch, as far as they are in
+    use."""
     import random
 
     states: dict[str, Any] = {"python": random.getstate()}

@@ -1,6 +1,7 @@
 """Append-only stream files that several threads and processes write at once.
 
-Each append is one `write` on a descriptor opened with O_APPEND, which the kernel does as a whole: no lock, nothing torn.
+Each append is one `write` on a descriptor opened with O_APPEND, which the kernel does as a whole: no lock,
+nothing torn.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from hopyard.sdk.speak import say
 
 
 class StreamFile:
-    """One stream. A failing disk is told once on stderr and costs the record, never an exception in the user's loop."""
+    """One stream. A failing disk is told once on stderr and costs the record, never an exception in the
+    user's loop."""
 
     __slots__ = ("_whole", "descriptor", "path")
 
     def __init__(self, path: str, *, whole: Callable[[bytes], int] = lambda _: 0) -> None:
         """Opens lazily failing: where the file cannot be made, appends are refused (and that is told once).
 
-        whole: how many bytes at the beginning of what was cut off are whole records; none where each append is one record.
+        whole: how many bytes at the beginning of what was cut off are whole records; none where each append
+        is one record.
         """
         self.path = path
         self._whole = whole
@@ -45,8 +48,9 @@ class StreamFile:
         return written == len(data) or self.mend(data[:written])
 
     def mend(self, written: bytes) -> bool:
-        """After a write that took only `written` (the disk ran full): take the half record at its end back, so that what another process
-        appends later does not stand behind it. The whole ones stay, for they may have been shipped. Always False: something is lost."""
+        """After a write that took only `written` (the disk ran full): take the half record at its end back,
+        so that what another process appends later does not stand behind it. The whole ones stay, for they may
+        have been shipped. Always False: something is lost."""
         try:
             end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
             if os.fstat(self.descriptor).st_size == end:
@@ -57,7 +61,11 @@ class StreamFile:
         return False
 
     def trouble(self, broken: OSError) -> None:
-        say(f"cannot write {self.path} ({broken.strerror}); the script goes on, what it logs meanwhile is not kept", once=self.path)
+        say(
+            f"cannot write {self.path} ({broken.strerror}); the script goes on, what it logs meanwhile "
+            "is not kept",
+            once=self.path,
+        )
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -75,7 +83,9 @@ class Events:
 
     def tell(self, kind: str, **fields: Any) -> bool:
         """Append one event, stamped with the time."""
-        line = json.dumps({"t": round(time.time(), 6), "kind": kind, **fields}, separators=(",", ":"), default=str)
+        line = json.dumps(
+            {"t": round(time.time(), 6), "kind": kind, **fields}, separators=(",", ":"), default=str
+        )
         return self._file.append(line.encode() + b"\n")
 
     def close(self) -> None:

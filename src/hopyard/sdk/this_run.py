@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 class ThisRun:
     """The run that this process belongs to, and its place in it.
 
-    name: `alice/mnist/12`; for a run recorded offline its id. folder: the replica's own folder on this machine.
-    rank, local_rank, world_size: as the launcher says, 0, 0, 1 for a single process. params: declared so far.
-    restored_step: the step of the checkpoint that this attempt started from, None from scratch.
+    name: `alice/mnist/12`; for a run recorded offline its id. folder: the replica's own folder on this
+    machine. rank, local_rank, world_size: as the launcher says, 0, 0, 1 for a single process. params:
+    declared so far. restored_step: the step of the checkpoint that this attempt started from, None from
+    scratch.
     """
 
     id: str

@@ -1,6 +1,7 @@
 """HTTP/1.1 as far as a client of our API needs it: one connection, one request at a time.
 
-In place of `http.client`, whose import alone (mail parser and all) takes a tenth of what a short command takes.
+In place of `http.client`, whose import alone (mail parser and all) takes a tenth of what a short command
+takes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Broken(ConnectionError):
 
 
 class Gone(Broken):
-    """The server had closed the connection before it answered at all: the request may be sent again on a new one."""
+    """The server had closed the connection before it answered at all: the request may be sent again on a new
+    one."""
 
 
 class Headers(dict[str, str]):
@@ -63,7 +65,9 @@ class Connection:
         if sock is not None:
             sock.close()
 
-    def request(self, method: str, target: str, *, body: bytes | Iterable[bytes] | None, headers: Mapping[str, str]) -> None:
+    def request(
+        self, method: str, target: str, *, body: bytes | Iterable[bytes] | None, headers: Mapping[str, str]
+    ) -> None:
         """Send a request; parts of an iterable body are sent as they come."""
         if self.sock is None:
             self.connect()
@@ -76,9 +80,12 @@ class Connection:
             self._send(self.sock, lines, method, body)
             self.cut_short = False
         except (BrokenPipeError, ConnectionResetError):
-            self.cut_short = True  # the server may have refused before it had read everything: its answer says why
+            # the server may have refused before it had read everything: its answer says why
+            self.cut_short = True
 
-    def _send(self, sock: socket.socket, lines: list[str], method: str, body: bytes | Iterable[bytes] | None) -> None:
+    def _send(
+        self, sock: socket.socket, lines: list[str], method: str, body: bytes | Iterable[bytes] | None
+    ) -> None:
         if body is not None and not isinstance(body, bytes):
             sock.sendall(_encode([*lines, "Transfer-Encoding: chunked"]))
             for part in body:
@@ -96,7 +103,8 @@ class Connection:
             sock.sendall(body)
 
     def getresponse(self) -> Answer:
-        """The answer to the request that was sent last, its body unread. Raises Gone, Broken and other OSErrors."""
+        """The answer to the request that was sent last, its body unread.
+        Raises Gone, Broken and other OSErrors."""
         file = self._file
         if file is None:
             raise Gone("not connected")
@@ -104,18 +112,23 @@ class Connection:
             version, status, headers = _read_head(file)
             if status >= 200:
                 break
-        closes = self.cut_short or version == "HTTP/1.0" or (headers.get("Connection") or "").lower() == "close"
+        closes = (
+            self.cut_short or version == "HTTP/1.0" or (headers.get("Connection") or "").lower() == "close"
+        )
         return Answer(self, file, status, headers, closes=closes)
 
 
 class Answer:
     """An answer whose body is read bit by bit. Once all of it is read the connection can be used again."""
 
-    def __init__(self, connection: Connection, file: BufferedReader, status: int, headers: Headers, *, closes: bool) -> None:
+    def __init__(
+        self, connection: Connection, file: BufferedReader, status: int, headers: Headers, *, closes: bool
+    ) -> None:
         self.status, self.headers = status, headers
         self._connection, self._file, self._closes = connection, file, closes
         self._chunked = "chunked" in (headers.get("Transfer-Encoding") or "").lower()
-        self._left: int | None = 0  # bytes of the body, or of the current chunk; None: until the connection ends
+        # bytes of the body, or of the current chunk; None: until the connection ends
+        self._left: int | None = 0
         self._first, self._ended = True, False
         length = headers.get("Content-Length")
         if self._chunked:
@@ -146,7 +159,11 @@ class Answer:
             return b""
         wanted = size if self._left is None else min(size, self._left)
         # Of a body without a known size whatever is there comes at once: it may be a live stream.
-        data = self._file.read(wanted) if not self._chunked and self._left is not None else self._file.read1(wanted)
+        data = (
+            self._file.read(wanted)
+            if not self._chunked and self._left is not None
+            else self._file.read1(wanted)
+        )
         self._took(len(data), wanted)
         return data
 

@@ -1,4 +1,5 @@
-"""Asynchronous successive halving (Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020, Algorithm 2)."""
+"""Asynchronous successive halving (Li et al., "A system for massively parallel hyperparameter tuning", MLSys
+2020, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 @dataclass(slots=True)
 class _Rung:
-    """Who reached its budget, best first (who failed on the way: last), and who left it: went on, or cannot."""
+    """Who reached its budget, best first (who failed on the way: last), and who left it: went on, or
+    cannot."""
 
     budget: int
     ranking: list[tuple[float, int]] = field(default_factory=list)
@@ -31,15 +33,25 @@ class _Rung:
 
 
 class Asha(TrackingSearcher):
-    """Whoever asks gets a trial that is among the best 1/eta of its rung, of the highest rung where there is one, else a fresh one.
+    """Whoever asks gets a trial that is among the best 1/eta of its rung, of the highest rung where there is
+    one, else a fresh one.
 
-    trials: how many fresh ones; None: for ever. One that could not be promoted even if all that may still come were worse is
-    stopped at once, the others pause. When all was begun and nothing trains, and no trial got to the end yet (fewer trials than
-    eta^rungs), the best of the highest rung goes on: the paper's study never ends, this one ends with a trained model.
+    trials: how many fresh ones; None: for ever. One that could not be promoted even if all that may still
+    come were worse is stopped at once, the others pause. When all was begun and nothing trains, and no trial
+    got to the end yet (fewer trials than eta^rungs), the best of the highest rung goes on: the paper's study
+    never ends, this one ends with a trained model.
     """
 
     def __init__(
-        self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, eta: int = 3, min_epochs: int = 1
+        self,
+        *,
+        space: Space,
+        goal: Goal,
+        trials: int | None,
+        max_epochs: int,
+        seed: int,
+        eta: int = 3,
+        min_epochs: int = 1,
     ) -> None:
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
         self._eta = eta

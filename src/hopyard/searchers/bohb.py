@@ -17,9 +17,9 @@ from hopyard.searchers.tracked import Tracked
 
 
 class Bohb(Hyperband):
-    """As Hyperband, but most trials are proposed by TPE over what is known of the largest budget that enough trials have reached
-    (section 3.2: three more than the space has parameters). A share of them is still drawn at random, so that a
-    model that is wrong costs at most that factor (section 3.1).
+    """As Hyperband, but most trials are proposed by TPE over what is known of the largest budget that enough
+    trials have reached (section 3.2: three more than the space has parameters). A share of them is still
+    drawn at random, so that a model that is wrong costs at most that factor (section 3.1).
 
     random: that share.
     """
@@ -36,7 +36,15 @@ class Bohb(Hyperband):
         min_epochs: int = 1,
         random: float = 1 / 3,
     ) -> None:
-        super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, eta=eta, min_epochs=min_epochs)
+        super().__init__(
+            space=space,
+            goal=goal,
+            trials=trials,
+            max_epochs=max_epochs,
+            seed=seed,
+            eta=eta,
+            min_epochs=min_epochs,
+        )
         self._optuna, self._random = load_optuna("bohb"), random
         self._enough = len(axes(space)) + 3
         self._models: dict[int, OptunaModel] = {}  # by budget
@@ -70,7 +78,9 @@ class Bohb(Hyperband):
 
     def _learn(self, trial: Tracked, loss: float) -> None:
         if trial.budget not in self._models:
-            self._models[trial.budget] = tpe_model(self._optuna, self._space, self._seed + trial.budget, self._enough)
+            self._models[trial.budget] = tpe_model(
+                self._optuna, self._space, self._seed + trial.budget, self._enough
+            )
         model = self._models[trial.budget]
         proposer = self._proposed_by.pop(trial.number, None)
         if proposer is model:

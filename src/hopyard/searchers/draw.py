@@ -1,7 +1,8 @@
 """Sampling: every value comes from a stream of its own.
 
-A stream is named by (seed, trial, purpose, parameter) and hashed (BLAKE2b, RFC 7693) as a counter-based generator: nothing is
-consumed, so that adding or removing a parameter, or the order of calls, changes no other value.
+A stream is named by (seed, trial, purpose, parameter) and hashed (BLAKE2b, RFC 7693) as a counter-based
+generator: nothing is consumed, so that adding or removing a parameter, or the order of calls, changes no
+other value.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ _BITS = 53  # of a double's mantissa: every value below 1 that the hash can give
 
 
 def unit(seed: int, trial: int, name: str, *, purpose: str = "draw") -> float:
-    """A number from 0 (included) to 1 (not included). `purpose` is a word without `:`, so that no two streams share a name."""
-    digest = blake2b(f"{seed}:{trial}:{purpose}:{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    """A number from 0 (included) to 1 (not included). `purpose` is a word without `:`, so that no two streams
+    share a name."""
+    digest = blake2b(
+        f"{seed}:{trial}:{purpose}:{name}".encode("utf-8", "surrogatepass"), digest_size=8
+    ).digest()
     return (int.from_bytes(digest, "big") >> (64 - _BITS)) / (1 << _BITS)
 
 
@@ -35,14 +39,16 @@ def draw_one(parameter: Parameter, seed: int, trial: int, *, purpose: str = "dra
 
 
 def at(domain: Domain, share: float) -> ParamValue:
-    """The value that lies `share` (0 to 1) of the way through a domain; of finitely many, each has an equal part of the way."""
+    """The value that lies `share` (0 to 1) of the way through a domain; of finitely many, each has an equal
+    part of the way."""
     match domain:
         case Constant(value):
             return value
         case Choice(values):
             return values[_pick(len(values), share)]
         case Integer(low, high, log=True):
-            # Half a number more at both ends, so that the first and the last have a whole part of the way as well.
+            # Half a number more at both ends, so that the first and the last have a whole part of the way as
+            # well.
             return onto(domain, log_between(low - 0.5, high + 0.5, share))
         case Integer():
             return quantised(domain, _pick(last_step(domain) + 1, share))
@@ -72,7 +78,8 @@ def quantised(domain: Uniform | Integer, number: int) -> float | int:
 
 
 def last_step(domain: Uniform | Integer) -> int:
-    """How many steps lead from its lowest value to its highest; 0.1 fits three times into 0.3. A range without steps has none."""
+    """How many steps lead from its lowest value to its highest; 0.1 fits three times into 0.3.
+    A range without steps has none."""
     if isinstance(domain, Integer):
         return (domain.high - domain.low) // domain.step
     return 0 if domain.step is None else floor((domain.high - domain.low) / domain.step + 1e-9)

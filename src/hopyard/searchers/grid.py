@@ -17,9 +17,9 @@ LARGEST = 100_000  # combinations; far beyond what anybody trains, and small eno
 
 
 class Grid(TrackingSearcher):
-    """points: how many values to take of a range that says none itself. The last parameter changes fastest; shuffle: in an order
-    drawn from the seed. trials: only so many of the first. Raises SpecError where a range has no number of points, or all together
-    make more than `LARGEST` combinations."""
+    """points: how many values to take of a range that says none itself. The last parameter changes fastest;
+    shuffle: in an order drawn from the seed. trials: only so many of the first. Raises SpecError where a
+    range has no number of points, or all together make more than `LARGEST` combinations."""
 
     def __init__(
         self,
@@ -35,7 +35,10 @@ class Grid(TrackingSearcher):
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
         self._points = tuple(combinations(space, points))
         if shuffle:
-            order = sorted(range(len(self._points)), key=lambda number: (unit(seed, number, "", purpose="shuffle"), number))
+            order = sorted(
+                range(len(self._points)),
+                key=lambda number: (unit(seed, number, "", purpose="shuffle"), number),
+            )
             self._points = tuple(self._points[number] for number in order)
 
     def _next(self) -> Proposal | SearchState:
@@ -50,7 +53,8 @@ class Grid(TrackingSearcher):
 
 
 def combinations(space: Space, points: int | None = None) -> list[dict[str, ParamValue]]:
-    """Every combination of the points of the parameters that exist together, each once. Raises SpecError as `Grid`."""
+    """Every combination of the points of the parameters that exist together, each once.
+    Raises SpecError as `Grid`."""
     axes = {parameter.name: axis(parameter, points) for parameter in space.parameters}
     found = list(islice(_combine(space, axes, 0, {}), LARGEST + 1))
     if len(found) > LARGEST:
@@ -58,7 +62,10 @@ def combinations(space: Space, points: int | None = None) -> list[dict[str, Para
         count = f"{len(axes[widest]):,}" if len(axes[widest]) <= LARGEST else f"more than {LARGEST:,}"
         raise SpecError(
             f"space: a grid of more than {LARGEST:,} combinations",
-            hints=(f"give `{widest}` fewer points (it has {count} values): `points: 3` in its range", "or use another searcher: `random`, `tpe`"),
+            hints=(
+                f"give `{widest}` fewer points (it has {count} values): `points: 3` in its range",
+                "or use another searcher: `random`, `tpe`",
+            ),
         )
     return found
 
@@ -93,7 +100,9 @@ def axis(parameter: Parameter, points: int | None) -> list[ParamValue]:
             f"space.{parameter.name}: a grid does not know how many points to take of it",
             hints=("say `points: 5` here, or `points: 5` among the options of the searcher for all ranges",),
         )
-    return list(dict.fromkeys(_even(domain, number / (count - 1) if count > 1 else 0.5) for number in range(count)))
+    return list(
+        dict.fromkeys(_even(domain, number / (count - 1) if count > 1 else 0.5) for number in range(count))
+    )
 
 
 def _even(domain: Uniform | Integer, share: float) -> ParamValue:

@@ -14,11 +14,19 @@ from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 class BracketSearcher(TrackingSearcher):
-    """Opens brackets one after the other. A bracket whose trials all wait for each other leaves room to the next one, so that
-    workers are idle only when the last bracket waits."""
+    """Opens brackets one after the other. A bracket whose trials all wait for each other leaves room to the
+    next one, so that workers are idle only when the last bracket waits."""
 
     def __init__(
-        self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, eta: int = 3, min_epochs: int = 1
+        self,
+        *,
+        space: Space,
+        goal: Goal,
+        trials: int | None,
+        max_epochs: int,
+        seed: int,
+        eta: int = 3,
+        min_epochs: int = 1,
     ) -> None:
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
         self._eta, self._budgets = eta, rung_budgets(max_epochs, min_epochs, eta)

@@ -1,4 +1,5 @@
-"""Hyperband (Li et al., JMLR 2018, Algorithm 1): successive halving at several compromises between many trials and long ones."""
+"""Hyperband (Li et al., JMLR 2018, Algorithm 1): successive halving at several compromises between many
+trials and long ones."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from hopyard.searchers.rungs import Bracket, rung_sizes
 
 
 class Hyperband(BracketSearcher):
-    """Brackets s_max, …, 1, 0: bracket s begins with n = ceil((s_max + 1) eta^s / (s + 1)) trials at max_epochs / eta^s epochs.
+    """Brackets s_max, …, 1, 0: bracket s begins with n = ceil((s_max + 1) eta^s / (s + 1)) trials at
+    max_epochs / eta^s epochs.
 
-    trials: brackets in turn, again and again, until so many trials were begun (the last one is cut); None: each bracket once.
-    A paused trial goes on from its state, so that bracket s costs less than the paper's (s_max + 1) max_epochs, where each rung
-    begins anew.
+    trials: brackets in turn, again and again, until so many trials were begun (the last one is cut); None:
+    each bracket once. A paused trial goes on from its state, so that bracket s costs less than the paper's
+    (s_max + 1) max_epochs, where each rung begins anew.
     """
 
     def _open(self) -> Bracket | None:

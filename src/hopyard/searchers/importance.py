@@ -18,20 +18,31 @@ METHODS = ("ped-anova", "fanova")
 
 
 def importance(
-    space: Space, results: Iterable[tuple[Mapping[str, ParamValue], float]], *, goal: Goal = Goal.MIN, method: str = "ped-anova"
+    space: Space,
+    results: Iterable[tuple[Mapping[str, ParamValue], float]],
+    *,
+    goal: Goal = Goal.MIN,
+    method: str = "ped-anova",
 ) -> Mapping[str, float]:
-    """The share of each parameter, the largest first; together 1, or all 0 where every trial came out the same.
+    """The share of each parameter, the largest first; together 1, or all 0 where every trial came out the
+    same.
 
-    results: params and the metric's value. ped-anova: what makes the best tenth of the trials good (Watanabe et al., IJCAI 2023); fanova:
-    what the variance over all of them comes from (Hutter et al., ICML 2014; needs scikit-learn). Where a parameter does not
-    exist, it is taken to have some value that changes nothing (one that is drawn), so that what its absence does counts
-    for those that it depends on. Raises SpecError for fewer than `FEWEST` results.
+    results: params and the metric's value. ped-anova: what makes the best tenth of the trials good (Watanabe
+    et al., IJCAI 2023); fanova: what the variance over all of them comes from (Hutter et al., ICML 2014;
+    needs scikit-learn). Where a parameter does not exist, it is taken to have some value that changes nothing
+    (one that is drawn), so that what its absence does counts for those that it depends on. Raises SpecError
+    for fewer than `FEWEST` results.
     """
     if method not in METHODS:
-        raise SpecError(f"importance: there is no method `{method}`", hints=(f"methods: {', '.join(METHODS)}",))
+        raise SpecError(
+            f"importance: there is no method `{method}`", hints=(f"methods: {', '.join(METHODS)}",)
+        )
     known = [(params, value) for params, value in results if isfinite(value)]
     if len(known) < FEWEST:
-        raise SpecError(f"importance: {len(known)} results are too few", hints=(f"at least {FEWEST} trials have to have reported the metric",))
+        raise SpecError(
+            f"importance: {len(known)} results are too few",
+            hints=(f"at least {FEWEST} trials have to have reported the metric",),
+        )
     searched = axes(space)
     if len({value for _, value in known}) == 1 or not searched:
         return dict.fromkeys(searched, 0.0)
@@ -41,10 +52,20 @@ def importance(
     with quiet(optuna):
         study = optuna.create_study(direction="maximize" if goal is Goal.MAX else "minimize")
         for number, (params, value) in enumerate(known):
-            drawn = {each.name: draw_one(each, 0, number) for each in space.parameters if each.name in searched and each.name not in params}
+            drawn = {
+                each.name: draw_one(each, 0, number)
+                for each in space.parameters
+                if each.name in searched and each.name not in params
+            }
             places = {name: axis.place({**params, **drawn}[name]) for name, axis in searched.items()}
-            study.add_trial(optuna.trial.create_trial(params=places, distributions=distributions, value=value))
-        evaluator = evaluators.FanovaImportanceEvaluator(seed=0) if method == "fanova" else evaluators.PedAnovaImportanceEvaluator()
+            study.add_trial(
+                optuna.trial.create_trial(params=places, distributions=distributions, value=value)
+            )
+        evaluator = (
+            evaluators.FanovaImportanceEvaluator(seed=0)
+            if method == "fanova"
+            else evaluators.PedAnovaImportanceEvaluator()
+        )
         found = evaluators.get_param_importances(study, evaluator=evaluator, params=list(searched))
     shares = {name: float(share) if isfinite(share) else 0.0 for name, share in found.items()}
     return dict(sorted(shares.items(), key=lambda entry: (-entry[1], entry[0])))

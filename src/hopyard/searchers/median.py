@@ -1,4 +1,5 @@
-"""The median stopping rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.1), around any searcher."""
+"""The median stopping rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.1), around any
+searcher."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from hopyard.interfaces.searcher import ReleasesTrials, Searcher
 
 @dataclass(slots=True)
 class _Curve:
-    """What was told of a trial, by ascending step. sums[i]: of the losses up to the i-th. budget: 0 while it is not training."""
+    """What was told of a trial, by ascending step. sums[i]: of the losses up to the i-th.
+    budget: 0 while it is not training."""
 
     budget: int
     steps: list[int] = field(default_factory=list)
@@ -37,11 +39,12 @@ class _Curve:
 
 
 class MedianStopping:
-    """Stops a trial, below its budget, whose best loss so far is worse than the median of the others' mean losses up to the same
-    step. The others: all that got as far (the paper has completed ones only, of which a short study has none in time).
+    """Stops a trial, below its budget, whose best loss so far is worse than the median of the others' mean
+    losses up to the same step. The others: all that got as far (the paper has completed ones only, of which a
+    short study has none in time).
 
-    inner proposes; what it answers stands, and a trial stopped here is told to it as STOPPED. grace: steps that each trial gets.
-    least: others that there must be.
+    inner proposes; what it answers stands, and a trial stopped here is told to it as STOPPED. grace: steps
+    that each trial gets. least: others that there must be.
     """
 
     def __init__(
@@ -80,7 +83,12 @@ class MedianStopping:
 
     def _falls_behind(self, curve: _Curve, report: Report) -> bool:
         """Notes the report, where it is news of a trial that is training."""
-        if report.outcome is not TrialOutcome.RUNNING or report.value is None or not isfinite(report.value) or not curve.budget:
+        if (
+            report.outcome is not TrialOutcome.RUNNING
+            or report.value is None
+            or not isfinite(report.value)
+            or not curve.budget
+        ):
             return False
         step = min(report.step, curve.budget)
         if curve.steps and step <= curve.steps[-1]:
@@ -88,5 +96,9 @@ class MedianStopping:
         curve.add(step, -report.value if self._goal is Goal.MAX else report.value)
         if not self._grace < step < curve.budget:
             return False
-        others = [mean for other in self._curves.values() if other is not curve and (mean := other.mean(step)) is not None]
+        others = [
+            mean
+            for other in self._curves.values()
+            if other is not curve and (mean := other.mean(step)) is not None
+        ]
         return len(others) >= self._least and curve.best > median(others)

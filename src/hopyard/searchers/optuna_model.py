@@ -1,7 +1,9 @@
-"""Optuna behind ask and tell: one study of its own, in memory, which learns what came of trials and proposes the next.
+"""Optuna behind ask and tell: one study of its own, in memory, which learns what came of trials and proposes
+the next.
 
-Equal calls in equal order give equal proposals: the sampler's chance comes from the seed alone, and nothing of it depends on hash
-order, clock or storage. Optuna is imported here and nowhere else in this room, and only when a searcher asks for it.
+Equal calls in equal order give equal proposals: the sampler's chance comes from the seed alone, and nothing
+of it depends on hash order, clock or storage. Optuna is imported here and nowhere else in this room, and only
+when a searcher asks for it.
 """
 
 from __future__ import annotations
@@ -30,15 +32,19 @@ class LacksPackage(SpecError):
 
 
 def load_optuna(searcher: str, *others: str) -> Any:
-    """The module `optuna`. Raises LacksPackage where it, or one of `others` that this searcher needs too, is not installed; those are
-    not imported before they are used, for PyTorch takes seconds."""
+    """The module `optuna`. Raises LacksPackage where it, or one of `others` that this searcher needs too, is
+    not installed; those are not imported before they are used, for PyTorch takes seconds."""
     for name in ("optuna", *others):
         try:
             if name != "optuna" and find_spec(name) is None:
                 raise ImportError(name)
             found = import_module("optuna")
         except ImportError as missing:
-            hint = "PyTorch for your machine: https://pytorch.org" if name == "torch" else "pip install 'hopyard[search]'"
+            hint = (
+                "PyTorch for your machine: https://pytorch.org"
+                if name == "torch"
+                else "pip install 'hopyard[search]'"
+            )
             where = "it is needed where the study's driver runs: name it in the study's requirements too"
             told = f"searcher.name: `{searcher}` needs the package {name}, which is not installed"
             raise LacksPackage(told, hints=(hint, where)) from missing
@@ -60,8 +66,8 @@ def quiet(optuna: Any) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch on one thread: its small matrices gain nothing from more, lose much where trials keep the cores busy, and come out
-    the same on every machine."""
+    """PyTorch on one thread: its small matrices gain nothing from more, lose much where trials keep the cores
+    busy, and come out the same on every machine."""
     import torch
 
     before = torch.get_num_threads()
@@ -73,12 +79,12 @@ def one_thread() -> Iterator[None]:
 
 
 class OptunaModel:
-    """startup: trials that must have completed before the model is asked; those before are drawn as by random search with the
-    same seed. joint: all parameters are told to the sampler, also those that do not exist in a trial (for samplers that
-    know no conditions); else only those that do.
+    """startup: trials that must have completed before the model is asked; those before are drawn as by random
+    search with the same seed. joint: all parameters are told to the sampler, also those that do not exist in
+    a trial (for samplers that know no conditions); else only those that do.
 
-    No proposal is made twice, where there is another: an equal seed would give an equal result. within: what the sampler is asked in.
-    slow_start: its first proposal in a process takes much longer than the next ones.
+    No proposal is made twice, where there is another: an equal seed would give an equal result. within: what
+    the sampler is asked in. slow_start: its first proposal in a process takes much longer than the next ones.
     """
 
     def __init__(
@@ -99,7 +105,8 @@ class OptunaModel:
         self._within = within
         self._make, self._cold = make, slow_start
         self._joint = joint or not is_conditional(space)
-        self._asked: dict[int, tuple[int, dict[str, float]]] = {}  # trial -> Optuna's number of it, and where it lies
+        # trial -> Optuna's number of it, and where it lies
+        self._asked: dict[int, tuple[int, dict[str, float]]] = {}
         self._seen: set[tuple[Any, ...]] = set()
         self.completed = 0  # trials that the sampler learns from
         with quiet(optuna):
@@ -107,8 +114,8 @@ class OptunaModel:
             self._study = optuna.create_study(direction="minimize", sampler=sampler)
 
     def propose(self, number: int) -> Params | None:
-        """The params of the trial of that number, for which `finish` is called later; None where every configuration of the
-        space was proposed already."""
+        """The params of the trial of that number, for which `finish` is called later; None where every
+        configuration of the space was proposed already."""
         if self._cold:
             self._warm_up()
         if self.completed < self._startup or not self._axes:
@@ -123,8 +130,8 @@ class OptunaModel:
         return self._drawn(number)
 
     def _warm_up(self) -> None:
-        """A proposal that nobody wants, by another sampler: what is imported and compiled for the first one takes a second or more, for
-        which trials that end would have to wait later. Now none has begun."""
+        """A proposal that nobody wants, by another sampler: what is imported and compiled for the first one
+        takes a second or more, for which trials that end would have to wait later. Now none has begun."""
         self._cold = False
         if not self._axes:
             return
@@ -134,12 +141,16 @@ class OptunaModel:
             for number in range(max(self._startup, 2)):
                 places = self._places(number, draw(self._space, self._seed, number))
                 known = {name: self._distributions[name] for name in places}
-                study.add_trial(self._optuna.trial.create_trial(params=places, distributions=known, state=state, value=float(number)))
+                study.add_trial(
+                    self._optuna.trial.create_trial(
+                        params=places, distributions=known, state=state, value=float(number)
+                    )
+                )
             self._suggested(study.ask())
 
     def finish(self, number: int, loss: float | None, *, stopped_at: int | None = None) -> None:
-        """What came of it: its loss; None where it has none. stopped_at: the epoch at which it was stopped with that loss: it
-        counts as worse than all that were not."""
+        """What came of it: its loss; None where it has none. stopped_at: the epoch at which it was stopped
+        with that loss: it counts as worse than all that were not."""
         state = self._optuna.trial.TrialState
         begun, places = self._asked.pop(number)
         with quiet(self._optuna):
@@ -157,9 +168,9 @@ class OptunaModel:
         self._add(self._places(number, params), state=self._optuna.trial.TrialState.COMPLETE, value=loss)
         self.completed += 1
 
-
     def _drawn(self, number: int) -> Params | None:
-        """As random search draws it, anew where that was proposed already; at last, the first of all that was not."""
+        """As random search draws it, anew where that was proposed already; at last, the first of all that was
+        not."""
         for attempt in range(_RETRIES):
             params = draw(self._space, self._seed, number, purpose=f"again{attempt}" if attempt else "draw")
             if _key(params) not in self._seen:
@@ -172,13 +183,17 @@ class OptunaModel:
 
     def _added(self, number: int, params: Params) -> Params:
         places = self._places(number, params)
-        return self._begun(number, self._add(places, state=self._optuna.trial.TrialState.RUNNING), params, places)
+        return self._begun(
+            number, self._add(places, state=self._optuna.trial.TrialState.RUNNING), params, places
+        )
 
     def _add(self, places: Mapping[str, float], **outcome: Any) -> int:
         """A trial that Optuna did not propose; its number there."""
         known = {name: self._distributions[name] for name in places}
         with quiet(self._optuna):
-            self._study.add_trial(self._optuna.trial.create_trial(params=dict(places), distributions=known, **outcome))
+            self._study.add_trial(
+                self._optuna.trial.create_trial(params=dict(places), distributions=known, **outcome)
+            )
         return len(self._study.get_trials(deepcopy=False)) - 1
 
     def _suggested(self, trial: Any) -> tuple[Params, dict[str, float]]:
@@ -195,12 +210,17 @@ class OptunaModel:
         return chosen, places
 
     def _places(self, number: int, params: Mapping[str, ParamValue]) -> dict[str, float]:
-        """Where params lie; a parameter that does not exist lies where it would have been drawn, for samplers that know no conditions."""
+        """Where params lie; a parameter that does not exist lies where it would have been drawn, for samplers
+        that know no conditions."""
         places: dict[str, float] = {}
         for parameter in self._space.parameters:
             axis = self._axes.get(parameter.name)
             if axis is not None and (parameter.name in params or self._joint):
-                value = params[parameter.name] if parameter.name in params else draw_one(parameter, self._seed, number)
+                value = (
+                    params[parameter.name]
+                    if parameter.name in params
+                    else draw_one(parameter, self._seed, number)
+                )
                 places[parameter.name] = axis.place(value)
         return places
 

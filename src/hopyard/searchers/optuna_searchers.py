@@ -1,7 +1,7 @@
 """Searchers that learn from what came of trials, with Optuna's samplers: TPE, Gaussian processes, CMA-ES.
 
-Each trains every trial to `max_epochs`; `searcher: {name: median, of: tpe}` stops hopeless ones early, and `bohb` is TPE with
-Hyperband's budgets.
+Each trains every trial to `max_epochs`; `searcher: {name: median, of: tpe}` stops hopeless ones early, and
+`bohb` is TPE with Hyperband's budgets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from hopyard.searchers.tracked import Tracked, TrackingSearcher
 class ModelSearcher(TrackingSearcher):
     """`trials` trials that a model proposes; fewer where the space has no more configurations."""
 
-    def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, model: OptunaModel) -> None:
+    def __init__(
+        self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, model: OptunaModel
+    ) -> None:
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
         self._model = model
         self._proposed: Mapping[str, ParamValue] | None = {}
@@ -48,31 +50,45 @@ class ModelSearcher(TrackingSearcher):
 
 
 class Tpe(ModelSearcher):
-    """Tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), multivariate (Falkner et al., ICML 2018, section 3.1), with one
-    joint density for each group of parameters that exist together. Trials that still train count as bad ones (constant liar), so
-    that those trained at a time differ."""
+    """Tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), multivariate (Falkner et al., ICML
+    2018, section 3.1), with one joint density for each group of parameters that exist together. Trials that
+    still train count as bad ones (constant liar), so that those trained at a time differ."""
 
-    def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, startup: int = 10) -> None:
+    def __init__(
+        self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, startup: int = 10
+    ) -> None:
         model = tpe_model(load_optuna("tpe"), space, seed, startup)
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, model=model)
 
 
 class GaussianProcess(ModelSearcher):
-    """A Gaussian process over all parameters at once, and the expected improvement under it (Optuna's GPSampler; Hutter et al.,
-    "Automated Machine Learning", 2019, section 1.3.2)."""
+    """A Gaussian process over all parameters at once, and the expected improvement under it (Optuna's
+    GPSampler; Hutter et al., "Automated Machine Learning", 2019, section 1.3.2)."""
 
-    def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, startup: int = 10) -> None:
+    def __init__(
+        self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, startup: int = 10
+    ) -> None:
         def make(optuna: Any, chance: int) -> Any:
             return optuna.samplers.GPSampler(seed=chance, n_startup_trials=startup)
 
         optuna = load_optuna("gp", "scipy", "torch")
-        model = OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make, joint=True, within=one_thread, slow_start=True)
+        model = OptunaModel(
+            optuna=optuna,
+            space=space,
+            seed=seed,
+            startup=startup,
+            make=make,
+            joint=True,
+            within=one_thread,
+            slow_start=True,
+        )
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, model=model)
 
 
 class CmaEs(ModelSearcher):
-    """Covariance matrix adaptation (Hansen, "The CMA evolution strategy: a tutorial", 2016), with margin where there are whole numbers
-    (Hamano et al., GECCO 2022). What is no number is drawn at random. Raises SpecError where nothing is a number."""
+    """Covariance matrix adaptation (Hansen, "The CMA evolution strategy: a tutorial", 2016), with margin
+    where there are whole numbers (Hamano et al., GECCO 2022). What is no number is drawn at random. Raises
+    SpecError where nothing is a number."""
 
     def __init__(
         self,
@@ -89,7 +105,8 @@ class CmaEs(ModelSearcher):
         kinds = {axis.kind for axis in axes(space).values()}
         if kinds <= {"categorical"}:
             raise SpecError(
-                "searcher.name: `cmaes` searches numbers, and no parameter of the space is one", hints=("take `tpe`",)
+                "searcher.name: `cmaes` searches numbers, and no parameter of the space is one",
+                hints=("take `tpe`",),
             )
 
         def make(optuna: Any, chance: int) -> Any:

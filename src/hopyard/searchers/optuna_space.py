@@ -1,4 +1,5 @@
-"""A space as Optuna sees it: every parameter an axis of plain numbers, so that no value is lost on the way there and back."""
+"""A space as Optuna sees it: every parameter an axis of plain numbers, so that no value is lost on the way
+there and back."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from hopyard.searchers.draw import last_step, log_between, onto, quantised
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """kind: `categorical` (one of 0 … high), `int` (low to high: steps above the lowest value, or with log the value itself), `float`
-    (the share of the way from the lowest value to the highest, in their logarithms where the domain has them). What lies there
-    becomes a value by `value`, and a value its place by `place`."""
+    """kind: `categorical` (one of 0 … high), `int` (low to high: steps above the lowest value, or with log
+    the value itself), `float` (the share of the way from the lowest value to the highest, in their logarithms
+    where the domain has them). What lies there becomes a value by `value`, and a value its place by
+    `place`."""
 
     name: str
     domain: Domain
@@ -55,7 +57,8 @@ class Axis:
         """Of a value that the domain has."""
         domain = self.domain
         if isinstance(domain, Choice):
-            exact = [at for at, one in enumerate(domain.values) if type(one) is type(value) and one == value]  # 1 is not true
+            # 1 is not true
+            exact = [at for at, one in enumerate(domain.values) if type(one) is type(value) and one == value]
             return exact[0] if exact else domain.values.index(value)
         assert isinstance(domain, Uniform | Integer) and isinstance(value, int | float)
         if self.kind == "float":
@@ -86,16 +89,23 @@ def _axis(parameter: Parameter) -> Axis | None:
 
 
 def _between(domain: Uniform | Integer, share: float) -> float:
-    return log_between(domain.low, domain.high, share) if domain.log else domain.low + share * (domain.high - domain.low)
+    return (
+        log_between(domain.low, domain.high, share)
+        if domain.log
+        else domain.low + share * (domain.high - domain.low)
+    )
 
 
 def _share(domain: Uniform | Integer, value: float) -> float:
-    low, high, value = (log(x) for x in (domain.low, domain.high, value)) if domain.log else (domain.low, domain.high, value)
+    low, high, value = (
+        (log(x) for x in (domain.low, domain.high, value)) if domain.log else (domain.low, domain.high, value)
+    )
     return (value - low) / (high - low) if high > low else 0.0
 
 
 def in_order(values: tuple[ParamValue, ...]) -> bool:
-    """Whether a choice is of numbers that rise or fall: 16, 32, 64 are neighbours, and what is learnt of one tells of the next."""
+    """Whether a choice is of numbers that rise or fall: 16, 32, 64 are neighbours, and what is learnt of one
+    tells of the next."""
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values) or len(values) < 3:
         return False

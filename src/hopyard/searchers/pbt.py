@@ -22,12 +22,14 @@ class _Stand:
 
 
 class PopulationBased(TrackingSearcher):
-    """`trials` members train side by side, `interval` epochs at a time. A member that is among the worst `quantile` when it goes on
-    takes over state and params of one of the best `quantile`, drawn from them, and explores: each parameter is drawn anew with
-    probability `resample`, else changed a little. Compared are members after the same number of epochs, as they were then.
+    """`trials` members train side by side, `interval` epochs at a time. A member that is among the worst
+    `quantile` when it goes on takes over state and params of one of the best `quantile`, drawn from them, and
+    explores: each parameter is drawn anew with probability `resample`, else changed a little. Compared are
+    members after the same number of epochs, as they were then.
 
-    The member that has done least goes on first, so that few workers keep a large population level. rounds: all wait until the
-    last has reached the same epoch. A member that fails is gone. Who descends from whom is in `Proposal.start_from`.
+    The member that has done least goes on first, so that few workers keep a large population level. rounds:
+    all wait until the last has reached the same epoch. A member that fails is gone. Who descends from whom is
+    in `Proposal.start_from`.
     """
 
     def __init__(
@@ -45,7 +47,13 @@ class PopulationBased(TrackingSearcher):
         rounds: bool = False,
     ) -> None:
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
-        self._interval, self._quantile, self._resample, self._factor, self._rounds = interval, quantile, resample, factor, rounds
+        self._interval, self._quantile, self._resample, self._factor, self._rounds = (
+            interval,
+            quantile,
+            resample,
+            factor,
+            rounds,
+        )
         self._stands: dict[int, dict[int, _Stand]] = {}  # of members that can be copied, by their epochs
 
     def _next(self) -> Proposal | SearchState:
@@ -58,7 +66,10 @@ class PopulationBased(TrackingSearcher):
         least = min(ready, key=lambda member: (member.step, member.number))
         if not self._rounds:
             return self._go_on(least, self._donor(least))
-        if any(member.step < least.step or (not member.paused and member.budget == least.step) for member in alive):
+        if any(
+            member.step < least.step or (not member.paused and member.budget == least.step)
+            for member in alive
+        ):
             return SearchState.WAIT
         # Who copies goes first: a member that went on already may have left the state that is to be copied.
         level = [member for member in ready if member.step == least.step]
@@ -89,7 +100,11 @@ class PopulationBased(TrackingSearcher):
 
     def _donor(self, member: Tracked) -> Tracked | None:
         """Whom it copies; None where it is good enough."""
-        losses = {number: stands[member.step].loss for number, stands in self._stands.items() if member.step in stands}
+        losses = {
+            number: stands[member.step].loss
+            for number, stands in self._stands.items()
+            if member.step in stands
+        }
         ranking = sorted(losses, key=lambda number: (losses[number], number))
         few = int(len(ranking) * self._quantile)
         if not few or member.number not in ranking[-few:]:
@@ -99,9 +114,17 @@ class PopulationBased(TrackingSearcher):
 
 
 def explored(
-    space: Space, params: Mapping[str, ParamValue], seed: int, trial: int, step: int, *, resample: float, factor: float
+    space: Space,
+    params: Mapping[str, ParamValue],
+    seed: int,
+    trial: int,
+    step: int,
+    *,
+    resample: float,
+    factor: float,
 ) -> dict[str, ParamValue]:
-    """These params, changed: each drawn anew with probability `resample` (also where it does not exist in `params`), else moved."""
+    """These params, changed: each drawn anew with probability `resample` (also where it does not exist in
+    `params`), else moved."""
     chosen: dict[str, ParamValue] = {}
     for parameter in space.parameters:
         if not space.active(parameter, chosen):
@@ -116,13 +139,16 @@ def explored(
 
 
 def moved(parameter: Parameter, value: ParamValue, *, factor: float, up: bool) -> ParamValue:
-    """A number times or by `factor`, at least one step, within its range; of a choice the value before or after. A range that
-    reaches 0 has no scale to multiply on: there a number moves by the share `factor - 1` of the range."""
+    """A number times or by `factor`, at least one step, within its range; of a choice the value before or
+    after. A range that reaches 0 has no scale to multiply on: there a number moves by the share `factor - 1`
+    of the range."""
     domain = parameter.domain
     if isinstance(domain, Constant):
         return domain.value
     if isinstance(domain, Choice):
-        at = next((at for at, known in enumerate(domain.values) if known == value and type(known) is type(value)), 0)
+        at = next(
+            (at for at, known in enumerate(domain.values) if known == value and type(known) is type(value)), 0
+        )
         return domain.values[max(0, min(len(domain.values) - 1, at + (1 if up else -1)))]
     assert isinstance(value, int | float)
     if domain.low > 0:

@@ -1,5 +1,5 @@
-"""From a study's spec to its searcher. A built-in one is imported only when it is asked for, so that what it needs (Optuna) is
-needed only then."""
+"""From a study's spec to its searcher. A built-in one is imported only when it is asked for, so that what it
+needs (Optuna) is needed only then."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import Searcher
 
 Factory = Callable[..., Any]  # called with (space, goal, trials, max_epochs, seed, **options), all by name
-Load = Callable[[str], Factory]  # finds `file.py:Name` or `module:Name` of the user's; raises SpecError where there is none
+# finds `file.py:Name` or `module:Name` of the user's; raises SpecError where there is none
+Load = Callable[[str], Factory]
 
 
 def build(spec: StudySpec, load: Load) -> Searcher:
-    """The searcher of a study, fresh. Raises SpecError for anything of the spec that it cannot work with, with path and hint."""
+    """The searcher of a study, fresh. Raises SpecError for anything of the spec that it cannot work with,
+    with path and hint."""
     check_space(spec.space)
     if spec.max_epochs < 1:
         raise SpecError(f"max_epochs: `{spec.max_epochs}` is out of range", hints=("allowed: at least 1",))
@@ -43,7 +45,13 @@ def build(spec: StudySpec, load: Load) -> Searcher:
 
 def _make(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], load: Load) -> Searcher:
     factory = load(name) if is_own(name) else _find(get_searcher(name).target)
-    said = {"space": spec.space, "goal": spec.goal, "trials": spec.trials, "max_epochs": spec.max_epochs, "seed": spec.seed}
+    said = {
+        "space": spec.space,
+        "goal": spec.goal,
+        "trials": spec.trials,
+        "max_epochs": spec.max_epochs,
+        "seed": spec.seed,
+    }
     if not is_own(name):
         return factory(**said, **options)  # type: ignore[no-any-return]
     try:

@@ -8,11 +8,15 @@ from hopyard.domain.trial import Asked, Proposal, StudyEvent, Told
 from hopyard.errors import Conflict
 from hopyard.interfaces.searcher import Searcher
 
-_HINT = "was the searcher, its options, the space or the seed changed since the study began? Start it anew under another name"
+_HINT = (
+    "was the searcher, its options, the space or the seed changed since the study began? Start it anew "
+    "under another name"
+)
 
 
 def replay(fresh: Searcher, events: Iterable[StudyEvent]) -> int:
-    """Make the calls of `events`, in this order, on a searcher that was asked nothing yet; returns how many there were.
+    """Make the calls of `events`, in this order, on a searcher that was asked nothing yet; returns how many
+    there were.
 
     Raises Conflict with the number of the event (from 0) at the first one that is answered differently.
     """
@@ -22,10 +26,14 @@ def replay(fresh: Searcher, events: Iterable[StudyEvent]) -> int:
             differs = _differs(fresh, event)
         except Conflict as error:
             raise Conflict(
-                f"the study cannot be continued: event {number}, {_shown(event)}: {error.message}", hints=(_HINT,)
+                f"the study cannot be continued: event {number}, {_shown(event)}: {error.message}",
+                hints=(_HINT,),
             ) from error
         if differs:
-            raise Conflict(f"the study cannot be continued: event {number}, {_shown(event)}; now it is {differs}", hints=(_HINT,))
+            raise Conflict(
+                f"the study cannot be continued: event {number}, {_shown(event)}; now it is {differs}",
+                hints=(_HINT,),
+            )
     return number + 1
 
 
@@ -45,7 +53,10 @@ def _shown(event: StudyEvent) -> str:
         case Asked(answer):
             return f"asked, was answered {_told(answer)}"
         case Told(report, verdict):
-            return f"told {report.value} of trial {report.trial} at step {report.step} ({report.outcome.value}), was answered {verdict.value}"
+            return (
+                f"told {report.value} of trial {report.trial} at step {report.step} "
+                f"({report.outcome.value}), was answered {verdict.value}"
+            )
 
 
 def _told(answer: object) -> str:

@@ -1,7 +1,7 @@
 """One bracket of trials that climb rungs together; at each rung they are compared, and the best go on.
 
-Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (AISTATS 2016), and Li et al.,
-"Hyperband" (JMLR 2018).
+Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (AISTATS
+2016), and Li et al., "Hyperband" (JMLR 2018).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def rung_sizes(trials: int, rungs: int, eta: int) -> tuple[int, ...]:
 
 
 class Bracket:
-    """Trials (by number) that climb the rungs together: when none trains at a rung any more, the best go on to the next.
+    """Trials (by number) that climb the rungs together: when none trains at a rung any more, the best go on
+    to the next.
 
     A trial that failed counts as the worst of its rung, so that it holds up nobody. Ties end on the number.
     """

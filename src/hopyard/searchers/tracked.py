@@ -1,7 +1,7 @@
 """What all built-in searchers share: whose training goes how far, who is paused, who has ended.
 
-It keeps the rules of `domain.trial`, so that a searcher decides two things only: what to propose, and what becomes of a trial at its
-budget.
+It keeps the rules of `domain.trial`, so that a searcher decides two things only: what to propose, and what
+becomes of a trial at its budget.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hopyard.searchers.draw import draw
 
 @dataclass(slots=True)
 class Tracked:
-    """A trial that was proposed. step: the last that was told. loss: its newest value, smaller is better. verdict: None while it
-    trains, else what it was told at the end of its training."""
+    """A trial that was proposed. step: the last that was told. loss: its newest value, smaller is better.
+    verdict: None while it trains, else what it was told at the end of its training."""
 
     number: int
     params: Mapping[str, ParamValue]
@@ -44,15 +44,22 @@ class Tracked:
 class TrackingSearcher(ABC):
     """Made as all built-in searchers are; subclasses add their options.
 
-    trials: how many at most; None where the searcher knows. max_epochs: the largest budget. Losses are smaller where better,
-    whatever the goal.
+    trials: how many at most; None where the searcher knows. max_epochs: the largest budget. Losses are
+    smaller where better, whatever the goal.
     """
 
     def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int) -> None:
-        self._space, self._goal, self._limit, self._max_epochs, self._seed = space, goal, trials, max_epochs, seed
+        self._space, self._goal, self._limit, self._max_epochs, self._seed = (
+            space,
+            goal,
+            trials,
+            max_epochs,
+            seed,
+        )
         self._trials: list[Tracked] = []
 
-    # -- what a searcher decides ----------------------------------------------------------------------------------
+    # -- what a searcher decides
+    # ----------------------------------------------------------------------------------
 
     @abstractmethod
     def _next(self) -> Proposal | SearchState:
@@ -67,9 +74,11 @@ class TrackingSearcher(ABC):
         """What becomes of it; it has `trial.loss` at its budget."""
 
     def _ended(self, trial: Tracked, outcome: TrialOutcome) -> None:  # noqa: B027 - most have nothing to do
-        """It ended otherwise than by a verdict: while training, or paused (`trial.paused`). `trial.loss` is its newest."""
+        """It ended otherwise than by a verdict: while training, or paused (`trial.paused`).
+        `trial.loss` is its newest."""
 
-    # -- the rules ------------------------------------------------------------------------------------------------
+    # -- the rules
+    # ------------------------------------------------------------------------------------------------
 
     def ask(self) -> Proposal | SearchState:
         return self._next()
@@ -111,10 +120,20 @@ class TrackingSearcher(ABC):
         return Proposal(trial.id, trial.params, budget, (start_from or trial).id)
 
     def _get(self, trial: TrialId) -> Tracked:
-        if not (trial.isascii() and trial.isdecimal() and int(trial) < len(self._trials) and str(int(trial)) == trial):
+        if not (
+            trial.isascii()
+            and trial.isdecimal()
+            and int(trial) < len(self._trials)
+            and str(int(trial)) == trial
+        ):
             raise Conflict(
                 f"trial `{trial}` was never proposed",
-                hints=("does what is told belong to another study, or was the searcher changed since the study began?",),
+                hints=(
+                    (
+                        "does what is told belong to another study, or was the searcher changed since the "
+                        "study began?"
+                    ),
+                ),
             )
         return self._trials[int(trial)]
 

@@ -1,4 +1,5 @@
-"""Accepting a run: what its shape cannot say is checked here, dataset versions are pinned, and the run is made."""
+"""Accepting a run: what its shape cannot say is checked here, dataset versions are pinned, and the run is
+made."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ import msgspec
 from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import DEFAULT_QUEUE, Digest, GangId, check_label, check_name, check_run_id, new_run_id
+from hopyard.domain.ids import (
+    DEFAULT_QUEUE,
+    Digest,
+    GangId,
+    check_label,
+    check_name,
+    check_run_id,
+    new_run_id,
+)
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
 from hopyard.domain.run_environment import check_settable
@@ -43,13 +52,14 @@ async def accept(
     at: datetime | None = None,
     trust: bool = False,
 ) -> Run:
-    """Make a run of a spec, durably; `at` is when it was submitted (None: now). With a `run_id` that exists already and
-    asked for the same: that run (a retry). An offline run is only recorded: it is never queued.
+    """Make a run of a spec, durably; `at` is when it was submitted (None: now). With a `run_id` that exists
+    already and asked for the same: that run (a retry). An offline run is only recorded: it is never queued.
 
-    A study's datasets are pinned for all of its trials. trust: the user says that all of the checkpoint which it starts from may be read,
-    whoever wrote it.
+    A study's datasets are pinned for all of its trials. trust: the user says that all of the checkpoint which
+    it starts from may be read, whoever wrote it.
 
-    Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, QuotaExceeded, Conflict (the id is another run's)."""
+    Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, QuotaExceeded,
+    Conflict (the id is another run's)."""
     check_spec(spec)
     now = at or parts.now()
     new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _NOISE.randbytes(7))
@@ -70,7 +80,8 @@ async def accept(
         try:
             await _check_blobs(parts, spec)
         except MissingBlobs as missing:
-            if spec.resume is not None or spec.forked_from is not None:  # the client does not have them either
+            # the client does not have them either
+            if spec.resume is not None or spec.forked_from is not None:
                 (await parts.remote.find(map(Digest, missing.digests))).check_elsewhere()
             raise
         try:
@@ -81,22 +92,33 @@ async def accept(
                 raise
     if parts.storage.has_uploads(user):
         environment, diff = spec.environment, None if spec.git is None else spec.git.diff
-        await parts.storage.referred(user, [*filter(None, (environment.requirements, environment.lock, diff)), *(await parts.trees.blobs(spec.code) if spec.code else ())])
+        await parts.storage.referred(
+            user,
+            [
+                *filter(None, (environment.requirements, environment.lock, diff)),
+                *(await parts.trees.blobs(spec.code) if spec.code else ()),
+            ],
+        )
     if not offline:
         parts.controller.submitted([run])
     return run
 
 
 async def check_secrets(parts: Parts, spec: RunSpec, user: str) -> None:
-    """Raises NotFound for a secret that the user does not have, SpecError for one that is a variable as well."""
+    """Raises NotFound for a secret that the user does not have, SpecError for one that is a variable as
+    well."""
     trial = (spec.study or {}).get("trial") or {}
-    wanted = [(name, spec.env) for name in spec.secrets] + [(name, trial.get("env") or {}) for name in trial.get("secrets") or ()]
+    wanted = [(name, spec.env) for name in spec.secrets] + [
+        (name, trial.get("env") or {}) for name in trial.get("secrets") or ()
+    ]
     if not wanted:
         return
     known = await parts.access.secret_names(user)
     for name, env in wanted:
         if name in env:
-            raise SpecError(f"secrets: `{name}` is a secret and a variable of `env`", hints=("name it in one of the two",))
+            raise SpecError(
+                f"secrets: `{name}` is a secret and a variable of `env`", hints=("name it in one of the two",)
+            )
         check_settable(name, what="secrets")
         if name not in known:
             near = closest(name, known)
@@ -105,18 +127,38 @@ async def check_secrets(parts: Parts, spec: RunSpec, user: str) -> None:
 
 
 def _check_size(spec: RunSpec) -> None:
-    """Raises SpecError. Specs are kept and listed for every run, so they count to no quota and have to be small."""
+    """Raises SpecError. Specs are kept and listed for every run, so they count to no quota and have to be
+    small."""
     packages = spec.environment.packages
-    large = {"roles": spec.roles, "env": spec.env, "params": spec.params, "tags": spec.tags, "environment.packages": packages, "secrets": spec.secrets}
+    large = {
+        "roles": spec.roles,
+        "env": spec.env,
+        "params": spec.params,
+        "tags": spec.tags,
+        "environment.packages": packages,
+        "secrets": spec.secrets,
+    }
     sizes = {name: len(msgspec.json.encode(value)) for name, value in large.items()}
     if sum(sizes.values()) > MAX_SPEC_BYTES:
         name = max(sizes, key=sizes.__getitem__)
         raise SpecError(
-            f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB together, at most {MAX_SPEC_BYTES >> 10} KiB are taken",
-            hints=(f"`{name}` has {sizes[name] >> 10} KiB: put large values into a file of the code or of a dataset",),
+            f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB "
+            f"together, at most {MAX_SPEC_BYTES >> 10} KiB are taken",
+            hints=(
+                (
+                    f"`{name}` has {sizes[name] >> 10} KiB: put large values into a file of the code or of "
+                    "a dataset"
+                ),
+            ),
         )
-    if spec.study is not None and (size := len(msgspec.json.encode({**spec.study, "trial": None}))) > MAX_STUDY_BYTES:
-        raise SpecError(f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are taken", hints=("name fewer or shorter values",))
+    if (
+        spec.study is not None
+        and (size := len(msgspec.json.encode({**spec.study, "trial": None}))) > MAX_STUDY_BYTES
+    ):
+        raise SpecError(
+            f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are taken",
+            hints=("name fewer or shorter values",),
+        )
 
 
 def check_spec(spec: RunSpec) -> None:
@@ -130,15 +172,24 @@ def check_spec(spec: RunSpec) -> None:
     for at, role in enumerate(spec.roles):
         check_name(role.name, what=f"roles.{at}.name")
         if role.name in seen:
-            raise SpecError(f"roles.{at}.name: there are two roles `{role.name}`", hints=("each role has a name of its own",))
+            raise SpecError(
+                f"roles.{at}.name: there are two roles `{role.name}`",
+                hints=("each role has a name of its own",),
+            )
         seen.add(role.name)
         if not role.command or not role.command[0]:
             raise SpecError(f"roles.{at}.command: it names no program")
         check_role(role, f"roles.{at}")
     if not any(role.essential for role in spec.roles):
-        raise SpecError("roles: none is essential", hints=("a run ends with its essential replicas: leave out `essential: false` of one role",))
+        raise SpecError(
+            "roles: none is essential",
+            hints=("a run ends with its essential replicas: leave out `essential: false` of one role",),
+        )
     if spec.size > MAX_REPLICAS:
-        raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together", hints=("split the work into several runs",))
+        raise SpecError(
+            f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together",
+            hints=("split the work into several runs",),
+        )
     check_topology(spec.topology, "topology")
     names: set[str] = set()
     for at, ref in enumerate(spec.datasets):
@@ -157,23 +208,29 @@ def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
     if found.trial is not None:
         trial = spec_of_json(found.trial, path="study.trial")
         if trial.study is not None or trial.parent is not None or trial.resume is not None:
-            raise SpecError("study.trial: it has a study, a parent or a checkpoint of its own", hints=("leave out `study`, `parent` and `resume`",))
+            raise SpecError(
+                "study.trial: it has a study, a parent or a checkpoint of its own",
+                hints=("leave out `study`, `parent` and `resume`",),
+            )
         check_spec(trial)
     if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
-        raise SpecError(f"study.mop.dataset: the run does not mount `{found.mop.dataset}`", hints=("name it under `datasets` too",))
+        raise SpecError(
+            f"study.mop.dataset: the run does not mount `{found.mop.dataset}`",
+            hints=("name it under `datasets` too",),
+        )
 
 
 def check_trials(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> None:
-    """Raises SpecError and Forbidden where the trials of a study may not wait in its queue, as `in_queue` does: their runs are submitted
-    with the study's own token and are not checked again."""
+    """Raises SpecError and Forbidden where the trials of a study may not wait in its queue, as `in_queue`
+    does: their runs are submitted with the study's own token and are not checked again."""
     trial = _trial(spec)
     if trial is not None:
         in_queue(tree, trial, user=user, owner=owner)
 
 
 async def check_may_start(parts: Parts, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
-    """Raises DoesNotFit where the run, or a trial of the study that it is, could never start: on no node there is, or within no limit of its
-    queue."""
+    """Raises DoesNotFit where the run, or a trial of the study that it is, could never start: on no node
+    there is, or within no limit of its queue."""
     for one in filter(None, (spec, _trial(spec))):
         check_fits(one, nodes)
         await parts.queues.check_never_refused(_gang(one, user), nodes)
@@ -183,18 +240,24 @@ def _trial(spec: RunSpec) -> RunSpec | None:
     """What a trial of this study asks for, which waits where its study does; None where there are none."""
     if spec.study is None or not spec.study.get("trial"):
         return None
-    return replace(spec_of_json(spec.study["trial"], path="study.trial"), queue=spec.queue, priority=spec.priority)
+    return replace(
+        spec_of_json(spec.study["trial"], path="study.trial"), queue=spec.queue, priority=spec.priority
+    )
 
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
     why = never_fits(_gang(spec, ""), nodes)
     if why is not None:
-        raise DoesNotFit(why, hints=(*where_hints(spec, nodes), "`hop node ls` and `hop pool ls` show what there is"))
+        raise DoesNotFit(
+            why, hints=(*where_hints(spec, nodes), "`hop node ls` and `hop pool ls` show what there is")
+        )
 
 
 def _gang(spec: RunSpec, user: str) -> Gang:
-    return Gang(GangId(""), spec.gang_roles(), _NEVER, spec.queue or DEFAULT_QUEUE, user=user, topology=spec.topology)
+    return Gang(
+        GangId(""), spec.gang_roles(), _NEVER, spec.queue or DEFAULT_QUEUE, user=user, topology=spec.topology
+    )
 
 
 async def _pin(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[DatasetRef, ...]:
@@ -204,7 +267,12 @@ async def _pin(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[Dataset
         if ref.manifest is not None and ref.manifest != version.manifest:
             raise SpecError(
                 f"datasets.{at}.manifest: it is not that of `{ref.name}`, version {version.number}",
-                hints=("the version that was meant was deleted: push the same data again, or take another version",),
+                hints=(
+                    (
+                        "the version that was meant was deleted: push the same data again, or take another "
+                        "version"
+                    ),
+                ),
             )
         pinned.append(DatasetRef(ref.name, version.number, version.manifest))
     return tuple(pinned)
@@ -215,7 +283,10 @@ async def _pin_trials(store: DatasetStore, spec: RunSpec) -> RunSpec:
     if spec.study is None or not spec.study.get("trial"):
         return spec
     trial = spec_of_json(spec.study["trial"], path="study.trial")
-    refs = [{"name": ref.name, "version": ref.version, "manifest": ref.manifest} for ref in await _pin(store, trial.datasets)]
+    refs = [
+        {"name": ref.name, "version": ref.version, "manifest": ref.manifest}
+        for ref in await _pin(store, trial.datasets)
+    ]
     return replace(spec, study={**spec.study, "trial": {**spec.study["trial"], "datasets": refs}})
 
 
@@ -234,8 +305,8 @@ async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
 
 
 async def _is_foreign(runs: RunStore, resume: ResumeFrom, user: str) -> bool:
-    """Whether the checkpoint is another user's, or of a study that itself began with one, or not known to be of that run: the request
-    names both, and the run, or its checkpoint, may have been deleted."""
+    """Whether the checkpoint is another user's, or of a study that itself began with one, or not known to be
+    of that run: the request names both, and the run, or its checkpoint, may have been deleted."""
     try:
         source = await runs.get(resume.run)
         saved = await runs.checkpoints(resume.run, damaged=True)
@@ -244,22 +315,30 @@ async def _is_foreign(runs: RunStore, resume: ResumeFrom, user: str) -> bool:
     before = source.spec.resume
     if not any(one.manifest == resume.manifest for one in saved):
         return True
-    return resume.foreign or source.name.user != user or (source.spec.study is not None and before is not None and before.foreign)
+    return (
+        resume.foreign
+        or source.name.user != user
+        or (source.spec.study is not None and before is not None and before.foreign)
+    )
 
 
 def _asked_for(made: RunSpec, asked: RunSpec) -> bool:
-    """Whether a run could have come from this request: a dataset's newest version or the tree of queues may have changed
-    since, and a first replica may have recorded the environment's lock."""
+    """Whether a run could have come from this request: a dataset's newest version or the tree of queues may
+    have changed since, and a first replica may have recorded the environment's lock."""
     if len(made.datasets) != len(asked.datasets):
         return False
     for there, wanted in zip(made.datasets, asked.datasets, strict=True):
         if there.name != wanted.name or wanted.version not in (0, there.version):
             return False
     queue, priority = asked.queue or made.queue, made.priority if asked.priority is None else asked.priority
-    resume = made.resume if made.resume is None or asked.resume is None else replace(made.resume, foreign=asked.resume.foreign)
-    return replace(made, datasets=(), environment=asked.environment, study=_unpinned(made), resume=resume) == replace(
-        asked, datasets=(), queue=queue, priority=priority, study=_unpinned(asked)
+    resume = (
+        made.resume
+        if made.resume is None or asked.resume is None
+        else replace(made.resume, foreign=asked.resume.foreign)
     )
+    return replace(
+        made, datasets=(), environment=asked.environment, study=_unpinned(made), resume=resume
+    ) == replace(asked, datasets=(), queue=queue, priority=priority, study=_unpinned(asked))
 
 
 def _unpinned(spec: RunSpec) -> Mapping[str, Any] | None:
@@ -269,4 +348,5 @@ def _unpinned(spec: RunSpec) -> Mapping[str, Any] | None:
 
 
 _NEVER = datetime.min
-_NOISE = random.Random()  # seeded by the system; asking it for every run would cost more than all else here. Ids are no secrets
+# seeded by the system; asking it for every run would cost more than all else here. Ids are no secrets
+_NOISE = random.Random()

@@ -43,7 +43,8 @@ STATUS_OF: Mapping[str, int] = {
 
 
 class ErrorDetail(msgspec.Struct):
-    """code: the stable word that clients match on. hints: what to do next. digests: only for `missing_blobs`."""
+    """code: the stable word that clients match on. hints: what to do next.
+    digests: only for `missing_blobs`."""
 
     code: str
     message: str
@@ -62,7 +63,8 @@ class Malformed(SpecError):
 
 
 def encode(value: Any) -> bytes:
-    """JSON of domain values and wire structs; times in RFC 3339, UTC; numbers that are not finite become null."""
+    """JSON of domain values and wire structs; times in RFC 3339, UTC; numbers that are not finite become
+    null."""
     return _ENCODER.encode(value)
 
 
@@ -86,8 +88,11 @@ def encode_error(code: str, message: str, hints: Sequence[str] = ()) -> bytes:
     return _ENCODER.encode(ErrorBody(ErrorDetail(code, message, list(hints))))
 
 
-def plain_error(status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """An error that is not one of ours: an unknown address, a method that it does not take, a fault inside the server."""
+def plain_error(
+    status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error that is not one of ours: an unknown address, a method that it does not take, a fault inside
+    the server."""
     response = answer(ErrorBody(ErrorDetail(code, message)), status)
     response.headers.update(headers or {})
     return response

@@ -72,12 +72,19 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
 def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
     """The ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
 
-    A router and nothing around it: a resource turns every error into an answer itself, and what else Starlette puts around
-    each request and each piece of an answer would do so a second and third time.
+    A router and nothing around it: a resource turns every error into an answer itself, and what else
+    Starlette puts around each request and each piece of an answer would do so a second and third time.
     """
     found = endpoints(parts)
     limits = limits or LimitSettings()
-    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now), UserTurns(), limits.body_timeout_s)
+    guard = Guard(
+        parts.tokens,
+        Rates(limits, now=time.monotonic),
+        BodyMemory(limits.body_memory_bytes),
+        Auditor(parts.audit, parts.runs, now=parts.now),
+        UserTurns(),
+        limits.body_timeout_s,
+    )
 
     @cache
     def description() -> bytes:
@@ -89,7 +96,9 @@ def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
 
     described = [Endpoint(method, "/openapi.json", openapi, who="anyone") for method in ("GET", "HEAD")]
     groups = {**_by_path(found), "/openapi.json": described}
-    return Router([Route(BASE + path, Resource(group, guard)) for path, group in groups.items()], default=_no_address)
+    return Router(
+        [Route(BASE + path, Resource(group, guard)) for path, group in groups.items()], default=_no_address
+    )
 
 
 def _by_path(found: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:

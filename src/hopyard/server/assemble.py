@@ -79,7 +79,8 @@ async def assemble(
     keys: Keys | None = None,
     server_key: str = "",
 ) -> Parts:
-    """`owner` is the user who may change everything; `holder` is this server among those on the same database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
+    """`owner` is the user who may change everything; `holder` is this server among those on the same
+    database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
     async def run_ended(run: Run) -> None:
         await ingest.retire(run.id)
@@ -101,7 +102,14 @@ async def assemble(
 
     hub = Hub()
     ingest = Ingest(runs, streams, hub, limits=stream_limits)
-    tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs, server_key=server_key)
+    tokens = Tokens(
+        access,
+        keys or Keys(now=clock.now),
+        now=clock.now,
+        live=is_live,
+        belongs=Parents(runs).belongs,
+        server_key=server_key,
+    )
     remote = RemoteBlobs(cluster, blobs, engine=engine.name, machine=socket.gethostname(), now=clock.now)
     trees = Trees(blobs, storage, remote, now=clock.now)
     sweeper = Sweeper(access, blobs, now=clock.now)
@@ -114,7 +122,9 @@ async def assemble(
         engine=engine,
         policy=policy,
         clock=clock,
-        composer=Composer(runs, server_url=url, sign=tokens.sign, secret=tokens.secret, secrets=access.secret_values),
+        composer=Composer(
+            runs, server_url=url, sign=tokens.sign, secret=tokens.secret, secrets=access.secret_values
+        ),
         changed=changed,
         ended=run_ended,
         preempt_grace=preempt_grace,

@@ -1,9 +1,9 @@
 """Who asks: users' tokens, and the tokens that runs carry.
 
-A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may expire or be revoked.
-Another server of the same database has a token of five minutes, see `server_tokens`; it reads.
-A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home (`signing`); it touches its own run only, and is
-valid until its run is over, whatever expiry was signed.
+A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may
+expire or be revoked. Another server of the same database has a token of five minutes, see `server_tokens`; it
+reads. A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home
+(`signing`); it touches its own run only, and is valid until its run is over, whatever expiry was signed.
 """
 
 from __future__ import annotations
@@ -35,18 +35,24 @@ _USE_NOTED_EVERY = timedelta(minutes=1)
 _NO_TOKEN = "this server asks for a token"
 _REVOKED_HINT = "it may have been revoked, or be another server's"
 RUN_HINT = (
-    "a run's own token, which commands inside a run have, reads that run, its logs and its checkpoints, and starts and ends the trials of a study; "
-    "for anything else set HOPYARD_URL and HOPYARD_TOKEN to those of a user"
+    "a run's own token, which commands inside a run have, reads that run, its logs and its checkpoints, "
+    "and starts and ends the trials of a study; for anything else set HOPYARD_URL and HOPYARD_TOKEN to "
+    "those of a user"
 )
-_TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home folder, others get theirs from the owner: `hop user add NAME`"
+_TOKEN_HINT = (
+    "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home "
+    "folder, others get theirs from the owner: `hop user add NAME`"
+)
 log = logging.getLogger("hopyard.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that run only.
+    """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that
+    run only.
 
-    scopes: of a user's token, with those that they include. token: its id. server: it is another server of the database."""
+    scopes: of a user's token, with those that they include. token: its id. server: it is another server of
+    the database."""
 
     user: str
     run: RunId | None = None
@@ -59,7 +65,10 @@ class Caller:
         """Raises Forbidden when the request came with a user's token that lacks the scope."""
         if self.run is None and scope not in self.scopes:
             held = ", ".join(f"`{one}`" for one in Scope if one in self.scopes)
-            hint = f"use a token with the scope `{scope}`: `hop token list` shows which there are, `hop token create --scope {scope}` makes one"
+            hint = (
+                f"use a token with the scope `{scope}`: `hop token list` shows which there are, `hop "
+                f"token create --scope {scope}` makes one"
+            )
             raise Forbidden(f"this needs the scope `{scope}`; the token has {held or 'none'}", hints=(hint,))
 
     def require_user(self) -> str:
@@ -91,8 +100,9 @@ def hash_token(token: str) -> str:
 class Tokens:
     """Checks the tokens of requests and signs those of runs.
 
-    live: whether a run is not over: the tokens of its attempts count exactly as long, also when they have expired, so that a replica
-    which could not reach a server for a day can come back. belongs: whether a run is of the family of a study; raises NotFound.
+    live: whether a run is not over: the tokens of its attempts count exactly as long, also when they have
+    expired, so that a replica which could not reach a server for a day can come back. belongs: whether a run
+    is of the family of a study; raises NotFound.
     """
 
     def __init__(
@@ -107,8 +117,10 @@ class Tokens:
     ) -> None:
         self._store, self.keys, self._now, self._is_live = store, keys, now, live
         self._belongs, self._server_key = belongs, server_key
-        self._users: dict[str, tuple[Token, datetime]] = {}  # by hash; until when it need not be looked up again
-        self._signed: dict[str, tuple[Caller, int, float]] = {}  # a run's token that this server signed -> whose it is, its expiry, its key's
+        # by hash; until when it need not be looked up again
+        self._users: dict[str, tuple[Token, datetime]] = {}
+        # a run's token that this server signed -> whose it is, its expiry, its key's
+        self._signed: dict[str, tuple[Caller, int, float]] = {}
         self._live: dict[AttemptId, datetime] = {}  # until when their runs need not be looked up again
         self._noted: dict[str, datetime] = {}  # hash -> when its use was noted last
         self._noting: set[asyncio.Task[None]] = set()
@@ -123,15 +135,18 @@ class Tokens:
         return hmac.digest(self.keys.current, f"study {attempt}".encode(), "sha256").hex()
 
     async def require_family(self, caller: Caller, run: str) -> None:
-        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that continues this study; NotFound
-        where there is no such run."""
+        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that
+        continues this study; NotFound where there is no such run."""
         if caller.run is None or caller.run == run:
             return
         if self._belongs is None or not await self._belongs(RunId(run), caller.run):
-            raise Forbidden("a run's own token may touch that run, and those of its trials, only", hints=(RUN_HINT,))
+            raise Forbidden(
+                "a run's own token may touch that run, and those of its trials, only", hints=(RUN_HINT,)
+            )
 
     def renewed(self, token: str) -> str | None:
-        """A fresh token in place of a run's token that has used up half of its life, or whose key is retired; else None."""
+        """A fresh token in place of a run's token that has used up half of its life, or whose key is retired;
+        else None."""
         attempt, expiry, mac = _split(token) if token.startswith(RUN_TOKEN) else ("", 0, "")
         if not attempt:
             return None
@@ -166,8 +181,13 @@ class Tokens:
             self._users[key] = token, now + _FRESH
         if token.expired(now):
             assert token.expires_at is not None
-            hint = "`hop token create` with another token of the user makes a new one; the owner of the server does so by `--user NAME`"
-            raise AuthError(f"the token `{token.name}` expired at {token.expires_at:%Y-%m-%d %H:%M} UTC", hints=(hint,))
+            hint = (
+                "`hop token create` with another token of the user makes a new one; the owner of the "
+                "server does so by `--user NAME`"
+            )
+            raise AuthError(
+                f"the token `{token.name}` expired at {token.expires_at:%Y-%m-%d %H:%M} UTC", hints=(hint,)
+            )
         self._note_use(key, token, now)
         return Caller(token.user, scopes=with_included(token.scopes), token=token.id)
 
@@ -195,7 +215,8 @@ class Tokens:
             await asyncio.gather(*self._noting, return_exceptions=True)
 
     def forget_users(self) -> None:
-        """Look all users' tokens up again: some were revoked. Another server may take them for `_FRESH` more."""
+        """Look all users' tokens up again: some were revoked.
+        Another server may take them for `_FRESH` more."""
         self._users.clear()
 
     async def _run(self, token: str) -> Caller:
@@ -203,9 +224,13 @@ class Tokens:
         if key_until <= self._now().timestamp():
             raise AuthError("the run's token was signed with a key that is retired", hints=(_TOKEN_HINT,))
         if expiry > (self._now() + RUN_TOKEN_LIFE + _CLOCKS_APART).timestamp():
-            raise AuthError("the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,))
+            raise AuthError(
+                "the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,)
+            )
         if caller.attempt is None or not await self._lives(caller.attempt):
-            raise RunOver("the run's token is valid no longer: the run is over", hints=("use a user's token",))
+            raise RunOver(
+                "the run's token is valid no longer: the run is over", hints=("use a user's token",)
+            )
         return caller
 
     async def _lives(self, attempt: AttemptId) -> bool:
@@ -227,8 +252,13 @@ class Tokens:
 
     def _check_signed(self, token: str) -> tuple[Caller, int, float]:
         attempt, expiry, mac = _split(token)
-        signed = [key for key in self.keys if hmac.compare_digest(mac.encode(), _mac(bytes.fromhex(key.secret), attempt, expiry).encode())]
-        # A retired key may be known to others, who can write any expiry: it counts for what it can have signed before.
+        signed = [
+            key
+            for key in self.keys
+            if hmac.compare_digest(mac.encode(), _mac(bytes.fromhex(key.secret), attempt, expiry).encode())
+        ]
+        # A retired key may be known to others, who can write any expiry: it counts for what it can have
+        # signed before.
         if not attempt or not signed or expiry > signed[0].valid_until:
             raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,))
         try:
@@ -237,7 +267,11 @@ class Tokens:
             raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,)) from bad
         if len(self._signed) >= _CACHED_TOKENS:
             self._signed.clear()
-        found = self._signed[token] = Caller(f"run {run}", run, AttemptId(attempt)), expiry, signed[0].valid_until
+        found = self._signed[token] = (
+            Caller(f"run {run}", run, AttemptId(attempt)),
+            expiry,
+            signed[0].valid_until,
+        )
         return found
 
 

@@ -1,4 +1,5 @@
-"""Memory for the bodies of requests and for answers: shared by all, with at most half of what is free for one user, so that no user starves the rest."""
+"""Memory for the bodies of requests and for answers: shared by all, with at most half of what is free for one
+user, so that no user starves the rest."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from collections import defaultdict
 
 from hopyard.errors import ServerUnavailable
 
-_FREE_BYTES = 64 * 1024  # bodies and answers of this size are not counted: they are many, and connections bound them
+# bodies and answers of this size are not counted: they are many, and connections bound them
+_FREE_BYTES = 64 * 1024
 _STEP_BYTES = 1024 * 1024  # by which a body grows whose size was not announced
 WAIT_S = 30.0
 GIVE_UP = "give_up"  # in the state of a request: breaks its connection off, since the client is too slow
 CLOSED = "closed"  # in the state of a request: whether its connection is closed
-LONG_BYTES = 16 * 1024 * 1024  # of an answer that holds memory, which are to be read within the time for one body
+# of an answer that holds memory, which are to be read within the time for one body
+LONG_BYTES = 16 * 1024 * 1024
 _RETRY_AFTER_S = 5.0
 
 
@@ -29,7 +32,8 @@ class BodyMemory:
         return Lease(self, user)
 
     async def take(self, user: str, size: int) -> None:
-        """Wait until `size` more bytes may be held for the user. Raises ServerUnavailable when that takes too long."""
+        """Wait until `size` more bytes may be held for the user.
+        Raises ServerUnavailable when that takes too long."""
         if not self._fits(user, size):
             try:
                 async with asyncio.timeout(self._wait_s):
@@ -41,7 +45,8 @@ class BodyMemory:
         self._add(user, size)
 
     def take_now(self, user: str, size: int, *, must: bool) -> None:
-        """As `take`, for what is in memory already, so it does not wait. must: raises ServerUnavailable where it does not fit."""
+        """As `take`, for what is in memory already, so it does not wait.
+        must: raises ServerUnavailable where it does not fit."""
         if must and not self._fits(user, size):
             raise _no_memory()
         self._add(user, size)
@@ -51,11 +56,14 @@ class BodyMemory:
         self._by_user[user] += size
 
     def _fits(self, user: str, size: int) -> bool:
-        """One body fits always where nothing else is held, or it could never be sent. A user who holds some gets more only up to half of what
-        other users leave, so that however many users there are, some is free for the next one."""
+        """One body fits always where nothing else is held, or it could never be sent. A user who holds some
+        gets more only up to half of what other users leave, so that however many users there are, some is
+        free for the next one."""
         mine = self._by_user.get(user, 0)
         others = self.used_bytes - mine
-        return (not self.used_bytes or self.used_bytes + size <= self.total_bytes) and (not mine or mine + size <= (self.total_bytes - others) // 2)
+        return (not self.used_bytes or self.used_bytes + size <= self.total_bytes) and (
+            not mine or mine + size <= (self.total_bytes - others) // 2
+        )
 
     def give_back(self, user: str, size: int) -> None:
         self.used_bytes -= size
@@ -74,7 +82,8 @@ def _no_memory() -> ServerUnavailable:
 
 
 class Lease:
-    """What one request and its answer hold of the memory, until `release`. user: set before anything is held."""
+    """What one request and its answer hold of the memory, until `release`.
+    user: set before anything is held."""
 
     __slots__ = ("_memory", "held_bytes", "user")
 
@@ -97,8 +106,8 @@ class Lease:
             await self._grow(size - self.held_bytes)
 
     def answered(self, size: int, *, must: bool) -> None:
-        """The body is used up, and the answer has this size; it is held until it is sent. must: raises ServerUnavailable where there is no
-        memory for it. A change that was made is answered in any case."""
+        """The body is used up, and the answer has this size; it is held until it is sent. must: raises
+        ServerUnavailable where there is no memory for it. A change that was made is answered in any case."""
         wanted = size if size > _FREE_BYTES else 0
         if wanted > self.held_bytes:
             self._memory.take_now(self.user, wanted - self.held_bytes, must=must)

@@ -1,4 +1,5 @@
-"""How many connections there are, from which peers, and which of them are closed when there are too many or they stall."""
+"""How many connections there are, from which peers, and which of them are closed when there are too many or
+they stall."""
 
 from __future__ import annotations
 
@@ -29,19 +30,22 @@ def _room(descriptors: int) -> int:
 
 
 def backlog_for(descriptors: int) -> int:
-    """How many connections may wait to be accepted: all of them may be accepted at once, before any is refused."""
+    """How many connections may wait to be accepted: all of them may be accepted at once, before any is
+    refused."""
     return min(_MOST_BACKLOG, _room(descriptors) // 16)
 
 
 class Held(Protocol):
-    """One connection, as it is counted. expired: closes it when it stalls or keeps the server waiting too long."""
+    """One connection, as it is counted. expired: closes it when it stalls or keeps the server waiting too
+    long."""
 
     def evict(self) -> None: ...
     def expire(self, now: float) -> None: ...
 
 
 class Peer:
-    """The connections of one address, or of one Unix user of this machine. waiting: those without a request in progress, oldest first."""
+    """The connections of one address, or of one Unix user of this machine.
+    waiting: those without a request in progress, oldest first."""
 
     __slots__ = ("count", "key", "waiting")
 
@@ -51,15 +55,18 @@ class Peer:
 
 
 class Connections:
-    """Counts the connections of one server. A new connection over the limit takes the place of one without a request in
-    progress: the oldest of its own peer, or of the peer that has most of them. Where all are busy the new one is refused.
+    """Counts the connections of one server. A new connection over the limit takes the place of one without a
+    request in progress: the oldest of its own peer, or of the peer that has most of them. Where all are busy
+    the new one is refused.
 
-    descriptors: how many files this process may have open. local: those by the Unix socket of the home in place of those over TCP; all of them
-    are the owner's processes, and neither kind takes the place of the other.
+    descriptors: how many files this process may have open. local: those by the Unix socket of the home in
+    place of those over TCP; all of them are the owner's processes, and neither kind takes the place of the
+    other.
     """
 
     def __init__(self, limits: LimitSettings, *, descriptors: int, local: bool = False) -> None:
-        eighths = 1 if local else 5  # the rest is left for those that are refused, and for all else that opens files
+        # the rest is left for those that are refused, and for all else that opens files
+        eighths = 1 if local else 5
         room = max(16, _room(descriptors) * eighths // 8)
         self.limits = limits
         self.most = min(limits.connections, room)
@@ -67,7 +74,8 @@ class Connections:
         self.total = 0
         self._peers: dict[str, Peer] = {}
         self._refused = 0
-        self._slow, self._slow_told_at = 0, -_TELL_EVERY_S  # connections that were closed since the log said so; when it did
+        # connections that were closed since the log said so; when it did
+        self._slow, self._slow_told_at = 0, -_TELL_EVERY_S
         self._held: set[Held] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._own = f"uid {os.getuid()}"
@@ -78,7 +86,9 @@ class Connections:
         most = self.most + (_OWN_RESERVE if key == self._own else 0)
         if peer.count >= self.most_per_peer and not self._evict(peer):
             return None
-        if self.total >= most and not self._evict(max(self._peers.values(), key=lambda one: len(one.waiting))):
+        if self.total >= most and not self._evict(
+            max(self._peers.values(), key=lambda one: len(one.waiting))
+        ):
             return None
         self._peers[key] = peer
         peer.count += 1
@@ -103,7 +113,8 @@ class Connections:
             self._peers.pop(peer.key, None)
 
     def refuse(self) -> bool:
-        """Whether a connection without a place may stay until it is told so; `refused_one_left` when it is over."""
+        """Whether a connection without a place may stay until it is told so; `refused_one_left` when it is
+        over."""
         if self._refused >= _REFUSED_AT_ONCE:
             return False
         self._refused += 1
@@ -113,11 +124,17 @@ class Connections:
         self._refused -= 1
 
     def note_slow(self, what: str, key: str) -> None:
-        """A connection of the peer was closed because its client was too slow. The log says so once in a while."""
+        """A connection of the peer was closed because its client was too slow.
+        The log says so once in a while."""
         self._slow += 1
         now = time.monotonic()
         if now >= self._slow_told_at + _TELL_EVERY_S:
-            log.warning("closed %d connections of clients that were too slow; the last one, of %s, %s too slowly", self._slow, key or "an unknown user", what)
+            log.warning(
+                "closed %d connections of clients that were too slow; the last one, of %s, %s too slowly",
+                self._slow,
+                key or "an unknown user",
+                what,
+            )
             self._slow, self._slow_told_at = 0, now
 
     def watch(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
@@ -141,7 +158,8 @@ class Connections:
         self._sweep = loop.call_later(self._every_s, self._look, loop) if self._held else None
 
 
-# -- who is at the other end -----------------------------------------------------------------------------------------
+# -- who is at the other end
+# -----------------------------------------------------------------------------------------
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1  # <linux/netlink.h>, <linux/sock_diag.h>
 _HEADER = struct.Struct("=LHHLL")
@@ -154,7 +172,9 @@ class PeerNames:
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
         with suppress(OSError, AttributeError):
-            self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
+            self._netlink = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG
+            )
             self._netlink.settimeout(0.05)
 
     def of(self, peer: tuple[str, int], own: tuple[str, int | None] | None) -> str:

@@ -22,7 +22,9 @@ class _Unused:
 
 def description() -> dict[str, Any]:
     """What `GET /api/v1/openapi.json` answers."""
-    found: dict[str, Any] = json.loads(encode(describe(endpoints(cast(Parts, _Unused())), version=__version__, base=BASE)))
+    found: dict[str, Any] = json.loads(
+        encode(describe(endpoints(cast(Parts, _Unused())), version=__version__, base=BASE))
+    )
     return found
 
 

@@ -1,8 +1,8 @@
 """What an endpoint is: an address, who may ask, what goes in and comes out, and the function that answers.
 
-One declaration gives both the running route and its part of the OpenAPI description, so neither can differ from the other.
-Starlette below, msgspec for the shapes: measured against FastAPI this is a third of the time of a request, 230 ms less at
-the server's start and 14 MB less memory.
+One declaration gives both the running route and its part of the OpenAPI description, so neither can differ
+from the other. Starlette below, msgspec for the shapes: measured against FastAPI this is a third of the time
+of a request, 230 ms less at the server's start and 14 MB less memory.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Ask(Generic[Q, B]):
     lease: Lease  # what body and answer hold of the server's memory
 
     async def read_body(self, limit: int) -> bytes:
-        """The whole body of an endpoint that takes bytes. Raises Malformed (naming the limit) as soon as more than `limit` bytes come."""
+        """The whole body of an endpoint that takes bytes.
+        Raises Malformed (naming the limit) as soon as more than `limit` bytes come."""
         return await read_body(self.request, limit, self.lease)
 
 
@@ -75,16 +76,18 @@ class Raw:
 class Endpoint(Generic[Q, B]):
     """path: below `/api/v1`, with `{id}`-like parts of PATH_PARTS.
 
-    who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names; "study" beside that
-    the tokens of the study whose trial's run it is, and of one that continues that study, or this one.
-    audit: what the audit log calls it; method and path give a name where it is left out. unaudited: why a request that is no GET is not
-    written there: it changes nothing, or only what runs report of themselves.
-    scope: what a user's token must be good for; left out: READ for GET and HEAD, SUBMIT for all else.
-    query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
-    within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
-    heavy: it may compute for seconds, so each user has one such request answered at a time.
-    returns: the type of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
-    statuses that it may answer beside those every one may. rate: which rate of its user a request counts to, beside `requests`.
+    who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names;
+    "study" beside that the tokens of the study whose trial's run it is, and of one that continues that study,
+    or this one. audit: what the audit log calls it; method and path give a name where it is left out.
+    unaudited: why a request that is no GET is not written there: it changes nothing, or only what runs report
+    of themselves.
+    scope: what a user's token must be good for; left out: READ for GET and HEAD, SUBMIT for all else. query,
+    body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads
+    itself, within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
+    heavy: it may compute for seconds, so each user has one such request answered at a time. returns: the type
+    of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
+    statuses that it may answer beside those every one may. rate: which rate of its user a request counts to,
+    beside `requests`.
     """
 
     method: str
@@ -134,7 +137,14 @@ class Endpoint(Generic[Q, B]):
         return (self.call.__doc__ or "").strip()
 
 
-_VERBS = {"GET": "read", "HEAD": "read", "POST": "create", "PUT": "apply", "PATCH": "update", "DELETE": "delete"}
+_VERBS = {
+    "GET": "read",
+    "HEAD": "read",
+    "POST": "create",
+    "PUT": "apply",
+    "PATCH": "update",
+    "DELETE": "delete",
+}
 
 # What each part of an address in braces must look like, and what it is.
 PATH_PARTS: Mapping[str, tuple[str, str]] = {
@@ -156,14 +166,15 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "project": (NAME_PATTERN, "a project's name"),
 }
 _CHECKS = {part: re.compile(pattern) for part, (pattern, _) in PATH_PARTS.items()}
-# An id that an earlier version took, and today's rule does not, still names its run: else that could not be ended. No file is
-# named by what passes here.
+# An id that an earlier version took, and today's rule does not, still names its run: else that could not be
+# ended. No file is named by what passes here.
 _CHECKS["id"] = re.compile(r"[^\x00]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What every request passes: who sent it, how many the user may send, how much memory bodies may take, and how long."""
+    """What every request passes: who sent it, how many the user may send, how much memory bodies may take,
+    and how long."""
 
     tokens: Tokens
     rates: Rates
@@ -184,14 +195,17 @@ class Resource:
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         found = self._by_method.get(scope["method"])
         if found is None:
-            refused = plain_error(405, "usage", f"this address does not take {scope['method']}", headers=self._allow)
+            refused = plain_error(
+                405, "usage", f"this address does not take {scope['method']}", headers=self._allow
+            )
             await refused(scope, receive, send)
             return
         started, sent = False, 0
         lease = self._guard.bodies.lease()
 
         async def passing(message: Message) -> None:
-            """The transport refuses what is written after the client hung up, until the protocol hears of that."""
+            """The transport refuses what is written after the client hung up, until the protocol hears of
+            that."""
             try:
                 await send(message)
             except RuntimeError:
@@ -200,7 +214,8 @@ class Resource:
                     raise
 
         async def sending(message: Message) -> None:
-            """In pieces: each waits until the client has read of those before, so that the transport copies little of an answer."""
+            """In pieces: each waits until the client has read of those before, so that the transport copies
+            little of an answer."""
             nonlocal started, sent
             started = True
             body = message.get("body", b"")
@@ -213,7 +228,9 @@ class Resource:
             rest = memoryview(body)
             for at in range(0, len(rest), _PIECE_BYTES):
                 more = message.get("more_body", False) or at + _PIECE_BYTES < len(rest)
-                await passing({"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more})
+                await passing(
+                    {"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more}
+                )
 
         try:
             response = await self._answer(*found, Request(scope, receive), lease)
@@ -225,7 +242,8 @@ class Resource:
                 if not patience.expired():
                     raise
                 scope["state"][GIVE_UP]()
-                await asyncio.sleep(0)  # the connection is lost then, which the protocol has to know before this returns
+                # the connection is lost then, which the protocol has to know before this returns
+                await asyncio.sleep(0)
         except HopyardError as error:
             if started:
                 raise
@@ -237,8 +255,11 @@ class Resource:
                 raise
             if isinstance(failed, OSError) and failed.errno in (errno.EMFILE, errno.ENFILE):
                 log.warning("%s %s: %s", scope["method"], scope["path"], failed)
-                later = {"Retry-After": "1"} if scope["method"] == "GET" else {}  # of others a part may be done: their clients decide
-                await plain_error(503, ServerUnavailable.code, "the server has no descriptors left", headers=later)(scope, receive, passing)
+                # of others a part may be done: their clients decide
+                later = {"Retry-After": "1"} if scope["method"] == "GET" else {}
+                await plain_error(
+                    503, ServerUnavailable.code, "the server has no descriptors left", headers=later
+                )(scope, receive, passing)
                 return
             log.exception("%s %s failed", scope["method"], scope["path"])
             fault = plain_error(500, "error", "the server failed at this request; its log says more")
@@ -246,7 +267,13 @@ class Resource:
         finally:
             lease.release()
 
-    async def _answer(self, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request, lease: Lease) -> Response:
+    async def _answer(
+        self,
+        endpoint: Endpoint[Any, Any],
+        decoder: msgspec.json.Decoder[Any] | None,
+        request: Request,
+        lease: Lease,
+    ) -> Response:
         path: Mapping[str, str] = request.path_params
         caller = _NOBODY
         try:
@@ -261,7 +288,12 @@ class Resource:
             raise
 
     async def _answer_to(
-        self, caller: Caller, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request, lease: Lease
+        self,
+        caller: Caller,
+        endpoint: Endpoint[Any, Any],
+        decoder: msgspec.json.Decoder[Any] | None,
+        request: Request,
+        lease: Lease,
     ) -> Response:
         path: Mapping[str, str] = request.path_params
         for part, value in path.items():
@@ -269,7 +301,11 @@ class Resource:
                 raise NotFound(f"`{shown(value[:80])}` is not {PATH_PARTS[part][1]}")
         if endpoint.who != "anyone":
             self._count(endpoint, caller, request)
-        query = _NOTHING if endpoint.query is Nothing and not request.scope["query_string"] else parse_query(request, endpoint.query)
+        query = (
+            _NOTHING
+            if endpoint.query is Nothing and not request.scope["query_string"]
+            else parse_query(request, endpoint.query)
+        )
         lease.user = caller.user
         data = None if decoder is None else await read_body(request, endpoint.limit, lease)
         async with self._guard.turns.of(caller.user) if endpoint.heavy else nullcontext():
@@ -277,7 +313,11 @@ class Resource:
                 raise ClientDisconnect
             body: Any = _NOTHING
             if decoder is not None and data is not None:
-                body = await asyncio.to_thread(decode_json, data, decoder) if len(data) > _LARGE_BYTES else decode_json(data, decoder)
+                body = (
+                    await asyncio.to_thread(decode_json, data, decoder)
+                    if len(data) > _LARGE_BYTES
+                    else decode_json(data, decoder)
+                )
             ask = Ask(request, caller, path, query, body, lease)
             result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
         response = result if isinstance(result, Response) else answer(result, endpoint.status)
@@ -289,12 +329,15 @@ class Resource:
     async def _change(self, endpoint: Endpoint[Any, Any], ask: Ask[Any, Any]) -> Any:
         """Make a change together with its record in the audit log."""
         audit, asked = self._guard.audit, (ask.query, ask.body)
-        # A run tells by itself who submitted it, and thousands a second are accepted: they need not wait for another commit.
+        # A run tells by itself who submitted it, and thousands a second are accepted: they need not wait for
+        # another commit.
         if endpoint.rate == "submissions":
             result = await endpoint.call(ask)
             audit.changed(endpoint.action, ask.request, ask.caller, asked, result)
             return result
-        return await audit.change(endpoint.action, ask.request, ask.caller, ask.path, asked, lambda: endpoint.call(ask))
+        return await audit.change(
+            endpoint.action, ask.request, ask.caller, ask.path, asked, lambda: endpoint.call(ask)
+        )
 
     def _count(self, endpoint: Endpoint[Any, Any], caller: Caller, request: Request) -> None:
         """Raises TooManyRequests."""
@@ -319,7 +362,8 @@ class Resource:
                 caller.require_attempt(path["attempt"])
 
 
-_LARGE_BYTES = 256 * 1024  # of a body that is joined and decoded in a thread: what is wrong in one may take seconds to find
+# of a body that is joined and decoded in a thread: what is wrong in one may take seconds to find
+_LARGE_BYTES = 256 * 1024
 _PIECE_BYTES = 64 * 1024  # of an answer, handed to the transport at once
 _NOBODY = Caller("")
 _NOTHING = Nothing()
@@ -332,8 +376,8 @@ def _json_decoder(endpoint: Endpoint[Any, Any]) -> msgspec.json.Decoder[Any] | N
 
 
 async def read_body(request: Request, limit: int, lease: Lease) -> bytes:
-    """The whole body, for which memory is leased first. Raises Malformed (naming the limit) as soon as more than `limit` bytes come
-    or are announced, ServerUnavailable when there is no memory for it."""
+    """The whole body, for which memory is leased first. Raises Malformed (naming the limit) as soon as more
+    than `limit` bytes come or are announced, ServerUnavailable when there is no memory for it."""
     announced = _announced(request)
     if announced > limit:
         raise Malformed(f"the body has {announced} bytes, at most {limit} are taken here")
@@ -376,7 +420,8 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
             return whole_numbers.convert(data, decoder.type, bad)
         except msgspec.ValidationError as still:
             raise _malformed(still) from still
-        except (msgspec.DecodeError, ValueError, RecursionError) as worse:  # further on than the first thing that was wrong
+        except (msgspec.DecodeError, ValueError, RecursionError) as worse:
+            # further on than the first thing that was wrong
             raise Malformed(f"the body is not JSON: {worse}", hints=_DESCRIBED) from worse
     except RecursionError:
         raise Malformed("the body is nested too deeply", hints=_DESCRIBED) from None
@@ -395,9 +440,9 @@ def _malformed(bad: msgspec.ValidationError) -> Malformed:
     return Malformed(text, hints=_DESCRIBED if hint is None else (hint,))
 
 
-
 def parse_query(request: Request, shape: type[Q]) -> Q:
-    """The query as a struct. Raises Malformed, naming the parameter; a list of the known ones where it is unknown."""
+    """The query as a struct. Raises Malformed, naming the parameter; a list of the known ones where it is
+    unknown."""
     try:
         raw = request.scope["query_string"].decode("ascii")
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=64)
@@ -407,7 +452,10 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     given: dict[str, Any] = {}
     for name, value in pairs:
         if name not in known:
-            raise Malformed(f"unknown parameter `{shown(name[:80])}`", hints=("this address takes " + (", ".join(known) or "none"),))
+            raise Malformed(
+                f"unknown parameter `{shown(name[:80])}`",
+                hints=("this address takes " + (", ".join(known) or "none"),),
+            )
         if known[name]:
             given.setdefault(name, []).append(value)
         elif given.setdefault(name, value) is not value:
@@ -423,12 +471,18 @@ def _parameters(shape: Any) -> Mapping[str, bool]:
     found = _KNOWN.get(shape)
     if found is None:
         fields = sorted(msgspec.structs.fields(shape), key=lambda field: field.encode_name)
-        found = _KNOWN[shape] = {field.encode_name: _is_list(msgspec.inspect.type_info(field.type)) for field in fields}
+        found = _KNOWN[shape] = {
+            field.encode_name: _is_list(msgspec.inspect.type_info(field.type)) for field in fields
+        }
     return found
 
 
 def _is_list(kind: msgspec.inspect.Type) -> bool:
-    return _is_list(kind.type) if isinstance(kind, msgspec.inspect.Metadata) else isinstance(kind, msgspec.inspect.VarTupleType)
+    return (
+        _is_list(kind.type)
+        if isinstance(kind, msgspec.inspect.Metadata)
+        else isinstance(kind, msgspec.inspect.VarTupleType)
+    )
 
 
 _KNOWN: dict[Any, Mapping[str, bool]] = {}  # msgspec looks at the annotations again at each call

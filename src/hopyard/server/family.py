@@ -1,4 +1,5 @@
-"""Studies and the runs of their trials: what a study's own token may have done, and what becomes of trials with their study."""
+"""Studies and the runs of their trials: what a study's own token may have done, and what becomes of trials
+with their study."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ from hopyard.server.wire import spec_of_json
 _REMEMBERED = 4096
 _PAGE = 500
 # What a trial's run decides itself; in all else it is what its study said a trial is.
-_OWN = frozenset({"params", "tags", "label", "resume", "forked_from", "parent", "queue", "priority", "datasets"})
+_OWN = frozenset(
+    {"params", "tags", "label", "resume", "forked_from", "parent", "queue", "priority", "datasets"}
+)
 
 
 async def line_of(runs: RunStore, study: RunId) -> frozenset[RunId]:
-    """The study, the one that it continues, the one that this continued, and so on, as far as they are there."""
+    """The study, the one that it continues, the one that this continued, and so on, as far as they are
+    there."""
     line: set[RunId] = set()
     at = study
     while at and at not in line:
@@ -41,8 +45,9 @@ class Parents:
         self._known: OrderedDict[RunId, RunId | None] = OrderedDict()
 
     async def belongs(self, run: RunId, study: RunId) -> bool:
-        """Whether it is a trial of the study, or of one that the study continues, or one of those. Raises NotFound where there is no such
-        run: a study that asks for one of its own that was deleted must not take it for one that it may not see."""
+        """Whether it is a trial of the study, or of one that the study continues, or one of those. Raises
+        NotFound where there is no such run: a study that asks for one of its own that was deleted must not
+        take it for one that it may not see."""
         parent = await self.of(run)
         if parent == study:
             return True
@@ -67,15 +72,19 @@ class Parents:
 
 
 async def as_trial(runs: RunStore, caller: Caller, spec: RunSpec, run_id: str | None) -> tuple[RunSpec, str]:
-    """The spec of a trial's run as it is accepted, and whose run it is: it waits where its study waited, as its user.
-    run_id: as it asked for; that of a run which was accepted before is a retry.
+    """The spec of a trial's run as it is accepted, and whose run it is: it waits where its study waited, as
+    its user. run_id: as it asked for; that of a run which was accepted before is a retry.
 
     Raises Forbidden unless the caller is a live study that submits one of its own trials.
     """
     if caller.run is None:
-        raise Forbidden("a run belongs to a study only where the study starts it", hints=("leave out `parent`",))
+        raise Forbidden(
+            "a run belongs to a study only where the study starts it", hints=("leave out `parent`",)
+        )
     if spec.parent != caller.run:
-        raise Forbidden("a run's own token may start the trials of that run only", hints=("`parent` names the study",))
+        raise Forbidden(
+            "a run's own token may start the trials of that run only", hints=("`parent` names the study",)
+        )
     study = await runs.get(caller.run)
     said = study.spec.study
     if said is None or said.get("trial") is None:
@@ -83,12 +92,21 @@ async def as_trial(runs: RunStore, caller: Caller, spec: RunSpec, run_id: str | 
     if study.phase.final or study.stop_requested:
         raise Conflict(f"the study {study.name} is over")
     trial = spec_of_json(said["trial"], path="study.trial")
-    strange = [field.name for field in fields(RunSpec) if field.name not in _OWN and getattr(spec, field.name) != getattr(trial, field.name)]
+    strange = [
+        field.name
+        for field in fields(RunSpec)
+        if field.name not in _OWN and getattr(spec, field.name) != getattr(trial, field.name)
+    ]
     if strange or not _same_data(spec.datasets, trial.datasets):
-        raise Forbidden(f"a trial of {study.name} differs from what the study said it is: {', '.join(strange) or 'datasets'}")
+        raise Forbidden(
+            f"a trial of {study.name} differs from what the study said it is: "
+            f"{', '.join(strange) or 'datasets'}"
+        )
     if spec.resume is not None and not await _was_accepted(runs, study, spec.resume, run_id):
         await _check_resume(runs, study, spec.resume)
-    return replace(spec, datasets=trial.datasets, queue=study.spec.queue, priority=study.spec.priority), study.name.user
+    return replace(
+        spec, datasets=trial.datasets, queue=study.spec.queue, priority=study.spec.priority
+    ), study.name.user
 
 
 def _same_data(given: Sequence[DatasetRef], said: Sequence[DatasetRef]) -> bool:
@@ -109,18 +127,26 @@ async def _was_accepted(runs: RunStore, study: Run, resume: ResumeFrom, run_id: 
 async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
     try:
         source = await runs.get(resume.run)
-        saved = await runs.checkpoints(resume.run) if source.spec.parent in await line_of(runs, study.id) else ()
+        saved = (
+            await runs.checkpoints(resume.run) if source.spec.parent in await line_of(runs, study.id) else ()
+        )
     except NotFound:
         saved = ()
     if not any(one.step == resume.step and one.manifest == resume.manifest for one in saved):
-        raise Forbidden(f"a trial of {study.name} goes on from a checkpoint of another trial of it, or of none")
+        raise Forbidden(
+            f"a trial of {study.name} goes on from a checkpoint of another trial of it, or of none"
+        )
 
 
 async def trials_of(runs: RunStore, study: RunId, phases: frozenset[RunPhase] | None = None) -> list[Run]:
     """All runs with this parent, newest first."""
     found: list[Run] = []
     while True:
-        page = await runs.list(RunFilter(parent=study, phases=phases, limit=_PAGE, before=found[-1].id if found else None, brief=True))
+        page = await runs.list(
+            RunFilter(
+                parent=study, phases=phases, limit=_PAGE, before=found[-1].id if found else None, brief=True
+            )
+        )
         found += page
         if len(page) < _PAGE:
             return found

@@ -14,7 +14,8 @@ from hopyard.server.answers import Malformed
 MOST_FRAMES = 10_000  # of a pack
 FRAMES = "for each blob: 32 bytes of its digest, its size as 8 bytes little-endian, its bytes"
 _FRAME = struct.Struct("<32sQ")
-_ALONE_BYTES = 64 * 1024  # a blob of this size or more is handed to the socket as it is, not copied together with others
+# a blob of this size or more is handed to the socket as it is, not copied together with others
+_ALONE_BYTES = 64 * 1024
 _WRITE_BYTES = 256 * 1024
 _MEDIA = "application/octet-stream"
 
@@ -31,7 +32,9 @@ def split_frames(body: bytes) -> list[tuple[Digest, bytes]]:
         if size > end - at:
             raise Malformed("the pack ends within a blob")
         if len(blobs) == MOST_FRAMES:
-            raise Malformed(f"the pack holds more than {MOST_FRAMES} blobs", hints=("send it in several packs",))
+            raise Malformed(
+                f"the pack holds more than {MOST_FRAMES} blobs", hints=("send it in several packs",)
+            )
         blobs.append((Digest(raw.hex()), body[at : at + size]))
         at += size
     if not blobs:
@@ -88,7 +91,9 @@ class FramesResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def stream_frames(begun: FrameWriter, rest: AsyncIterator[tuple[Digest, bytes]]) -> AsyncIterator[bytes]:
+async def stream_frames(
+    begun: FrameWriter, rest: AsyncIterator[tuple[Digest, bytes]]
+) -> AsyncIterator[bytes]:
     """What was gathered, then the frames of the rest. An error in the middle breaks the connection off."""
     for piece in begun.take():
         yield piece

@@ -11,7 +11,8 @@ from hopyard.interfaces.access_store import AccessStore
 
 
 async def unknown_users(access: AccessStore, names: Iterable[str]) -> list[str]:
-    """A sentence for each name in queues and reservations that no user has: allowed, since users may come later, but probably mistyped."""
+    """A sentence for each name in queues and reservations that no user has: allowed, since users may come
+    later, but probably mistyped."""
     wanted = sorted(set(names))
     if not wanted:
         return []
@@ -21,13 +22,22 @@ async def unknown_users(access: AccessStore, names: Iterable[str]) -> list[str]:
 
 def no_such_user(name: str, known: Iterable[str]) -> NotFound:
     near = closest(name, known)
-    return NotFound(f"there is no user `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",))
+    return NotFound(
+        f"there is no user `{name}`",
+        hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",),
+    )
 
 
 def named_in(tree: QueueTree) -> set[str]:
     """Users that a queue lets submit, administer, or ask for a higher priority."""
-    return {user for queue in tree.queues.values() for user in (*queue.submitters, *queue.admins, *queue.user_priorities)}
+    return {
+        user
+        for queue in tree.queues.values()
+        for user in (*queue.submitters, *queue.admins, *queue.user_priorities)
+    }
 
 
 def _sentence(name: str, near: str | None) -> str:
-    return f"there is no user `{name}` yet" + (f"; did you mean `{near}`?" if near else f"; `hop user add {name}` makes one")
+    return f"there is no user `{name}` yet" + (
+        f"; did you mean `{near}`?" if near else f"; `hop user add {name}` makes one"
+    )

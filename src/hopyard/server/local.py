@@ -14,8 +14,8 @@ _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
 class OwnersOnly(asyncio.Protocol):
-    """A new connection by the Unix socket. A process of this server's user, or of root, gets the protocol that `make` makes; others, whom
-    the mode of the home should have kept out, get nothing."""
+    """A new connection by the Unix socket. A process of this server's user, or of root, gets the protocol
+    that `make` makes; others, whom the mode of the home should have kept out, get nothing."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
@@ -32,7 +32,8 @@ class OwnersOnly(asyncio.Protocol):
 def peer_of_transport(transport: asyncio.BaseTransport) -> Peer:
     """The process at the other end of a connection by a Unix socket."""
     wrapped: socket.socket = transport.get_extra_info("socket")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, wrapped.fileno())  # no new descriptor: there may be none left
+    # no new descriptor: there may be none left
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, wrapped.fileno())
     try:
         return peer_of(sock)
     finally:

@@ -1,4 +1,5 @@
-"""What of a run is its user's alone: the values of its environment variables, of which others are told the names, and what it was granted."""
+"""What of a run is its user's alone: the values of its environment variables, of which others are told the
+names, and what it was granted."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ HIDDEN = "***"
 
 
 def may_see(caller: Caller, run: Run) -> bool:
-    """Whether it is the run's user, with a token that is good for more than reading, the run itself, or its study."""
+    """Whether it is the run's user, with a token that is good for more than reading, the run itself, or its
+    study."""
     if caller.run is not None:
         return caller.run in (run.id, run.spec.parent)
     return caller.user == run.name.user and Scope.SUBMIT in caller.scopes
@@ -31,28 +33,43 @@ def _hidden(spec: RunSpec) -> RunSpec:
     trial = _trial(spec)
     if not trial.get("env"):
         return replace(spec, env=env) if env else spec
-    return replace(spec, env=env, study={**(spec.study or {}), "trial": {**trial, "env": dict.fromkeys(trial["env"], HIDDEN)}})
+    return replace(
+        spec,
+        env=env,
+        study={**(spec.study or {}), "trial": {**trial, "env": dict.fromkeys(trial["env"], HIDDEN)}},
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """spec: of a run whose fork is another user's. dropped: names of variables and secrets that are not taken over."""
+    """spec: of a run whose fork is another user's. dropped: names of variables and secrets that are not taken
+    over."""
 
     spec: RunSpec
     dropped: tuple[str, ...] = ()
 
 
 def inherited(spec: RunSpec, secrets: Collection[str]) -> Inherited:
-    """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking user's own of that name,
-    where there is one among `secrets`. What the run was granted (its priority, and never to be preempted) is not handed on, nor its
-    label, by which its user finds it."""
+    """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking
+    user's own of that name, where there is one among `secrets`. What the run was granted (its priority, and
+    never to be preempted) is not handed on, nor its label, by which its user finds it."""
     trial = _trial(spec)
-    names = [*spec.env, *trial.get("env", ()), *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets)]
+    names = [
+        *spec.env,
+        *trial.get("env", ()),
+        *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets),
+    ]
     kept = tuple(name for name in spec.secrets if name in secrets)
     plain = replace(spec, label="", env={}, secrets=kept, priority=None, preemptible=True)
     if trial:
         own = [name for name in trial.get("secrets", ()) if name in secrets]
-        plain = replace(plain, study={**(spec.study or {}), "trial": {**trial, "env": {}, "secrets": own, "priority": None, "preemptible": True}})
+        plain = replace(
+            plain,
+            study={
+                **(spec.study or {}),
+                "trial": {**trial, "env": {}, "secrets": own, "priority": None, "preemptible": True},
+            },
+        )
     return Inherited(plain, tuple(dict.fromkeys(names)))
 
 
@@ -62,7 +79,10 @@ def with_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) ->
     trial = _trial(spec)
     if not trial or not (env or secrets):
         return added
-    more = {"env": {**trial.get("env", {}), **env}, "secrets": list(dict.fromkeys([*trial.get("secrets", ()), *secrets]))}
+    more = {
+        "env": {**trial.get("env", {}), **env},
+        "secrets": list(dict.fromkeys([*trial.get("secrets", ()), *secrets])),
+    }
     return replace(added, study={**(spec.study or {}), "trial": {**trial, **more}})
 
 
@@ -72,7 +92,8 @@ def _trial(spec: RunSpec) -> Mapping[str, Any]:
 
 
 async def taken_over(parts: Parts, source: Run, caller: Caller) -> tuple[Run, tuple[str, ...]]:
-    """A run as a fork of it by this caller begins, and the names of variables and secrets that the fork does not take over."""
+    """A run as a fork of it by this caller begins, and the names of variables and secrets that the fork does
+    not take over."""
     user = caller.require_user()
     if user == source.name.user:
         return source, ()

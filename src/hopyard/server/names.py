@@ -23,7 +23,11 @@ async def names_of(runs: RunStore, ids: Iterable[str]) -> Mapping[str, str]:
 async def with_names(runs: RunStore, texts: Sequence[str]) -> list[str]:
     """The texts, `run ID` replaced by `run NAME` wherever there is such a run."""
     names = await names_of(runs, (found[1] for text in texts for found in _RUN.finditer(text)))
-    return [_RUN.sub(lambda found: f"run {names.get(found[1], found[1])}", text) for text in texts] if names else list(texts)
+    return (
+        [_RUN.sub(lambda found: f"run {names.get(found[1], found[1])}", text) for text in texts]
+        if names
+        else list(texts)
+    )
 
 
 async def readable(runs: RunStore, found: Sequence[Run]) -> list[Run]:

@@ -13,8 +13,8 @@ from hopyard.server.endpoint import PATH_PARTS, Endpoint, Nothing, Raw
 
 _REF = "#/components/schemas/{name}"
 _TOKEN = (
-    "A user's token has scopes, each of which includes those before it: `read`, `submit`, `admin`. An operation names the one that it needs. "
-    "The token of a run is valid until that run is over."
+    "A user's token has scopes, each of which includes those before it: `read`, `submit`, `admin`. An "
+    "operation names the one that it needs. The token of a run is valid until that run is over."
 )
 _MEANING = {
     400: "what was asked for cannot be; the hints say what to do",
@@ -32,26 +32,34 @@ _MEANING = {
     503: "not now; `Retry-After` says when to retry",
     507: "no space left, or none of what the user may fill",
 }
-_ALWAYS = (400, 408, 414, 421, 431, 503)  # for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server
+# for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server
+_ALWAYS = (400, 408, 414, 421, 431, 503)
 
 
 def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str) -> dict[str, Any]:
     """The whole description as a value that JSON can carry."""
     shapes = [ErrorBody]
     for endpoint in endpoints:
-        shapes += [shape for shape in (endpoint.body, endpoint.returns, endpoint.query) if not isinstance(shape, Raw)]
+        shapes += [
+            shape for shape in (endpoint.body, endpoint.returns, endpoint.query) if not isinstance(shape, Raw)
+        ]
     schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
     schema_of = {id(shape): schema for shape, schema in zip(shapes, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operations = paths.setdefault(base + endpoint.path, {})
         operations[endpoint.method.lower()] = _operation(endpoint, schema_of, components)
-    for query in {endpoint.query.__name__ for endpoint in endpoints} - {Nothing.__name__}:  # their fields are parameters
+    # their fields are parameters
+    for query in {endpoint.query.__name__ for endpoint in endpoints} - {Nothing.__name__}:
         components.pop(query, None)
     components[Nothing.__name__].pop("description", None)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Hopyard", "version": version, "description": "Runs, datasets, streams and leaderboards."},
+        "info": {
+            "title": "Hopyard",
+            "version": version,
+            "description": "Runs, datasets, streams and leaderboards.",
+        },
         "paths": paths,
         "components": {
             "schemas": _tidy(components),
@@ -61,7 +69,9 @@ def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str
     }
 
 
-def _operation(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], components: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(
+    endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], components: Mapping[str, Any]
+) -> dict[str, Any]:
     first, _, rest = endpoint.summary.partition("\n")
     operation: dict[str, Any] = {"operationId": endpoint.name, "summary": first}
     if rest.strip():
@@ -86,10 +96,14 @@ def _operation(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], compo
 def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "done"}
     if isinstance(endpoint.returns, Raw):
-        good = {"description": endpoint.returns.what, "content": {endpoint.returns.media: {"schema": {"type": "string"}}}}
+        good = {
+            "description": endpoint.returns.what,
+            "content": {endpoint.returns.media: {"schema": {"type": "string"}}},
+        }
         if endpoint.returns.headers:
             good["headers"] = {
-                name: {"description": what, "schema": {"type": "integer"}} for name, what in endpoint.returns.headers.items()
+                name: {"description": what, "schema": {"type": "integer"}}
+                for name, what in endpoint.returns.headers.items()
             }
     else:
         good["content"] = {"application/json": {"schema": _tidy(schema_of[id(endpoint.returns)])}}
@@ -101,7 +115,10 @@ def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> di
 
 def _error_responses() -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}}
-    return {f"error_{status}": {"description": meaning, "content": content} for status, meaning in _MEANING.items()}
+    return {
+        f"error_{status}": {"description": meaning, "content": content}
+        for status, meaning in _MEANING.items()
+    }
 
 
 def _usual_errors(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
@@ -120,7 +137,9 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
         yield {"name": part, "in": "path", "required": True, "description": what, "schema": schema}
 
 
-def _query_parameters(endpoint: Endpoint[Any, Any], components: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _query_parameters(
+    endpoint: Endpoint[Any, Any], components: Mapping[str, Any]
+) -> Iterable[dict[str, Any]]:
     if endpoint.query is Nothing:
         return
     shape = components[endpoint.query.__name__]
@@ -140,7 +159,8 @@ def _query_parameters(endpoint: Endpoint[Any, Any], components: Mapping[str, Any
         }
 
 
-# JSON Schema's patterns are JavaScript's, where `$` is the end of the text and nothing else, and `\\Z` does not exist.
+# JSON Schema's patterns are JavaScript's, where `$` is the end of the text and nothing else, and `\\Z` does
+# not exist.
 _TEXTS: Mapping[str, Callable[[str], str]] = {
     "description": lambda text: re.sub(r"\s+", " ", text),
     "pattern": lambda text: re.sub(r"\\Z\Z", "$", text),
@@ -150,7 +170,10 @@ _TEXTS: Mapping[str, Callable[[str], str]] = {
 def _tidy(schema: Any) -> Any:
     """Docstrings on one line, tuples as lists, so that the description is the same text on every machine."""
     if isinstance(schema, Mapping):
-        return {key: _TEXTS[key](value) if key in _TEXTS and isinstance(value, str) else _tidy(value) for key, value in schema.items()}
+        return {
+            key: _TEXTS[key](value) if key in _TEXTS and isinstance(value, str) else _tidy(value)
+            for key, value in schema.items()
+        }
     if isinstance(schema, (list, tuple)):
         return [_tidy(item) for item in schema]
     if isinstance(schema, msgspec.Struct):

@@ -19,12 +19,24 @@ class PageQuery(In):
     """after: `next` of the page before."""
 
     limit: Limit = MOST_ROWS
-    after: Annotated[str, Meta(max_length=512, pattern=TEXT, description="`next` of the page before; without it the first page")] | None = None
+    after: (
+        Annotated[
+            str,
+            Meta(
+                max_length=512,
+                pattern=TEXT,
+                description="`next` of the page before; without it the first page",
+            ),
+        ]
+        | None
+    ) = None
 
 
-def page_of(rows: Sequence[T], query: PageQuery, *, key: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
-    """A page of rows that are in memory, in the order of `key`, and the cursor of the next one (None at the end). A row that is gone
-    meanwhile moves no other."""
+def page_of(
+    rows: Sequence[T], query: PageQuery, *, key: Callable[[T], str]
+) -> tuple[Sequence[T], str | None]:
+    """A page of rows that are in memory, in the order of `key`, and the cursor of the next one (None at the
+    end). A row that is gone meanwhile moves no other."""
     after = query.after
     ordered = sorted(((key(row), row) for row in rows), key=lambda pair: pair[0])
     rest = ordered if after is None else [pair for pair in ordered if pair[0] > after]

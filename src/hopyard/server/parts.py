@@ -31,12 +31,13 @@ from hopyard.tracking.ingest import Ingest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """url, home, pid, started_at, version: what `status` tells. keep_checkpoints: newest ones kept per run, 0 keeps all.
+    """url, home, pid, started_at, version: what `status` tells.
+    keep_checkpoints: newest ones kept per run, 0 keeps all.
 
     run_ended: what follows when a run became final (its values written, its leaderboards looked at).
-    warnings: what the owner must know, sentence by sentence. prove: the answer to a nonce that only this server can give.
-    server_key: what other servers of the database sign requests to this one with, "" where there are none.
-    end_server: asks the server to end; the answer of the request still goes out.
+    warnings: what the owner must know, sentence by sentence. prove: the answer to a nonce that only this
+    server can give. server_key: what other servers of the database sign requests to this one with, "" where
+    there are none. end_server: asks the server to end; the answer of the request still goes out.
     """
 
     runs: RunStore

@@ -1,6 +1,8 @@
-"""HTTP connections with limits: uvicorn's protocol has none for headers, for clients that stall, or for who fills it up.
+"""HTTP connections with limits: uvicorn's protocol has none for headers, for clients that stall, or for who
+fills it up.
 
-Everything here happens before a request reaches the application, so that it costs an attacker more than the server.
+Everything here happens before a request reaches the application, so that it costs an attacker more than the
+server.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ _WINDOW_BYTES = 64 * 1024
 _STALLED_WRITE_S = 60.0  # the rest of an answer of which nothing was read for so long is given up
 _LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # for what a refused client still sends
 _PIPELINED = 16  # requests of one connection that may wait for the answer to an earlier one
-_PIECES, _PIECE_BYTES = 4096, 64  # a body of more pieces than this must bring so many bytes in each, on average
+# a body of more pieces than this must bring so many bytes in each, on average
+_PIECES, _PIECE_BYTES = 4096, 64
 _NEVER = float("inf")
 _LOCAL = frozenset({b"localhost", b""})
 _HOST = re.compile(rb"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::\d*)?")
 
 
 class Hosts:
-    """The names under which browsers may address the server: a page of another name that was made to lead here (DNS rebinding) gets
-    nothing. Addresses in figures are always right, since no name was looked up."""
+    """The names under which browsers may address the server: a page of another name that was made to lead
+    here (DNS rebinding) gets nothing. Addresses in figures are always right, since no name was looked up."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = _LOCAL | {name.lower().encode() for name in names}
@@ -68,11 +71,20 @@ def _is_address(name: bytes) -> bool:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. connections, local: what all of them share over TCP, and by the Unix socket of the home."""
+    """One connection. connections, local: what all of them share over TCP, and by the Unix socket of the
+    home."""
 
     def __init__(
-        self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None,
-        *, connections: Connections, local: Connections, hosts: Hosts, names: PeerNames,
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        connections: Connections,
+        local: Connections,
+        hosts: Hosts,
+        names: PeerNames,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._all, self._local, self._hosts, self._names = connections, local, hosts, names
@@ -81,16 +93,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._from = ""  # a Unix user of this machine, or an address
         self._refused, self._thrown_away = False, 0
         self._in_head = self._in_body = False
-        self._head_bytes = self._arrived = self._heads = 0  # of the head's headers; of what came of it; heads that began
+        # of the head's headers; of what came of it; heads that began
+        self._head_bytes = self._arrived = self._heads = 0
         self._body_bytes, self._body_since = 0, 0.0
         self._pieces = self._piece_bytes = 0  # of the body, as its sender cut it
-        self._framing_bytes = 0  # of the body: what came beside it, such as sizes and extensions of chunks, and trailers
+        # of the body: what came beside it, such as sizes and extensions of chunks, and trailers
+        self._framing_bytes = 0
         self._open: list[RequestResponseCycle] = []  # requests that are not answered yet, oldest first
         self._deadline = _NEVER
         self._unread, self._unread_since = 0, 0.0
-        self._full_since: float | None = None  # since when the client has not read enough for more to be written
+        # since when the client has not read enough for more to be written
+        self._full_since: float | None = None
 
-    # -- the connection ----------------------------------------------------------------------------------------------
+    # -- the connection
+    # ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -129,7 +145,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._all.refused_one_left()
 
     def evict(self) -> None:
-        """Another connection takes the place of this one, which has no request in progress; it was uncounted already."""
+        """Another connection takes the place of this one, which has no request in progress; it was uncounted
+        already."""
         self._peer = None
         self._all.unwatch(self)
         self.transport.abort()
@@ -148,7 +165,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._deadline, self._body_bytes = now + self._window_s, 0
         elif self._in_head or self._in_body:
             self._all.note_slow("sent a request", self._from)
-            self._refuse(408, "timeout", "the request did not arrive in time", "send it again, over a faster connection")
+            self._refuse(
+                408,
+                "timeout",
+                "the request did not arrive in time",
+                "send it again, over a faster connection",
+            )
         else:
             self.transport.close()  # a connection on which nothing was ever asked
 
@@ -177,7 +199,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._full_since = None
 
     def _write_stalls(self, now: float) -> bool:
-        """Whether the client read nothing for long, or less of an answer that waits than it must within a while."""
+        """Whether the client read nothing for long, or less of an answer that waits than it must within a
+        while."""
         if self._full_since is not None and now - self._full_since > self._window_s:
             return True
         unread = self.transport.get_write_buffer_size()
@@ -185,7 +208,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unread, self._unread_since = unread, now
         return bool(unread) and now - self._unread_since > _STALLED_WRITE_S
 
-    # -- one request -------------------------------------------------------------------------------------------------
+    # -- one request
+    # -------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -202,18 +226,27 @@ class LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:  # not logged: a stranger would fill the log
             self._refuse(400, "usage", "the request is not written as HTTP")
         if self._in_head:  # also of a single header that does not end, which the parser keeps to itself
-            if in_head or (idle and self._heads == heads + 1):  # else some of it may belong to requests before
+            # else some of it may belong to requests before
+            if in_head or (idle and self._heads == heads + 1):
                 self._arrived += len(data)
             if self._arrived > HEADER_BYTES + URL_BYTES + HEADER_COUNT * _SEPARATORS:
                 self._refuse(431, "usage", f"the headers have more than {HEADER_BYTES >> 10} KiB")
         elif self._in_body and not idle and self._heads == heads:
             self._framing_bytes += len(data) - (self._piece_bytes - body_bytes)
-            if self._framing_bytes > HEADER_BYTES + self._piece_bytes:  # the parser may keep it, and copy it again and again
-                self._refuse(431, "usage", "the chunks of the body have longer extensions or trailers than bytes", "leave them out")
+            # the parser may keep it, and copy it again and again
+            if self._framing_bytes > HEADER_BYTES + self._piece_bytes:
+                self._refuse(
+                    431,
+                    "usage",
+                    "the chunks of the body have longer extensions or trailers than bytes",
+                    "leave them out",
+                )
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"].update({PEER: self._from, GIVE_UP: self.give_up, CLOSED: self.transport.is_closing})
+        self.scope["state"].update(
+            {PEER: self._from, GIVE_UP: self.give_up, CLOSED: self.transport.is_closing}
+        )
         self._in_head, self._in_body, self._head_bytes, self._arrived = True, False, 0, 0
         self._heads += 1
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s
@@ -228,7 +261,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
         self._head_bytes += len(name) + len(value)
         if len(self.headers) > HEADER_COUNT or self._head_bytes > HEADER_BYTES:
-            self._refuse(431, "usage", f"there are more than {HEADER_COUNT} headers, or they have more than {HEADER_BYTES >> 10} KiB")
+            self._refuse(
+                431,
+                "usage",
+                f"there are more than {HEADER_COUNT} headers, or they have more than "
+                f"{HEADER_BYTES >> 10} KiB",
+            )
             raise _Refused
 
     def on_headers_complete(self) -> None:
@@ -236,7 +274,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes, self._body_since = 0, self.loop.time()
         self._pieces = self._piece_bytes = self._framing_bytes = 0
         if len(self.pipeline) >= _PIPELINED:
-            self._refuse(400, "usage", f"more than {_PIPELINED} requests wait for earlier ones of this connection", "wait for answers")
+            self._refuse(
+                400,
+                "usage",
+                f"more than {_PIPELINED} requests wait for earlier ones of this connection",
+                "wait for answers",
+            )
             raise _Refused
         self._deadline = self._body_since + self._window_s
         if self._peer is not None:
@@ -249,8 +292,11 @@ class LimitedProtocol(HttpToolsProtocol):
             host = hosts[0] if hosts else b""
             if not self._hosts.allow(host):
                 self._refuse(
-                    421, "usage", f"this server does not answer to the name `{host[:80].decode('latin-1')}`",
-                    "add it to `server: {hosts: [NAME]}` in config.yaml, or use the server's address in figures",
+                    421,
+                    "usage",
+                    f"this server does not answer to the name `{host[:80].decode('latin-1')}`",
+                    "add it to `server: {hosts: [NAME]}` in config.yaml, or use the server's address "
+                    "in figures",
                 )
                 raise _Refused
         super().on_headers_complete()
@@ -260,8 +306,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         self._pieces += 1
         self._piece_bytes += len(body)
-        if self._pieces > _PIECES and self._piece_bytes < self._pieces * _PIECE_BYTES:  # each costs as much as a large one
-            self._refuse(400, "usage", "the chunks of the body are too small", "send it in larger ones, or with its length")
+        # each costs as much as a large one
+        if self._pieces > _PIECES and self._piece_bytes < self._pieces * _PIECE_BYTES:
+            self._refuse(
+                400,
+                "usage",
+                "the chunks of the body are too small",
+                "send it in larger ones, or with its length",
+            )
             raise _Refused
         super().on_body(body)
 
@@ -275,17 +327,26 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._peer is not None and not self.pipeline and not self._in_head:
             self._peer.waiting[self] = None
 
-    # -- refusing ----------------------------------------------------------------------------------------------------
+    # -- refusing
+    # ----------------------------------------------------------------------------------------------------
 
     def _refuse(self, status: int, code: str, message: str, *hints: str) -> None:
-        """Answer and close; what the client still sends is thrown away for a moment, or the answer would be lost with it. Nothing is
-        written into an answer that has begun."""
+        """Answer and close; what the client still sends is thrown away for a moment, or the answer would be
+        lost with it. Nothing is written into an answer that has begun."""
         if self._refused:
             return
         self._refused = True
         body = encode_error(code, message, hints)
-        lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in self.server_state.default_headers)]
-        lines += [b"content-type: %b\r\n" % JSON.encode(), b"content-length: %d\r\n" % len(body), b"connection: close\r\n\r\n", body]
+        lines = [
+            STATUS_LINE[status],
+            *(b"%b: %b\r\n" % header for header in self.server_state.default_headers),
+        ]
+        lines += [
+            b"content-type: %b\r\n" % JSON.encode(),
+            b"content-length: %d\r\n" % len(body),
+            b"connection: close\r\n\r\n",
+            body,
+        ]
         if not any(cycle.response_started and not cycle.response_complete for cycle in self._open):
             self.transport.write(b"".join(lines))
         self._end_requests()
@@ -301,7 +362,12 @@ class _Refused(Exception):
 
 
 async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    refused = plain_error(503, "server_unavailable", "the server has too many connections", headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"})
+    refused = plain_error(
+        503,
+        "server_unavailable",
+        "the server has too many connections",
+        headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
+    )
     await refused(scope, receive, send)
 
 
@@ -309,7 +375,21 @@ def protocol_factory(connections: Connections, local: Connections, hosts: Hosts)
     """What uvicorn takes as its `http` class."""
     names = PeerNames()
 
-    def make(config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> LimitedProtocol:
-        return LimitedProtocol(config, server_state, app_state, _loop, connections=connections, local=local, hosts=hosts, names=names)
+    def make(
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> LimitedProtocol:
+        return LimitedProtocol(
+            config,
+            server_state,
+            app_state,
+            _loop,
+            connections=connections,
+            local=local,
+            hosts=hosts,
+            names=names,
+        )
 
     return make

@@ -1,5 +1,5 @@
-"""How queues look on the wire. Amounts go by resource: `cpu` in thousandths of a core, `memory` in bytes, `gpu` and `gpu:model` in
-thousandths of a GPU, any other in whole units of that extra."""
+"""How queues look on the wire. Amounts go by resource: `cpu` in thousandths of a core, `memory` in bytes,
+`gpu` and `gpu:model` in thousandths of a GPU, any other in whole units of that extra."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ OutAmounts = Mapping[str, int]
 
 
 class TreeIn(In):
-    """tree: what a file of queues holds, keys and amounts as `hop queue apply` takes them. file: what errors call it."""
+    """tree: what a file of queues holds, keys and amounts as `hop queue apply` takes them.
+    file: what errors call it."""
 
     tree: dict[str, Any]
     file: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] = "queues"
@@ -30,7 +31,8 @@ class ApplyQuery(In):
 
 
 class ChangeOut(Struct, frozen=True):
-    """kind: added, removed or changed. queue: null for settings of the whole tree. detail: what of it, for people."""
+    """kind: added, removed or changed. queue: null for settings of the whole tree.
+    detail: what of it, for people."""
 
     kind: str
     queue: str | None
@@ -38,7 +40,8 @@ class ChangeOut(Struct, frozen=True):
 
 
 class ApplyOut(Struct, frozen=True):
-    """warnings: sentences about what is allowed and hardly meant. applied: false of a dry run, and where nothing differs."""
+    """warnings: sentences about what is allowed and hardly meant.
+    applied: false of a dry run, and where nothing differs."""
 
     changes: list[ChangeOut]
     warnings: list[str]
@@ -46,8 +49,8 @@ class ApplyOut(Struct, frozen=True):
 
 
 class UserOut(Struct, frozen=True, kw_only=True):
-    """share: dominant share of the cluster now. past_share: the same of the past, on average, where each half-life ago counts
-    half. score: users are ordered by it, the smallest first."""
+    """share: dominant share of the cluster now. past_share: the same of the past, on average, where each
+    half-life ago counts half. score: users are ordered by it, the smallest first."""
 
     user: str
     used: OutAmounts
@@ -61,11 +64,12 @@ class UserOut(Struct, frozen=True, kw_only=True):
 class QueueOut(Struct, frozen=True, kw_only=True):
     """A queue with all below it; depth counts from 0 at the top.
 
-    guarantee: what it is sure of, by its own word or by those below it. maximum: the most that it may use, by its maximum and
-    by what it may borrow. share: dominant share of the cluster that it uses. borrowed: use beyond the guarantee. lent: what of
-    its guarantee others use. running, waiting: numbers of runs. submitters: empty is everybody. admins: beside the owner.
-    declared: false for a queue that is not in the tree any more and still used. users, and reservations for it or for a queue above it
-    that hold or come up: where the address says so.
+    guarantee: what it is sure of, by its own word or by those below it. maximum: the most that it may use, by
+    its maximum and by what it may borrow. share: dominant share of the cluster that it uses. borrowed: use
+    beyond the guarantee. lent: what of its guarantee others use. running, waiting: numbers of runs.
+    submitters: empty is everybody. admins: beside the owner. declared: false for a queue that is not in the
+    tree any more and still used. users, and reservations for it or for a queue above it that hold or come up:
+    where the address says so.
     """
 
     name: str
@@ -99,7 +103,8 @@ class QueueOut(Struct, frozen=True, kw_only=True):
 
 
 class QueuesOut(Struct, frozen=True, kw_only=True):
-    """queues: each after the one above it. tree: what a file that declares them holds. cluster: what the open nodes have."""
+    """queues: each after the one above it. tree: what a file that declares them holds.
+    cluster: what the open nodes have."""
 
     default: str
     half_life_s: float

@@ -1,4 +1,5 @@
-"""The tree of queues at the server: read often, changed seldom; and what it says to a run that is submitted."""
+"""The tree of queues at the server: read often, changed seldom; and what it says to a run that is
+submitted."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ class Queues:
             self._tree = None
 
     async def check_never_refused(self, gang: Gang, nodes: Sequence[Node]) -> None:
-        """Raises DoesNotFit when the gang asks for more than its queue or its user may ever use, or than others leave that keep their
-        guarantees, of nodes that are out of service, too."""
+        """Raises DoesNotFit when the gang asks for more than its queue or its user may ever use, or than
+        others leave that keep their guarantees, of nodes that are out of service, too."""
         tree = await self.tree()
         if self._empty is None or self._empty[0] is not tree or self._empty[1] is not nodes:
             opened = [node.opened() for node in nodes]
@@ -57,19 +58,22 @@ class Queues:
         refused = self._empty[2].refusal(gang)
         if refused is not None:
             hint = f"`hop queue info {(refused.keepers or (refused.queue,))[0]}` tells its limits"
-            raise DoesNotFit(f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,))
+            raise DoesNotFit(
+                f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,)
+            )
 
 
 def without_gone_queue(tree: QueueTree, spec: RunSpec) -> tuple[RunSpec, QueueName | None]:
-    """The spec that a fork inherits, and the queue of it that there is no more: a run that asks for none goes to the default one. Its
-    priority goes as well, since it was one of that queue."""
+    """The spec that a fork inherits, and the queue of it that there is no more: a run that asks for none goes
+    to the default one. Its priority goes as well, since it was one of that queue."""
     if spec.queue is None or spec.queue in tree.queues:
         return spec, None
     return replace(spec, queue=None, priority=None), spec.queue
 
 
 def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str, trial: bool = False) -> RunSpec:
-    """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there.
+    """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit
+    there.
 
     trial: of a study that was accepted with this priority."""
     queue = _leaf(tree, spec.queue or tree.default)
@@ -77,11 +81,16 @@ def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str, trial: bo
     if may and user not in may:
         others = [name for name in _leaves(tree) if user in (_may_submit(tree, name, owner) or (user,))]
         hint = f"queues that you may submit to: {', '.join(others)}" if others else "ask one of them"
-        raise Forbidden(f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}", hints=(hint,))
+        raise Forbidden(
+            f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}",
+            hints=(hint,),
+        )
     trusted = trial or user == owner or user in admins(tree, queue.name)
     if not spec.preemptible and not queue.no_preempt and not trusted:
         hint = "leave out `--no-preempt`; administrators of the queue may use it"
-        raise Forbidden(f"`{user}` may not submit runs that are never preempted to queue {queue.name}", hints=(hint,))
+        raise Forbidden(
+            f"`{user}` may not submit runs that are never preempted to queue {queue.name}", hints=(hint,)
+        )
     priority = queue.default_priority if spec.priority is None else spec.priority
     if not trusted:
         check_priority(queue, priority, user=user)
@@ -93,7 +102,9 @@ def check_may_change(before: QueueTree, after: QueueTree, *, user: str, owner: s
     if user == owner:
         return
     if (before.default, before.half_life_s) != (after.default, after.half_life_s):
-        raise Forbidden("only the server's owner may change `default` and `half_life`", hints=(f"the owner is {owner}",))
+        raise Forbidden(
+            "only the server's owner may change `default` and `half_life`", hints=(f"the owner is {owner}",)
+        )
     for name in sorted({*before.queues, *after.queues}):
         if before.queues.get(name) == after.queues.get(name):
             continue
@@ -109,17 +120,25 @@ def check_may_change(before: QueueTree, after: QueueTree, *, user: str, owner: s
 
 
 def below_use(snapshot: Snapshot) -> list[str]:
-    """A sentence for each limit that is below what is used now: nobody is stopped for it, and nothing starts there meanwhile."""
+    """A sentence for each limit that is below what is used now: nobody is stopped for it, and nothing starts
+    there meanwhile."""
     found = []
     for use in overview(snapshot):
         name = use.queue.name
         found += [
-            f"{name}: at most {_amount(resource, most)}, and its runs use {_amount(resource, use.used.get(resource, 0))} now: these continue, and no other starts until less is used"
+            (
+                f"{name}: at most {_amount(resource, most)}, and its runs use "
+                f"{_amount(resource, use.used.get(resource, 0))} now: these continue, and no other starts "
+                "until less is used"
+            )
             for resource, most in sorted(use.most.items())
             if use.used.get(resource, 0) > most
         ]
         found += [
-            f"{name}: at most {_amount(resource, most)} for one user, and {user.user} uses {_amount(resource, user.used.get(resource, 0))} now"
+            (
+                f"{name}: at most {_amount(resource, most)} for one user, and {user.user} uses "
+                f"{_amount(resource, user.used.get(resource, 0))} now"
+            )
             for user in (users_of(snapshot, name) if use.queue.user_limit else ())
             for resource, most in sorted(use.queue.user_limit.items())
             if user.used.get(resource, 0) > most
@@ -142,12 +161,16 @@ def _leaf(tree: QueueTree, name: QueueName) -> Queue:
     leaves = _leaves(tree)
     if queue is None:
         near = closest(name, leaves)
-        hints = (*((f"did you mean `{near}`?",) if near else ()), f"`-q QUEUE` names another one: {', '.join(leaves[:20])}")
+        hints = (
+            *((f"did you mean `{near}`?",) if near else ()),
+            f"`-q QUEUE` names another one: {', '.join(leaves[:20])}",
+        )
         raise SpecError(f"queue: there is no queue `{name}`", hints=hints)
     if name not in leaves:
         inside = [leaf for leaf in leaves if name in path(tree, leaf)]
         raise SpecError(
-            f"queue: `{name}` has queues below it, and runs wait in those only", hints=(f"name one of {', '.join(inside[:20])}",)
+            f"queue: `{name}` has queues below it, and runs wait in those only",
+            hints=(f"name one of {', '.join(inside[:20])}",),
         )
     return queue
 
@@ -158,7 +181,8 @@ def _leaves(tree: QueueTree) -> list[QueueName]:
 
 
 def _may_submit(tree: QueueTree, queue: QueueName, owner: str) -> tuple[str, ...]:
-    """Everybody who may: those whom it or the next above it names, administrators of it and of those above, the owner. () is everybody."""
+    """Everybody who may: those whom it or the next above it names, administrators of it and of those above,
+    the owner. () is everybody."""
     named = submitters(tree, queue)
     return tuple(dict.fromkeys([*named, *admins(tree, queue), owner])) if named else ()
 
@@ -169,6 +193,12 @@ def check_priority(queue: Queue, asked: int, *, user: str) -> None:
     if not low <= asked <= high:
         hints = (
             f"without one, a run gets {queue.default_priority} there",
-            f"administrators of the queue may use others; `user_priorities: {{{user}: {asked}}}` in the queue file grants this one to {user}, `priorities` to all",
+            (
+                f"administrators of the queue may use others; `user_priorities: {{{user}: {asked}}}` in "
+                f"the queue file grants this one to {user}, `priorities` to all"
+            ),
         )
-        raise SpecError(f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows {user}", hints=hints)
+        raise SpecError(
+            f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows {user}",
+            hints=hints,
+        )

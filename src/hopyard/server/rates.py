@@ -11,13 +11,21 @@ from hopyard.errors import TooManyRequests
 Kind = Literal["requests", "submissions", "upload_bytes"]
 _BURST_S = 5.0  # of a rate, that may be taken at once
 _REMEMBERED = 4096
-_WHAT: dict[Kind, str] = {"requests": "requests", "submissions": "submissions", "upload_bytes": "bytes of uploads"}
-_KEY: dict[Kind, str] = {"requests": "requests_per_s", "submissions": "submissions_per_s", "upload_bytes": "upload_per_s"}
+_WHAT: dict[Kind, str] = {
+    "requests": "requests",
+    "submissions": "submissions",
+    "upload_bytes": "bytes of uploads",
+}
+_KEY: dict[Kind, str] = {
+    "requests": "requests_per_s",
+    "submissions": "submissions_per_s",
+    "upload_bytes": "upload_per_s",
+}
 
 
 class TokenBucket:
-    """Holds at most `burst` tokens and gains `rate` of them a second. What is taken while any are left may go below zero, so that a
-    thing larger than the burst passes, and is paid for afterwards."""
+    """Holds at most `burst` tokens and gains `rate` of them a second. What is taken while any are left may go
+    below zero, so that a thing larger than the burst passes, and is paid for afterwards."""
 
     __slots__ = ("_at", "_burst", "_level", "_rate")
 
@@ -35,7 +43,8 @@ class TokenBucket:
 
 
 class Rates:
-    """Of all users; `now` tells seconds of a clock that never goes back. Runs' own tokens are counted each for itself."""
+    """Of all users; `now` tells seconds of a clock that never goes back.
+    Runs' own tokens are counted each for itself."""
 
     def __init__(self, limits: LimitSettings, *, now: Callable[[], float]) -> None:
         self._now = now
@@ -60,5 +69,8 @@ class Rates:
         wait_s = bucket.take(amount, now)
         if wait_s:
             message = f"too many {_WHAT[kind]} by {user}: at most {rate} a second"
-            hint = f"wait {max(1, round(wait_s))} s; the limit is `server: {{limits: {{{_KEY[kind]}: …}}}}` of the server's config.yaml"
+            hint = (
+                f"wait {max(1, round(wait_s))} s; the limit is `server: {{limits: {{{_KEY[kind]}: "
+                f"…}}}}` of the server's config.yaml"
+            )
             raise TooManyRequests(message, hints=(hint,), retry_after_s=wait_s)

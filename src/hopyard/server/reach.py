@@ -1,5 +1,5 @@
-"""Which blobs a run's own token may read and refer to: those of its code, data, environment, checkpoints and files, and those that it
-sent itself. Of all others it does not even learn whether they are here."""
+"""Which blobs a run's own token may read and refer to: those of its code, data, environment, checkpoints and
+files, and those that it sent itself. Of all others it does not even learn whether they are here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hopyard.interfaces.run_store import RunStore
 from hopyard.server.trees import HINT, NAMED
 from hopyard.server.uploads import Uploads
 
-# Of trees with remembered blobs: a replica asks for one in many parts, and what it sends is looked for in all checkpoints of its run.
+# Of trees with remembered blobs: a replica asks for one in many parts, and what it sends is looked for in all
+# checkpoints of its run.
 _KEPT_BYTES = 64 * 1024 * 1024
 _RAW = 32
 _ENTRY = 512  # about what a tree takes beside its blobs
@@ -43,26 +44,39 @@ class Reach:
         if strange:
             trees, _ = await self._of(run, data=False)
             held = [await self._readable(tree) for tree in trees]
-            strange = [digest for digest in strange if digest not in trees and not any(_is_in(members, bytes.fromhex(digest)) for members in held)]
+            strange = [
+                digest
+                for digest in strange
+                if digest not in trees and not any(_is_in(members, bytes.fromhex(digest)) for members in held)
+            ]
         unknown = set(strange)
         unknown.update(await self._blobs.missing([digest for digest in asked if digest not in unknown]))
         return [digest for digest in asked if digest in unknown]
 
     async def check_tree(self, run: RunId, manifest: Digest, *, what: str) -> Iterable[Digest]:
-        """The tree's blobs. Raises MissingBlobs naming what of the tree the run has not sent and could not read; SpecError where it is no manifest."""
+        """The tree's blobs. Raises MissingBlobs naming what of the tree the run has not sent and could not
+        read; SpecError where it is no manifest."""
         lacking, blobs = await self.lacking(run, [manifest]), {manifest}
         if not lacking:
             try:
                 data = await self._blobs.get(manifest)
             except (IntegrityError, NotFound) as bad:  # damaged, and set aside by that: it is wanted again
-                raise MissingBlobs(f"the manifest of the {what} cannot be read: {bad.message}", digests=[manifest], hints=(HINT,)) from bad
+                raise MissingBlobs(
+                    f"the manifest of the {what} cannot be read: {bad.message}",
+                    digests=[manifest],
+                    hints=(HINT,),
+                ) from bad
             try:
                 blobs |= await blobs_of(data)
             except IntegrityError as bad:
                 raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}") from bad
             lacking = await self.lacking(run, blobs)
         if lacking:
-            raise MissingBlobs(f"the run has not sent {len(lacking)} of the blobs of the {what}", digests=lacking[:NAMED], hints=(HINT,))
+            raise MissingBlobs(
+                f"the run has not sent {len(lacking)} of the blobs of the {what}",
+                digests=lacking[:NAMED],
+                hints=(HINT,),
+            )
         return blobs
 
     def recorded(self, run: RunId, blobs: Iterable[Digest]) -> None:
@@ -93,19 +107,22 @@ class Reach:
         raise Forbidden("a run's own token may read its own code, data, environment and checkpoints only")
 
     async def _of(self, run_id: RunId, *, data: bool = True) -> tuple[set[Digest], set[Digest]]:
-        """The manifests and the single blobs that belong to a run; without `data` those alone of which its own trees may consist."""
+        """The manifests and the single blobs that belong to a run; without `data` those alone of which its
+        own trees may consist."""
         run = await self._runs.get(run_id)
         spec, environment = run.spec, run.spec.environment
         trees = {spec.code, run.artifact, *(ref.manifest for ref in spec.datasets if data)}
         if spec.resume is not None:
             trees.add(spec.resume.manifest)
-        # With damaged ones: of the ranks that resume from one the first finds out, and the others are to be answered alike.
+        # With damaged ones: of the ranks that resume from one the first finds out, and the others are to be
+        # answered alike.
         trees.update(saved.manifest for saved in await self._runs.checkpoints(run_id, damaged=True))
         single = {environment.requirements, environment.lock, spec.git.diff if spec.git else None}
         return {digest for digest in trees if digest}, {digest for digest in single if digest}
 
     async def _readable(self, manifest: Digest) -> bytes:
-        """As `_members`; none of a tree with a damaged or lost manifest: a run must not lose what it saves for another checkpoint's fault."""
+        """As `_members`; none of a tree with a damaged or lost manifest: a run must not lose what it saves
+        for another checkpoint's fault."""
         try:
             return await self._members(manifest)
         except (IntegrityError, NotFound):

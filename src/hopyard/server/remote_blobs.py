@@ -1,4 +1,5 @@
-"""Blobs that lie with another server of the same database: found there, and fetched when they are needed here."""
+"""Blobs that lie with another server of the same database: found there, and fetched when they are needed
+here."""
 
 from __future__ import annotations
 
@@ -50,21 +51,35 @@ class Search:
             count = len(self.lacking)
             what = "a blob is" if count == 1 else f"{count} blobs are"
             there = "it lies" if count == 1 else "they lie"
-            raise BlobsElsewhere(f"{what} not with this server; {there} with {', or with '.join(self.unasked)}", hints=(_HINT,))
+            raise BlobsElsewhere(
+                f"{what} not with this server; {there} with {', or with '.join(self.unasked)}", hints=(_HINT,)
+            )
 
     def check(self, what: str, *, hints: Sequence[str]) -> None:
         """Raises BlobsElsewhere, or MissingBlobs where no server has what is lacking."""
         self.check_elsewhere()
         if self.lacking:
-            raise MissingBlobs(f"{len(self.lacking)} of the {what} are not on the server", digests=self.lacking, hints=hints)
+            raise MissingBlobs(
+                f"{len(self.lacking)} of the {what} are not on the server", digests=self.lacking, hints=hints
+            )
 
 
 class RemoteBlobs:
-    """blobs: those of this server. engine: this server's own. machine: the name of the machine that it runs on."""
+    """blobs: those of this server. engine: this server's own.
+    machine: the name of the machine that it runs on."""
 
-    def __init__(self, cluster: ClusterStore, blobs: Blobs, *, engine: str, machine: str, now: Callable[[], datetime]) -> None:
-        self._cluster, self._blobs, self._engine, self._machine, self._now = cluster, blobs, engine, machine, now
-        self._silent: dict[str, float] = {}  # engines of servers that did not answer -> when, by the monotonic clock
+    def __init__(
+        self, cluster: ClusterStore, blobs: Blobs, *, engine: str, machine: str, now: Callable[[], datetime]
+    ) -> None:
+        self._cluster, self._blobs, self._engine, self._machine, self._now = (
+            cluster,
+            blobs,
+            engine,
+            machine,
+            now,
+        )
+        # engines of servers that did not answer -> when, by the monotonic clock
+        self._silent: dict[str, float] = {}
 
     async def find(self, digests: Iterable[Digest]) -> Search:
         """Those of the blobs that neither this server nor another one has."""
@@ -74,7 +89,11 @@ class RemoteBlobs:
         """Fetch those of the blobs that are not here. Raises StorageFull."""
         return await self._search(digests, self._fetch_from)
 
-    async def _search(self, digests: Iterable[Digest], ask: Callable[[KnownServer, list[Digest]], asyncio.Future[list[Digest]]]) -> Search:
+    async def _search(
+        self,
+        digests: Iterable[Digest],
+        ask: Callable[[KnownServer, list[Digest]], asyncio.Future[list[Digest]]],
+    ) -> Search:
         lacking = list(await self._blobs.missing(digests))
         if not lacking:
             return Search(())
@@ -106,7 +125,10 @@ class RemoteBlobs:
         if not server.url or not server.key:
             return "which is of an earlier version"
         if server.place.partition(":")[0] != self._machine and _is_loopback(server.url):
-            return f"which other machines cannot reach: set `server: {{url: …}}` in its settings (it says {server.url})"
+            return (
+                f"which other machines cannot reach: set `server: {{url: …}}` in its settings (it says "
+                f"{server.url})"
+            )
         if time.monotonic() - self._silent.get(server.engine, float("-inf")) < NOT_AGAIN_S:
             return f"which does not answer at {server.url}"
         return ""
@@ -141,10 +163,16 @@ def _missing(client: Client, digests: Sequence[Digest]) -> list[Digest]:
         client.close()
 
 
-def _fetch(client: Client, digests: Sequence[Digest], put: Callable[[Sequence[tuple[Digest, bytes]]], None]) -> None:
+def _fetch(
+    client: Client, digests: Sequence[Digest], put: Callable[[Sequence[tuple[Digest, bytes]]], None]
+) -> None:
     """What the server of this client has of the blobs, in batches. `put` checks them."""
     lacking = set(_missing(client, digests))
-    wanted, batch, size = [digest for digest in digests if digest not in lacking], list[tuple[Digest, bytes]](), 0
+    wanted, batch, size = (
+        [digest for digest in digests if digest not in lacking],
+        list[tuple[Digest, bytes]](),
+        0,
+    )
     try:
         for at in range(0, len(wanted), _FETCH_DIGESTS):
             for digest, data in client.fetch(wanted[at], wanted[at : at + _FETCH_DIGESTS]):
@@ -160,7 +188,8 @@ def _fetch(client: Client, digests: Sequence[Digest], put: Callable[[Sequence[tu
 
 
 def _dial(server: KnownServer, timeout_s: float) -> socket.socket:
-    """A connection to the server, once the other end has proven that it knows the server's key. Raises OSError."""
+    """A connection to the server, once the other end has proven that it knows the server's key.
+    Raises OSError."""
     split = urlsplit(server.url)
     host, port = split.hostname or "", split.port or 80
     sock = socket.create_connection((host, port), min(timeout_s, DIAL_S))
@@ -182,7 +211,11 @@ def _proves(sock: socket.socket, authority: str, key: str) -> bool:
         asking.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
         answer = asking.getresponse()
         proven = json.loads(answer.read(_ANSWER_BYTES))["shared"]
-        return answer.isclosed() and asking.sock is sock and hmac.compare_digest(str(proven).encode(), server_proof(key, nonce).encode())
+        return (
+            answer.isclosed()
+            and asking.sock is sock
+            and hmac.compare_digest(str(proven).encode(), server_proof(key, nonce).encode())
+        )
     except (ValueError, KeyError, TypeError):
         return False
     finally:

@@ -22,9 +22,9 @@ _AHEAD = timedelta(days=3660)
 
 
 class ReservationIn(In):
-    """users, queue: who may use it. Whole `nodes` by name, or `count` times `resources`, each on one node that `where` allows.
-    every_s: it happens again after so long, until `until`; 0: once. zone: a time zone ("Europe/Berlin") on whose clocks it keeps its
-    time of day where it repeats after whole days."""
+    """users, queue: who may use it. Whole `nodes` by name, or `count` times `resources`, each on one node
+    that `where` allows. every_s: it happens again after so long, until `until`; 0: once. zone: a time zone
+    ("Europe/Berlin") on whose clocks it keeps its time of day where it repeats after whole days."""
 
     name: Name
     start_at: Time
@@ -62,8 +62,8 @@ class ReservationIn(In):
 
 
 class ReservationOut(Struct, frozen=True, kw_only=True):
-    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes where `resources` is null. next_start_at,
-    next_end_at: the time that has begun or comes up next; null when it is over."""
+    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes where `resources` is null.
+    next_start_at, next_end_at: the time that has begun or comes up next; null when it is over."""
 
     name: str
     start_at: datetime
@@ -92,7 +92,9 @@ class ReservationsOut(Struct, frozen=True):
 
 
 class ReserveQuery(In):
-    dry_run: Annotated[int, Meta(ge=0, le=1, description="1 tells whether it would be granted, and reserves nothing")] = 0
+    dry_run: Annotated[
+        int, Meta(ge=0, le=1, description="1 tells whether it would be granted, and reserves nothing")
+    ] = 0
 
 
 class GrantedOut(Struct, frozen=True):
@@ -106,7 +108,9 @@ class GrantedOut(Struct, frozen=True):
 def coming(snapshot: Snapshot, of: Callable[[Reservation], bool]) -> list[ReservationOut]:
     """Those of them that hold now or come up, the next first."""
     found = [reservation_out(one, snapshot.now) for one in snapshot.reservations if of(one)]
-    return sorted((one for one in found if one.next_start_at is not None), key=lambda one: (one.next_start_at, one.name))
+    return sorted(
+        (one for one in found if one.next_start_at is not None), key=lambda one: (one.next_start_at, one.name)
+    )
 
 
 def reservation_out(one: Reservation, now: datetime) -> ReservationOut:

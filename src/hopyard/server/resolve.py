@@ -10,7 +10,10 @@ from hopyard.domain.suggest import close_names
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
-_NAMES = "a run is named USER/PROJECT/NUMBER, PROJECT/NUMBER or NUMBER, by its label, its id, or as `last`: alice/mnist/12"
+_NAMES = (
+    "a run is named USER/PROJECT/NUMBER, PROJECT/NUMBER or NUMBER, by its label, its id, or as `last`: "
+    "alice/mnist/12"
+)
 _SHORTEST_PART = 6
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
 _SHOWN = 10  # runs that fit a bare number
@@ -18,9 +21,11 @@ _LOOK_AT = 200  # newest runs whose names are compared for hints
 
 
 async def resolve(runs: RunStore, ref: str, *, user: str, project: str | None = None) -> Run:
-    """The run that `user` means by `ref`. project: the one in which the user works, where a bare number is looked up first.
+    """The run that `user` means by `ref`. project: the one in which the user works, where a bare number is
+    looked up first.
 
-    Raises NotFound with close names as hints, SpecError when part of an id or a bare number fits several runs.
+    Raises NotFound with close names as hints, SpecError when part of an id or a bare number fits several
+    runs.
     """
     ref = ref.strip()
     if not ref:
@@ -35,7 +40,10 @@ async def resolve(runs: RunStore, ref: str, *, user: str, project: str | None = 
     )
     if found is None and ref == LAST:  # what commands ask for that were given no name
         others = await runs.list(RunFilter(limit=1))
-        raise NotFound("you have no runs yet" if others else "there are no runs yet", hints=("`hop run` starts one", *(("`hop ps --all` lists those of others",) if others else ())))
+        raise NotFound(
+            "you have no runs yet" if others else "there are no runs yet",
+            hints=("`hop run` starts one", *(("`hop ps --all` lists those of others",) if others else ())),
+        )
     if found is None:
         raise NotFound(f"there is no run `{ref}`", hints=await _close(runs, ref))
     return found
@@ -49,7 +57,13 @@ async def _by_word(runs: RunStore, ref: str, user: str) -> Run | None:
 
 async def _by_name(runs: RunStore, ref: str, user: str, project: str | None) -> Run | None:
     *before, number = ref.split("/")
-    if not number.isdecimal() or not number.isascii() or len(number) > 9 or len(before) > 2 or not all(map(is_name, before)):
+    if (
+        not number.isdecimal()
+        or not number.isascii()
+        or len(number) > 9
+        or len(before) > 2
+        or not all(map(is_name, before))
+    ):
         return None
     if not before:
         return await _by_number(runs, int(number), user, project)
@@ -58,14 +72,18 @@ async def _by_name(runs: RunStore, ref: str, user: str, project: str | None) -> 
 
 
 async def _by_number(runs: RunStore, number: int, user: str, project: str | None) -> Run | None:
-    """The run with this number in `project`; else the only one of the user. Guessing among several could delete the wrong run."""
+    """The run with this number in `project`; else the only one of the user.
+    Guessing among several could delete the wrong run."""
     if project is not None and (found := await runs.find_by_name(RunName(user, project, number))) is not None:
         return found
     found_all = await runs.list(RunFilter(user=user, number=number, limit=_SHOWN + 1, brief=True))
     if len(found_all) > 1:
         names = ", ".join(f"{run.name.project}/{number}" for run in found_all[:_SHOWN])
         more = " and more" if len(found_all) > _SHOWN else ""
-        raise SpecError(f"`{number}` is a run in several projects: {names}{more}", hints=("name the project as well: PROJECT/NUMBER",))
+        raise SpecError(
+            f"`{number}` is a run in several projects: {names}{more}",
+            hints=("name the project as well: PROJECT/NUMBER",),
+        )
     return await runs.get(found_all[0].id) if found_all else None
 
 
@@ -96,13 +114,21 @@ async def _by_part_of_id(runs: RunStore, ref: str) -> Run | None:
         return None
     found = await runs.list(RunFilter(id_prefix=ref, limit=2))
     if len(found) > 1:
-        raise SpecError(f"`{ref}` begins the id of several runs", hints=[f"for example {run.id} ({run.name})" for run in found])
+        raise SpecError(
+            f"`{ref}` begins the id of several runs",
+            hints=[f"for example {run.id} ({run.name})" for run in found],
+        )
     return found[0] if found else None
 
 
 async def _close(runs: RunStore, ref: str) -> list[str]:
     recent = await runs.list(RunFilter(limit=_LOOK_AT, brief=True))
-    words = {word: run for run in reversed(recent) for word in (str(run.name), f"{run.name.project}/{run.name.number}", run.spec.label) if word}
+    words = {
+        word: run
+        for run in reversed(recent)
+        for word in (str(run.name), f"{run.name.project}/{run.name.number}", run.spec.label)
+        if word
+    }
     close = await asyncio.to_thread(close_names, ref, words)
     named = list(dict.fromkeys(str(words[word].name) for word in close))
     return [f"did you mean {' or '.join(named)}?"] if named else ["`hop ps --all` lists the runs"]

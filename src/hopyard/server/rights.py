@@ -1,4 +1,5 @@
-"""Who may do what to whom: the server's owner, administrators of queues, and whose a run is. Everybody with a token may read."""
+"""Who may do what to whom: the server's owner, administrators of queues, and whose a run is.
+Everybody with a token may read."""
 
 from __future__ import annotations
 
@@ -17,32 +18,39 @@ def check_owner(caller: Caller, owner: str, what: str) -> None:
 
 
 def check_may_end(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> None:
-    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it, owns the server, or is
-    the study whose trial's run it is."""
+    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it,
+    owns the server, or is the study whose trial's run it is."""
     if caller.run is not None and caller.run == run.spec.parent:
         return
     above = admins(tree, run.spec.queue) if run.spec.queue else ()
     if caller.require_user() not in (run.name.user, *above, owner):
         who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
         raise Forbidden(
-            f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}", hints=("ask one of them",)
+            f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}",
+            hints=("ask one of them",),
         )
 
 
 def check_may_change(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> None:
-    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it, or owns the server."""
+    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it,
+    or owns the server."""
     above = admins(tree, run.spec.queue) if run.spec.queue else ()
     if caller.require_user() not in (run.name.user, *above, owner):
         who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
         hints = ("ask one of them", "`hop fork` makes one of your own of it")
-        raise Forbidden(f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}", hints=hints)
+        raise Forbidden(
+            f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}", hints=hints
+        )
 
 
 async def check_live_study(caller: Caller, runs: RunStore) -> None:
-    """Raises Conflict for the driver of an attempt of a study that a later one has taken the place of: it starts and ends no trials any more."""
+    """Raises Conflict for the driver of an attempt of a study that a later one has taken the place of: it
+    starts and ends no trials any more."""
     if caller.run is not None and caller.attempt is not None:
         study = await runs.get(caller.run)
-        check_newest(caller.attempt, 0 if study.attempt is None else study.attempt.number, run=str(study.name))
+        check_newest(
+            caller.attempt, 0 if study.attempt is None else study.attempt.number, run=str(study.name)
+        )
 
 
 async def user_of(caller: Caller, runs: RunStore) -> str:
@@ -51,8 +59,8 @@ async def user_of(caller: Caller, runs: RunStore) -> str:
 
 
 def check_own(caller: Caller, run: Run, *, owner: str) -> None:
-    """Raises Forbidden unless it is the run itself (whose token was checked), its user, or the server's owner: what a run wrote
-    and saved is its user's alone to change."""
+    """Raises Forbidden unless it is the run itself (whose token was checked), its user, or the server's
+    owner: what a run wrote and saved is its user's alone to change."""
     if caller.run is None and caller.user not in (run.name.user, owner):
         who = ", ".join(dict.fromkeys([run.name.user, owner]))
         raise Forbidden(

@@ -1,5 +1,6 @@
-"""What servers of one database show each other. Each makes a key when it starts, and records it in the database: a server that can read
-the key is one of them. Before a token is sent, the other side proves that it is the server with that key.
+"""What servers of one database show each other. Each makes a key when it starts, and records it in the
+database: a server that can read the key is one of them. Before a token is sent, the other side proves that it
+is the server with that key.
 """
 
 from __future__ import annotations
@@ -25,9 +26,18 @@ def sender_of(token: str, key: str, *, now: datetime) -> str:
     """The engine of the server that sent a token to the one with this key. Raises AuthError."""
     sender, _, rest = token.removeprefix(SERVER_TOKEN).rpartition("_")[0].rpartition("_")
     mac = token.rpartition("_")[2]
-    if not key or not rest.isdecimal() or len(rest) > 12 or not hmac.compare_digest(mac.encode(), _mac(key, f"token {sender} {rest}").encode()):
+    if (
+        not key
+        or not rest.isdecimal()
+        or len(rest) > 12
+        or not hmac.compare_digest(mac.encode(), _mac(key, f"token {sender} {rest}").encode())
+    ):
         raise AuthError("the token is not one of a server of this database", hints=(_HINT,))
-    if not now - CLOCKS_APART <= datetime.fromtimestamp(int(rest), now.tzinfo) <= now + TOKEN_LIFE + CLOCKS_APART:
+    if (
+        not now - CLOCKS_APART
+        <= datetime.fromtimestamp(int(rest), now.tzinfo)
+        <= now + TOKEN_LIFE + CLOCKS_APART
+    ):
         raise AuthError("the token of the server has expired", hints=(_HINT,))
     return sender
 

@@ -14,7 +14,8 @@ from hopyard.interfaces.cluster_store import ClusterStore
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers of this database by engine, as of `now`. None is known where a database belongs to one server."""
+    """The servers of this database by engine, as of `now`.
+    None is known where a database belongs to one server."""
 
     known: Mapping[str, KnownServer]
     now: datetime

@@ -1,4 +1,5 @@
-"""What of a role's request its shape on the wire cannot say: amounts that contradict each other, names that are none."""
+"""What of a role's request its shape on the wire cannot say: amounts that contradict each other, names that
+are none."""
 
 from __future__ import annotations
 
@@ -24,12 +25,20 @@ def check_role(role: RoleSpec, path: str) -> None:
 
 def _check_resources(asked: Resources, path: str) -> None:
     if asked.gpu_milli and asked.gpu_memory_bytes:
-        raise SpecError(f"{path}.gpu_memory_bytes: a share is given as gpu_milli already", hints=("give one of the two: the share follows from the memory",))
+        raise SpecError(
+            f"{path}.gpu_memory_bytes: a share is given as gpu_milli already",
+            hints=("give one of the two: the share follows from the memory",),
+        )
     if asked.gpus and asked.shares_gpu:
         field = "gpu_milli" if asked.gpu_milli else "gpu_memory_bytes"
-        raise SpecError(f"{path}.{field}: a part of one GPU, beside {asked.gpus} whole ones", hints=("ask for whole GPUs, or for a part of one",))
+        raise SpecError(
+            f"{path}.{field}: a part of one GPU, beside {asked.gpus} whole ones",
+            hints=("ask for whole GPUs, or for a part of one",),
+        )
     if asked.gpu_models and not (asked.gpus or asked.shares_gpu):
-        raise SpecError(f"{path}.gpu_models: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",))
+        raise SpecError(
+            f"{path}.gpu_models: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",)
+        )
     _check_pairs(asked.extras, f"{path}.extras")
     for name, _ in asked.extras:
         check_extra(name, what=f"{path}.extras")
@@ -50,4 +59,6 @@ def check_topology(topology: Topology | None, path: str) -> None:
 def _check_pairs(pairs: tuple[tuple[str, object], ...], path: str) -> None:
     names = [name for name, _ in pairs]
     if names != sorted(set(names)):
-        raise SpecError(f"{path}: the names are not in order, or one is there twice", hints=("sort them by name",))
+        raise SpecError(
+            f"{path}: the names are not in order, or one is there twice", hints=("sort them by name",)
+        )

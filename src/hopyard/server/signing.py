@@ -1,4 +1,5 @@
-"""The keys that a server signs the tokens of its runs with. They lie in a file of the home that only its owner can read."""
+"""The keys that a server signs the tokens of its runs with.
+They lie in a file of the home that only its owner can read."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """secret: hexadecimal digits. made_at, retired_at: unix seconds; since `retired_at` the key signs nothing."""
+    """secret: hexadecimal digits. made_at, retired_at: unix seconds; since `retired_at` the key signs
+    nothing."""
 
     secret: str
     made_at: float
@@ -28,15 +30,22 @@ class Key:
 
     @property
     def valid_until(self) -> float:
-        """When the last token that this key signed has expired; what it seems to have signed beyond is forged."""
+        """When the last token that this key signed has expired; what it seems to have signed beyond is
+        forged."""
         return inf if self.retired_at is None else self.retired_at + RUN_TOKEN_LIFE.total_seconds()
 
 
 class Keys:
-    """The newest key signs. Retired ones are believed until the last token that they signed has expired, so live runs go on and renew
-    their tokens at their next sync. save: keeps the keys, newest first."""
+    """The newest key signs. Retired ones are believed until the last token that they signed has expired, so
+    live runs go on and renew their tokens at their next sync. save: keeps the keys, newest first."""
 
-    def __init__(self, keys: Sequence[Key] = (), *, now: Callable[[], datetime], save: Callable[[Sequence[Key]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        keys: Sequence[Key] = (),
+        *,
+        now: Callable[[], datetime],
+        save: Callable[[Sequence[Key]], None] = lambda _: None,
+    ) -> None:
         self._now, self._save = now, save
         self._keys = tuple(keys)
         if not self._keys:
@@ -52,7 +61,8 @@ class Keys:
         return iter([key for key in self._keys if key.valid_until > now])
 
     def rotate(self) -> None:
-        """Sign with a new key from now on. Raises OSError where it cannot be kept; then nothing has changed."""
+        """Sign with a new key from now on. Raises OSError where it cannot be kept; then nothing has
+        changed."""
         now = self._now().timestamp()
         retired = [key if key.retired_at is not None else replace(key, retired_at=now) for key in self]
         keys = (Key(os.urandom(KEY_BYTES).hex(), now), *retired)
@@ -61,7 +71,8 @@ class Keys:
 
 
 async def open_keys(file: Path, access: AccessStore, *, now: Callable[[], datetime]) -> Keys:
-    """The keys of a home. The secret that earlier versions kept in the database becomes a retired key once, and is removed there.
+    """The keys of a home. The secret that earlier versions kept in the database becomes a retired key once,
+    and is removed there.
 
     Raises IntegrityError where the file is damaged.
     """
@@ -86,5 +97,8 @@ def _read(file: Path) -> list[Key] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as bad:
-        hint = "take it from a backup, or remove it: runs that are live now can then report to no server any more"
+        hint = (
+            "take it from a backup, or remove it: runs that are live now can then report to no server "
+            "any more"
+        )
         raise IntegrityError(f"{file} cannot be read: {bad}", hints=(hint,)) from bad

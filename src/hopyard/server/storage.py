@@ -12,7 +12,8 @@ from hopyard.interfaces.storage_store import StorageStore, Upload
 
 _FRESH = timedelta(seconds=5)  # pushes come in hundreds of requests, and sums take a while
 _REMEMBERED = 1024
-_SIZES_KEPT = timedelta(hours=2)  # of trees; servers remember for an hour, until their next sweep, which they recorded
+# of trees; servers remember for an hour, until their next sweep, which they recorded
+_SIZES_KEPT = timedelta(hours=2)
 _RUNS_SHARE = 2  # how many times the quota of its user a run may fill with checkpoints and files
 _UPLOADS = 1_000_000  # of one user, that nothing refers to yet: older ones are not counted
 
@@ -51,11 +52,15 @@ class Pending:
 
 
 class StorageQuota:
-    """quota_bytes: for each user; 0 sets no limit. A live run saves its checkpoints although its user stores that much: they
-    are counted, and what comes next is refused; at twice the quota what runs save is refused, too. What users and runs upload counts until something refers to it or it is swept, after a restart too, and with what
-    they uploaded to other servers. server: the name of this one among those that share the database."""
+    """quota_bytes: for each user; 0 sets no limit. A live run saves its checkpoints although its user stores
+    that much: they are counted, and what comes next is refused; at twice the quota what runs save is refused,
+    too. What users and runs upload counts until something refers to it or it is swept, after a restart too,
+    and with what they uploaded to other servers. server: the name of this one among those that share the
+    database."""
 
-    def __init__(self, store: StorageStore, quota_bytes: int, *, server: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: StorageStore, quota_bytes: int, *, server: str, now: Callable[[], datetime]
+    ) -> None:
         self._store, self._quota, self._server, self._now = store, quota_bytes, server, now
         self._known: dict[str, tuple[int, datetime]] = {}
         self._pending: dict[str, Pending] = {}
@@ -72,17 +77,25 @@ class StorageQuota:
                 self._pending.setdefault(one.user, Pending()).add(one.digest, one.size_bytes, one.at)
 
     async def check(self, user: str, *, adding: int = 0, of: Collection[Digest] = ()) -> None:
-        """Raises QuotaExceeded unless the user may store `adding` bytes more. of: the blobs that these are of, which were uploaded."""
+        """Raises QuotaExceeded unless the user may store `adding` bytes more.
+        of: the blobs that these are of, which were uploaded."""
         if not self._quota:
             return
         total, pending = await self._total(user, of)
         if total + adding > self._quota or total >= self._quota:
             more = f", and this has {bytes_in_words(adding)}" if adding else ""
-            uploads = ("uploads that nothing refers to are counted, too, and removed within two hours",) if pending else ()
+            uploads = (
+                ("uploads that nothing refers to are counted, too, and removed within two hours",)
+                if pending
+                else ()
+            )
             raise QuotaExceeded(
                 f"{user} stores {bytes_in_words(total)} of at most {bytes_in_words(self._quota)}{more}",
                 hints=(
-                    "free some: `hop dataset rm` removes versions of datasets, `hop rm` runs with their checkpoints",
+                    (
+                        "free some: `hop dataset rm` removes versions of datasets, `hop rm` runs with "
+                        "their checkpoints"
+                    ),
                     *uploads,
                     "the quota is `quotas: {storage_per_user: …}` in the config.yaml of the server",
                 ),
@@ -95,8 +108,14 @@ class StorageQuota:
         total, _ = await self._total(user, ())
         if total >= _RUNS_SHARE * self._quota:
             raise QuotaExceeded(
-                f"{user} stores {bytes_in_words(total)}, twice the {bytes_in_words(self._quota)} that are allowed: runs save nothing more",
-                hints=("free some: `hop rm` removes runs with their checkpoints, `hop dataset rm` versions of datasets",),
+                f"{user} stores {bytes_in_words(total)}, twice the {bytes_in_words(self._quota)} that "
+                "are allowed: runs save nothing more",
+                hints=(
+                    (
+                        "free some: `hop rm` removes runs with their checkpoints, `hop dataset rm` "
+                        "versions of datasets"
+                    ),
+                ),
             )
 
     async def _total(self, user: str, of: Collection[Digest]) -> tuple[int, int]:
@@ -109,7 +128,9 @@ class StorageQuota:
         now = self._now()
         stored, until = self._known.get(user, (0, now))
         if until <= now:
-            stored = await self._store.stored_bytes(user) + await self._store.uploads_elsewhere(self._server, user)
+            stored = await self._store.stored_bytes(user) + await self._store.uploads_elsewhere(
+                self._server, user
+            )
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[user] = stored, now + _FRESH
@@ -122,7 +143,9 @@ class StorageQuota:
         mine, now = self._pending.setdefault(user, Pending()), self._now()
         for digest, size in blobs:
             mine.add(digest, size, now)
-        await self._store.add_uploads(self._server, [Upload(user, digest, size, now) for digest, size in blobs])
+        await self._store.add_uploads(
+            self._server, [Upload(user, digest, size, now) for digest, size in blobs]
+        )
 
     def has_uploads(self, user: str) -> bool:
         """Whether the user uploaded anything that nothing refers to yet."""
@@ -138,8 +161,8 @@ class StorageQuota:
         self.changed(user)
 
     async def swept(self, before: datetime) -> None:
-        """What nothing referred to and came before this is gone. Sizes of trees that nothing refers to are forgotten; what was needed
-        lately is kept: another server may be about to refer to it."""
+        """What nothing referred to and came before this is gone. Sizes of trees that nothing refers to are
+        forgotten; what was needed lately is kept: another server may be about to refer to it."""
         for mine in self._pending.values():
             mine.remove_before(before)
         self._tidy()

@@ -99,7 +99,8 @@ class BeginningIn(In):
 
 
 class StudyIn(In):
-    """Everything that decides what a study does. trial: of `parallel: trials`, the spec of a trial's run without its drawn params."""
+    """Everything that decides what a study does. trial: of `parallel: trials`, the spec of a trial's run
+    without its drawn params."""
 
     name: Name
     space: Annotated[tuple[AnyParameter, ...], Meta(max_length=MAX_NAMES)]
@@ -130,7 +131,13 @@ def check_study(study: Mapping[str, Any]) -> StudySpec:
     """What of a study is wrong beyond its shape. Raises SpecError naming the path."""
     spec = study_of_json(study)
     if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
-        raise SpecError("study.trial: what each trial runs is not said", hints=("`parallel: trials` needs it, and no `mop`",))
+        raise SpecError(
+            "study.trial: what each trial runs is not said",
+            hints=("`parallel: trials` needs it, and no `mop`",),
+        )
     if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
-        raise SpecError("study.mop: how trials share the workers is not said", hints=("`parallel: mop` needs it, and no `trial`",))
+        raise SpecError(
+            "study.mop: how trials share the workers is not said",
+            hints=("`parallel: mop` needs it, and no `trial`",),
+        )
     return spec

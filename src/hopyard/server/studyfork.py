@@ -28,51 +28,73 @@ _SAVED_WHEN = "states are saved at the end of a study, and at most every 30 s be
 
 @dataclass(frozen=True, slots=True)
 class StudyFork:
-    """study: its StudySpec as JSON. resume: the checkpoint in which lies what it begins with, None where it begins with nothing."""
+    """study: its StudySpec as JSON. resume: the checkpoint in which lies what it begins with, None where it
+    begins with nothing."""
 
     study: Mapping[str, Any]
     resume: ResumeFrom | None
 
 
 async def fork_study(
-    parts: Parts, source: Run, *, checkpoint: str | int | None, params: Mapping[str, ParamValue], epochs: int | None
+    parts: Parts,
+    source: Run,
+    *,
+    checkpoint: str | int | None,
+    params: Mapping[str, ParamValue],
+    epochs: int | None,
 ) -> StudyFork:
-    """What a fork of this study does. checkpoint: "best" trains its best model on, for so many epochs, with these changes of its
-    parameters; None does the same study once more. Raises SpecError for what cannot be changed, NotFound where there is no best model."""
+    """What a fork of this study does. checkpoint: "best" trains its best model on, for so many epochs, with
+    these changes of its parameters; None does the same study once more. Raises SpecError for what cannot be
+    changed, NotFound where there is no best model."""
     if checkpoint is None:
         return await _anew(parts, source, params)
     spec = source.spec.study
     assert spec is not None
     if checkpoint != BEST or spec["parallel"] != Parallel.MOP:
-        raise SpecError(f"checkpoint: {source.name} is a study; checkpoints are of its trials", hints=_instead(spec))
+        raise SpecError(
+            f"checkpoint: {source.name} is a study; checkpoints are of its trials", hints=_instead(spec)
+        )
     study = study_of_json(spec)
     async for resume, states in _saved(parts, source):
         begin = _best(source, resume, states)
         if begin is not None and (study.beginning is None or begin.state != study.beginning.state):
             return StudyFork(study_json(forked_study(study, begin, changes=params, epochs=epochs)), resume)
-    raise NotFound(f"{source.name} has saved no best model" + ("" if source.phase.final else " yet"), hints=(_SAVED_WHEN,))
+    raise NotFound(
+        f"{source.name} has saved no best model" + ("" if source.phase.final else " yet"),
+        hints=(_SAVED_WHEN,),
+    )
 
 
 def _best(source: Run, resume: ResumeFrom, states: Mapping[str, Any]) -> Beginning | None:
-    """The best of these states. None where there is none, or what is said of it makes no sense: it comes from the run."""
-    found = next(((name, said) for name, said in states.items() if isinstance(said, dict) and said.get("best")), None)
+    """The best of these states. None where there is none, or what is said of it makes no sense: it comes from
+    the run."""
+    found = next(
+        ((name, said) for name, said in states.items() if isinstance(said, dict) and said.get("best")), None
+    )
     if found is None:
         return None
     told = {key: found[1].get(key) for key in ("trial", "epoch", "value", "params")}
     try:
-        checked = msgspec.convert({"run": resume.run, "state": found[0], "study": str(source.name), **told}, BeginningIn)
+        checked = msgspec.convert(
+            {"run": resume.run, "state": found[0], "study": str(source.name), **told}, BeginningIn
+        )
     except msgspec.ValidationError:
         return None
-    return Beginning(checked.run, checked.state, checked.study, checked.trial, checked.epoch, checked.value, checked.params)
+    return Beginning(
+        checked.run, checked.state, checked.study, checked.trial, checked.epoch, checked.value, checked.params
+    )
 
 
 async def _anew(parts: Parts, source: Run, params: Mapping[str, ParamValue]) -> StudyFork:
-    """A fork of a study that itself began with another's state begins with that again: it has it in every checkpoint of its own."""
+    """A fork of a study that itself began with another's state begins with that again: it has it in every
+    checkpoint of its own."""
     spec = source.spec.study
     assert spec is not None
     if params:
         hints = ("change the file, and start another: `hop search search.yaml -p K=V`", *_instead(spec))
-        raise SpecError(f"params: {source.name} is a study: its parameters are those of its space", hints=hints)
+        raise SpecError(
+            f"params: {source.name} is a study: its parameters are those of its space", hints=hints
+        )
     study = {**spec, "continues": ""}
     begin = study_of_json(spec).beginning
     if begin is None:
@@ -86,13 +108,24 @@ async def _anew(parts: Parts, source: Run, params: Mapping[str, ParamValue]) -> 
 
 def _instead(spec: Mapping[str, Any]) -> tuple[str, ...]:
     if spec["parallel"] == Parallel.MOP:
-        return ("`hop fork STUDY --checkpoint best -p K=V` trains its best model on, as it is or with changes",)
-    return ("each trial is a run: `hop search show STUDY` names the best, and `hop fork RUN --checkpoint newest` goes on from it",)
+        return (
+            "`hop fork STUDY --checkpoint best -p K=V` trains its best model on, as it is or with changes",
+        )
+    return (
+        (
+            "each trial is a run: `hop search show STUDY` names the best, and `hop fork RUN --checkpoint "
+            "newest` goes on from it"
+        ),
+    )
 
 
 async def _saved(parts: Parts, source: Run) -> AsyncIterator[tuple[ResumeFrom, Mapping[str, Any]]]:
-    """Checkpoints with what is known of the states in them, the newest first; of a study that continues another, that one's last."""
-    saved = [ResumeFrom(source.id, one.step, one.manifest) for one in reversed(await parts.runs.checkpoints(source.id))]
+    """Checkpoints with what is known of the states in them, the newest first; of a study that continues
+    another, that one's last."""
+    saved = [
+        ResumeFrom(source.id, one.step, one.manifest)
+        for one in reversed(await parts.runs.checkpoints(source.id))
+    ]
     spec = source.spec
     if spec.resume is not None and spec.study is not None and spec.study.get("continues"):
         saved.append(spec.resume)
@@ -105,7 +138,8 @@ async def _saved(parts: Parts, source: Run) -> AsyncIterator[tuple[ResumeFrom, M
 
 
 async def _states(parts: Parts, digest: Digest) -> Mapping[str, Any]:
-    """Raises NotFound, IntegrityError, BlobsElsewhere. Nothing is said in checkpoints of a run that is no study, or that were damaged by hand."""
+    """Raises NotFound, IntegrityError, BlobsElsewhere.
+    Nothing is said in checkpoints of a run that is no study, or that were damaged by hand."""
     (await parts.remote.bring([digest])).check_elsewhere()
     manifest = await decode_manifest(await parts.blobs.get(digest))
     index = next((file for file in manifest.files if file.path == INDEX), None)

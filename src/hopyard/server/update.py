@@ -22,7 +22,8 @@ _TRIES = 5  # at a run that others change at the same moment
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be different; None leaves it. without_limit: it is to have no time limit. tags are merged in, `untag` removed."""
+    """What is to be different; None leaves it. without_limit: it is to have no time limit.
+    tags are merged in, `untag` removed."""
 
     queue: QueueName | None = None
     priority: int | None = None
@@ -39,8 +40,8 @@ class Wish:
 async def update_run(parts: Parts, run_id: RunId, wish: Wish, caller: Caller) -> tuple[Run, list[str]]:
     """The run as it is now, and what was changed, in words.
 
-    Raises NotFound; Forbidden for a caller whose run it is not, and who may not use the queue; SpecError and DoesNotFit as for a
-    submission; Conflict where the run does not wait any more.
+    Raises NotFound; Forbidden for a caller whose run it is not, and who may not use the queue; SpecError and
+    DoesNotFit as for a submission; Conflict where the run does not wait any more.
     """
     for _ in range(_TRIES):
         before = await parts.runs.get(run_id)
@@ -78,15 +79,23 @@ async def _changed(parts: Parts, before: Run, wish: Wish, caller: Caller) -> Run
 def _asked(before: Run, wish: Wish) -> RunSpec:
     """The spec with what is wished of it. Raises SpecError."""
     spec = before.spec
-    limit = None if wish.without_limit else spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s
+    limit = (
+        None if wish.without_limit else spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s
+    )
     roles = spec.roles if wish.roles is None else _resized(before, wish.roles)
     if spec.parent is not None and (limit != spec.time_limit_s or roles != spec.roles):
-        hints = ("its queue and its priority can be changed, and it can be held", "change the study's file, and start another study")
+        hints = (
+            "its queue and its priority can be changed, and it can be held",
+            "change the study's file, and start another study",
+        )
         raise SpecError(f"run {before.name} is a trial, and asks for what its study says", hints=hints)
     tags = {**spec.tags, **(wish.tags or {})}
     for key in wish.untag:
         if key not in spec.tags:
-            raise SpecError(f"untag: run {before.name} has no tag `{key}`", hints=(f"it has {', '.join(sorted(spec.tags)) or 'none'}",))
+            raise SpecError(
+                f"untag: run {before.name} has no tag `{key}`",
+                hints=(f"it has {', '.join(sorted(spec.tags)) or 'none'}",),
+            )
         tags.pop(key, None)
     return replace(
         spec,
@@ -102,15 +111,18 @@ def _asked(before: Run, wish: Wish) -> RunSpec:
 def _resized(before: Run, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, ...]:
     """Raises SpecError unless they differ from the run's in their resources only."""
     old = before.spec.roles
-    if [replace(role, resources=old[0].resources) for role in roles] != [replace(role, resources=old[0].resources) for role in old]:
+    if [replace(role, resources=old[0].resources) for role in roles] != [
+        replace(role, resources=old[0].resources) for role in old
+    ]:
         hint = f"`hop fork {before.name}` runs it again with other commands, replicas or places"
         raise SpecError("roles: only the resources of each can be changed", hints=(hint,))
     return roles
 
 
 def _in_queue(tree: QueueTree, before: Run, spec: RunSpec, wish: Wish, *, user: str, owner: str) -> RunSpec:
-    """With a queue that whoever changes the run may use, and its user as well, unless an administrator of the queue puts it there. A priority
-    that was not asked for anew, and that the new queue does not allow, becomes the default there."""
+    """With a queue that whoever changes the run may use, and its user as well, unless an administrator of the
+    queue puts it there. A priority that was not asked for anew, and that the new queue does not allow,
+    becomes the default there."""
 
     def placed_by(user: str, wanted: RunSpec) -> RunSpec:
         placed = in_queue(tree, wanted, user=user, owner=owner)

@@ -11,7 +11,8 @@ _REMEMBERED = 4_000_000  # blobs of all runs together, about 100 bytes each
 
 
 class Uploads:
-    """In memory: after a restart of the server, or of very many uploads, a run's replica is asked to send its blobs again."""
+    """In memory: after a restart of the server, or of very many uploads, a run's replica is asked to send its
+    blobs again."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[RunId, set[bytes]] = OrderedDict()

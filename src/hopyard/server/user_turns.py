@@ -1,4 +1,5 @@
-"""One request of each user at a time, for requests that compute for long: many of one user would slow down everybody's."""
+"""One request of each user at a time, for requests that compute for long: many of one user would slow down
+everybody's."""
 
 from __future__ import annotations
 

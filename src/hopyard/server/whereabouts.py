@@ -11,7 +11,10 @@ from hopyard.domain.run import RunSpec
 
 def where_hints(spec: RunSpec, nodes: Sequence[Node]) -> list[str]:
     """What was probably meant by each pool and label of a run that no node has."""
-    pools, labels = {str(node.pool) for node in nodes}, [label for node in nodes for label in node.labels.items()]
+    pools, labels = (
+        {str(node.pool) for node in nodes},
+        [label for node in nodes for label in node.labels.items()],
+    )
     found: list[str] = []
     for role in spec.roles:
         found += _of_pools(role.where.pools, pools)
@@ -33,8 +36,14 @@ def _of_labels(asked: Iterable[tuple[str, str]], known: Sequence[tuple[str, str]
             continue
         near = name if name in names else closest(name, names)
         if near is None:
-            yield f"labels that nodes have: {', '.join(sorted(names)[:20])}" if names else "no node has a label"
+            yield (
+                f"labels that nodes have: {', '.join(sorted(names)[:20])}" if names else "no node has a label"
+            )
             continue
         values = sorted({other for label, other in known if label == near})
         meant = value if value in values else closest(value, values)
-        yield f"did you mean `{near}={meant}`?" if meant else f"values of label `{near}`: {', '.join(values[:20])}"
+        yield (
+            f"did you mean `{near}={meant}`?"
+            if meant
+            else f"values of label `{near}`: {', '.join(values[:20])}"
+        )

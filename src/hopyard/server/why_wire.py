@@ -17,8 +17,8 @@ class BandOut(Struct, frozen=True):
 
 
 class BlockerOut(Struct, frozen=True):
-    """kind: run, queue, reservation or node. name: what people call it; of a run also its id. until: when it probably is out of
-    the way, where that is known."""
+    """kind: run, queue, reservation or node. name: what people call it; of a run also its id.
+    until: when it probably is out of the way, where that is known."""
 
     kind: str
     name: str
@@ -34,10 +34,11 @@ class WhatIfOut(Struct, frozen=True):
 
 
 class WhyOut(Struct, frozen=True, kw_only=True):
-    """phase: while it is not `queued`, `detail` says where it stands and the rest is empty. reason: one of the words of a hold,
-    "" where it was not looked at yet. position, waiting: its place in its queue, and how many wait there. promised_at: when it
-    starts at the latest, where that was promised; late: why that will probably not be kept, where it will not. unknown: that too little
-    is known of a run before it, where that is so: `expected` is a guess then."""
+    """phase: while it is not `queued`, `detail` says where it stands and the rest is empty. reason: one of
+    the words of a hold, "" where it was not looked at yet. position, waiting: its place in its queue, and how
+    many wait there. promised_at: when it starts at the latest, where that was promised; late: why that will
+    probably not be kept, where it will not. unknown: that too little is known of a run before it, where that
+    is so: `expected` is a guess then."""
 
     run: str
     name: str

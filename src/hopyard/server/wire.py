@@ -1,7 +1,7 @@
 """How runs and specs look on the wire: the domain's records with the bounds that a request must keep.
 
-A body is decoded and checked in one go (msgspec, in C) and then turned into the domain's value; the same declarations make
-the OpenAPI description. A test holds the fields against those of `domain`.
+A body is decoded and checked in one go (msgspec, in C) and then turned into the domain's value; the same
+declarations make the OpenAPI description. A test holds the fields against those of `domain`.
 """
 
 from __future__ import annotations
@@ -49,18 +49,23 @@ MAX_ROLES, MAX_DATASETS = 64, 64
 MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS, MAX_EXTRAS, MAX_EXTRA_NAMES = 10**9, 2**60, 999_999, 10**9, 64
 
 
-# -- what a run is made of ------------------------------------------------------------------------------------------
+# -- what a run is made of
+# ------------------------------------------------------------------------------------------
 
 
 class ResourcesIn(In):
     cpu_milli: Annotated[int, Meta(ge=0, le=MAX_CPU_MILLI)] = 1000
     memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
-    gpu_models: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=LINE)], ...], Meta(max_length=64)] = ()
+    gpu_models: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=LINE)], ...], Meta(max_length=64)
+    ] = ()
     cpu_limited: bool = False
     gpu_milli: Annotated[int, Meta(ge=0, lt=WHOLE_GPU)] = 0
     gpu_memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
-    extras: Annotated[tuple[tuple[Name, Annotated[int, Meta(ge=1, le=MAX_EXTRAS)]], ...], Meta(max_length=MAX_EXTRA_NAMES)] = ()
+    extras: Annotated[
+        tuple[tuple[Name, Annotated[int, Meta(ge=1, le=MAX_EXTRAS)]], ...], Meta(max_length=MAX_EXTRA_NAMES)
+    ] = ()
 
 
 class WhereIn(In):
@@ -71,7 +76,8 @@ class WhereIn(In):
 
 
 class TopologyIn(In):
-    """How close replicas are to each other, within domains of a level: `node`, or the name of a label of nodes."""
+    """How close replicas are to each other, within domains of a level: `node`, or the name of a label of
+    nodes."""
 
     level: Key
     rule: Closeness
@@ -112,7 +118,8 @@ class EnvironmentIn(In):
 
 
 class ResumeIn(In):
-    """foreign: set by the server for a checkpoint that is another user's, or not one of `run`; only tensors, arrays and plain values are read of it."""
+    """foreign: set by the server for a checkpoint that is another user's, or not one of `run`; only tensors,
+    arrays and plain values are read of it."""
 
     run: Id
     step: Whole
@@ -121,7 +128,8 @@ class ResumeIn(In):
 
 
 class SpecIn(In):
-    """Everything that decides what a run does: `RunSpec` of the domain. queue, priority: null takes what the tree of queues says."""
+    """Everything that decides what a run does: `RunSpec` of the domain.
+    queue, priority: null takes what the tree of queues says."""
 
     project: Name
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)]
@@ -163,7 +171,8 @@ def spec_of_json(given: Mapping[str, Any], *, path: str) -> RunSpec:
         raise SpecError(f"{path}.{readable(str(bad))}") from bad
 
 
-# -- what goes out --------------------------------------------------------------------------------------------------
+# -- what goes out
+# --------------------------------------------------------------------------------------------------
 
 Latest = Mapping[str, tuple[int, float | None]]
 
@@ -177,7 +186,8 @@ class ProgressOut(Struct, frozen=True):
 
 
 class PinnedOut(Struct, frozen=True):
-    """The version that was the newest one of a dataset when the run was submitted, pushed by somebody else."""
+    """The version that was the newest one of a dataset when the run was submitted, pushed by somebody
+    else."""
 
     dataset: str
     version: int
@@ -186,18 +196,22 @@ class PinnedOut(Struct, frozen=True):
 
 
 class RunOut(Struct, frozen=True, kw_only=True):
-    """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where the address says so.
-    stopped_by: the user who asked it to end, where the audit log tells. trials: of a study, how many of its trials' runs are in each phase that has any.
+    """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where
+    the address says so. stopped_by: the user who asked it to end, where the audit log tells. trials: of a
+    study, how many of its trials' runs are in each phase that has any.
 
-    spec: values of `env` are `***` for everybody but the run's user. machine_env: variables of the machine that its processes got; null in the
-    place of a value that may be secret. pinned, not_inherited, queue_gone: in the answer to a submission: data of others that it found as the newest,
-    names of variables and secrets of the forked run that another user's fork does not take over, and the queue of the forked run where it was removed.
-    forked_from_name: of a fork, the name of the run that it was forked from; null where that was removed.
-    elsewhere: sentences about attempts whose output, checkpoints and files lie with another server of the same database.
-    synced_at: of a run that was recorded offline, when the last part of it came; it counts as running until all has come.
-    unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
-    attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
-    events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
+    spec: values of `env` are `***` for everybody but the run's user. machine_env: variables of the machine
+    that its processes got; null in the place of a value that may be secret. pinned, not_inherited,
+    queue_gone: in the answer to a submission: data of others that it found as the newest, names of variables
+    and secrets of the forked run that another user's fork does not take over, and the queue of the forked run
+    where it was removed. forked_from_name: of a fork, the name of the run that it was forked from; null where
+    that was removed. elsewhere: sentences about attempts whose output, checkpoints and files lie with another
+    server of the same database. synced_at: of a run that was recorded offline, when the last part of it came;
+    it counts as running until all has come. unstored: sentences about what of it could not be stored and was
+    given up: what, why, and where it is kept. attempts, events: the newest hundred, in order;
+    `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: starts that were promised, promises that
+    were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite
+    number is null.
     """
 
     id: str
@@ -261,5 +275,7 @@ class ReplicaStatusIn(In):
     phase: ReplicaPhase
     detail: Annotated[str, Meta(max_length=4096)] = ""
     exit: Exit | None = None
-    began_s: Annotated[float, Meta(ge=0, le=1e9, description="how many seconds ago its script began")] | None = None
+    began_s: (
+        Annotated[float, Meta(ge=0, le=1e9, description="how many seconds ago its script began")] | None
+    ) = None
     ended_s: Annotated[float, Meta(ge=0, le=1e9, description="how many seconds ago it ended")] | None = None

@@ -1,4 +1,5 @@
-"""What happens when: the engine's and the workload's own events, in the order of time and then of their making."""
+"""What happens when: the engine's and the workload's own events, in the order of time and then of their
+making."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Implements `hopyard.interfaces.clock.Clock`. Whoever sleeps is woken by `advance` and by nothing else."""
+    """Implements `hopyard.interfaces.clock.Clock`. Whoever sleeps is woken by `advance` and by nothing
+    else."""
 
     def __init__(self, start: datetime = START) -> None:
         self._now = start

@@ -38,10 +38,10 @@ class Work:
 
 @dataclass(slots=True)
 class Live:
-    """An attempt that the engine knows. began_with, saved: computing that the checkpoint holds from which it started, and that
-    the newest one holds. computes_at: when it goes on from `saved`, after it was started and restored. rate: computing per
-    time, below 1 for an elastic gang that is smaller than it asked. ends_with: set once it is over. turn: counts what was
-    planned for it, so that older plans are void."""
+    """An attempt that the engine knows. began_with, saved: computing that the checkpoint holds from which it
+    started, and that the newest one holds. computes_at: when it goes on from `saved`, after it was started
+    and restored. rate: computing per time, below 1 for an elastic gang that is smaller than it asked.
+    ends_with: set once it is over. turn: counts what was planned for it, so that older plans are void."""
 
     launch: Launch
     placed_at: datetime
@@ -70,12 +70,14 @@ class Live:
     def say(self) -> None:
         """Its replicas are where it is."""
         self.statuses = tuple(
-            ReplicaStatus(rank, self.phase, exit=self.ends_with) for rank in range(len(self.placement.assignments))
+            ReplicaStatus(rank, self.phase, exit=self.ends_with)
+            for rank in range(len(self.placement.assignments))
         )
 
 
 class Hears(Protocol):
-    """What the engine tells of its attempts as it happens. `started` and `ended` are told before anybody else hears of it."""
+    """What the engine tells of its attempts as it happens.
+    `started` and `ended` are told before anybody else hears of it."""
 
     async def status(self, attempt: AttemptId, status: ReplicaStatus) -> None: ...
     async def checkpoint(self, checkpoint: Checkpoint) -> None: ...
@@ -88,17 +90,26 @@ class Hears(Protocol):
 class TimeEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    works: what each run really is. A checkpoint's step is the computing that it holds, in microseconds, so that what is
-    resumed is what the store remembered.
+    works: what each run really is. A checkpoint's step is the computing that it holds, in microseconds, so
+    that what is resumed is what the store remembered.
     """
 
     def __init__(
-        self, clock: Clock, agenda: Agenda, nodes: Sequence[Node], works: Mapping[RunId, Work], costs: Costs, hears: Hears
+        self,
+        clock: Clock,
+        agenda: Agenda,
+        nodes: Sequence[Node],
+        works: Mapping[RunId, Work],
+        costs: Costs,
+        hears: Hears,
     ) -> None:
         self._clock, self._agenda, self._works, self._hears = clock, agenda, works, hears
         self._nodes = {node.id: node for node in nodes}
         self._start, self._save = timedelta(seconds=costs.start_s), timedelta(seconds=costs.save_s)
-        self._restore, self._every = timedelta(seconds=costs.restore_s), timedelta(seconds=costs.checkpoint_every_s)
+        self._restore, self._every = (
+            timedelta(seconds=costs.restore_s),
+            timedelta(seconds=costs.checkpoint_every_s),
+        )
         self._seen = tuple(nodes)  # the same object until a node changes
         self._known: dict[AttemptId, Live] = {}
 
@@ -116,7 +127,12 @@ class TimeEngine:
         saved = timedelta(0) if first.restore is None else first.restore.step * _US
         computes_at = now + self._start + (self._restore if saved else timedelta(0))
         live = self._known[launch.attempt] = Live(
-            launch, now, computes_at, saved, saved, len(launch.placement.assignments) / self._works[first.run].replicas
+            launch,
+            now,
+            computes_at,
+            saved,
+            saved,
+            len(launch.placement.assignments) / self._works[first.run].replicas,
         )
         live.say()
         self._hears.started(live)
@@ -138,7 +154,9 @@ class TimeEngine:
                 self._plan(live, now + grace, lambda: self._end(live, KILLED))
 
     async def observe(self) -> Observation:
-        return Observation(self._seen, tuple(AttemptStatus(attempt, live.statuses) for attempt, live in self._known.items()))
+        return Observation(
+            self._seen, tuple(AttemptStatus(attempt, live.statuses) for attempt, live in self._known.items())
+        )
 
     async def forget(self, attempt: AttemptId, /) -> None:
         self._known.pop(attempt, None)
@@ -165,7 +183,8 @@ class TimeEngine:
         self._nodes[node] = replace(self._nodes[node], ready=ready)
         self._seen = tuple(self._nodes.values())
 
-    # -- a run's life -----------------------------------------------------------------------------------------------
+    # -- a run's life
+    # -----------------------------------------------------------------------------------------------
 
     def _when(self, live: Live, what: Callable[[Live], Awaitable[None]]) -> Happening:
         """Do it, unless something else was planned for the attempt meanwhile."""
@@ -216,7 +235,9 @@ class TimeEngine:
     async def _write(self, live: Live, done: timedelta) -> None:
         """A checkpoint that holds `done`."""
         live.saved = done
-        await self._hears.checkpoint(Checkpoint(live.run, live.launch.attempt, 0, done // _US, NOTHING, 0, self._clock.now()))
+        await self._hears.checkpoint(
+            Checkpoint(live.run, live.launch.attempt, 0, done // _US, NOTHING, 0, self._clock.now())
+        )
 
     async def _end(self, live: Live, exit: Exit) -> None:
         self._finish(live, exit)

@@ -27,14 +27,17 @@ class Shapes:
         self._common = [(shape, count / total) for shape, count in common]
 
     def fragmentation(self, ledger: Ledger) -> float:
-        """The part of all free GPU capacity, 0 to 1, that a run drawn from the workload cannot use ("Beware of Fragmentation",
-        Weng et al., USENIX ATC'23, section 3, without its classes of models). 0 where nothing is free."""
+        """The part of all free GPU capacity, 0 to 1, that a run drawn from the workload cannot use ("Beware
+        of Fragmentation", Weng et al., USENIX ATC'23, section 3, without its classes of models). 0 where
+        nothing is free."""
         gpu = np.where(ledger.ready[:, None], ledger.gpu.clip(min=0), 0)
         free = gpu.sum(axis=1)
         total = int(free.sum())
         if not total or not self._common:
             return 0.0
-        unusable = sum(part * float((free - _usable(shape, ledger, gpu)).sum()) for shape, part in self._common)
+        unusable = sum(
+            part * float((free - _usable(shape, ledger, gpu)).sum()) for shape, part in self._common
+        )
         return unusable / total
 
 
@@ -42,6 +45,10 @@ def _usable(shape: Resources, ledger: Ledger, gpu: np.ndarray) -> np.ndarray:
     """Thousandths of free GPUs per node that such a replica could be given some of."""
     need = WHOLE_GPU if shape.gpus else shape.gpu_milli
     able = gpu >= need
-    hosts = (ledger.cpu >= shape.cpu_milli) & (ledger.memory >= shape.memory_bytes) & (able.sum(axis=1) >= max(shape.gpus, 1))
+    hosts = (
+        (ledger.cpu >= shape.cpu_milli)
+        & (ledger.memory >= shape.memory_bytes)
+        & (able.sum(axis=1) >= max(shape.gpus, 1))
+    )
     usable: np.ndarray = np.where(able, gpu, 0).sum(axis=1) * hosts
     return usable

@@ -1,4 +1,5 @@
-"""What is used of the nodes at every moment, and by whom. Refuses what no machine could do, whatever the stores said."""
+"""What is used of the nodes at every moment, and by whom.
+Refuses what no machine could do, whatever the stores said."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class OverCommitted(AssertionError):
 
 
 class Ledger:
-    """cpu, memory: free on each node. gpu[n, i]: thousandths free of GPU i of node n. gpu_used, cpu_used: thousandths in all."""
+    """cpu, memory: free on each node. gpu[n, i]: thousandths free of GPU i of node n.
+    gpu_used, cpu_used: thousandths in all."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = {node.id: at for at, node in enumerate(nodes)}
@@ -47,7 +49,9 @@ class Ledger:
                 or self.memory[at] < 0
                 or any(self.gpu[at, self._slots[at][index]] < 0 for index in assignment.gpus)
             ):
-                raise OverCommitted(f"node {assignment.node} holds more than it has, with gang {placement.gang.id}")
+                raise OverCommitted(
+                    f"node {assignment.node} holds more than it has, with gang {placement.gang.id}"
+                )
 
     def give_back(self, placement: Placement) -> None:
         self._count(placement, -1)

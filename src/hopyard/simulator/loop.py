@@ -1,7 +1,8 @@
 """An event loop that tells when nothing is left to do but to wait for time to pass.
 
-`asyncio` asks its selector for news of the outside whenever it has nothing ready to run. In a simulation nothing comes from
-outside, so that question is the exact moment to move the clock: no polling, no guessing how many turns of the loop suffice.
+`asyncio` asks its selector for news of the outside whenever it has nothing ready to run. In a simulation
+nothing comes from outside, so that question is the exact moment to move the clock: no polling, no guessing
+how many turns of the loop suffice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Ts = TypeVarTuple("Ts")
 class Stillness:
     """Somebody waits here until nothing else is left to do.
 
-    elsewhere: how many calls are under way in other threads (a database's): what they bring is waited for first.
+    elsewhere: how many calls are under way in other threads (a database's): what they bring is waited for
+    first.
     """
 
     def __init__(self) -> None:
@@ -54,8 +56,11 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    def run_in_executor(self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
-        """Thinking in a thread (`asyncio.to_thread`) happens at once: time stands still meanwhile. Executors of others are theirs."""
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Thinking in a thread (`asyncio.to_thread`) happens at once: time stands still meanwhile.
+        Executors of others are theirs."""
         if executor is not None:
             return super().run_in_executor(executor, func, *args)
         done: asyncio.Future[T] = self.create_future()

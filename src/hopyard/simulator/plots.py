@@ -1,4 +1,5 @@
-"""Reports as a picture: what was in use and what waited over time, and how waits and completions are spread."""
+"""Reports as a picture: what was in use and what waited over time, and how waits and completions are
+spread."""
 
 from __future__ import annotations
 
@@ -33,13 +34,20 @@ def write_png(reports: Sequence[Report], titles: Sequence[str], file: Path) -> N
         _spread(over_waits, report.waits, title)
         _spread(over_completions, report.completions, title)
     over_use.set(
-        title="GPUs in use" if all(report.by_gpu for report in reports) else "in use", xlabel=unit, ylabel="%", ylim=(0, 102)
+        title="GPUs in use" if all(report.by_gpu for report in reports) else "in use",
+        xlabel=unit,
+        ylabel="%",
+        ylim=(0, 102),
     )
     over_queue.set(title="runs that wait", xlabel=unit)
     over_queue.set_ylim(bottom=0)
     over_queue.yaxis.get_major_locator().set_params(integer=True)
-    over_waits.set(title="time until the first start", xlabel="seconds", ylabel="part of the runs", ylim=(0, 1.02))
-    over_completions.set(title="time from submission to end", xlabel="seconds", ylabel="part of the runs", ylim=(0, 1.02))
+    over_waits.set(
+        title="time until the first start", xlabel="seconds", ylabel="part of the runs", ylim=(0, 1.02)
+    )
+    over_completions.set(
+        title="time from submission to end", xlabel="seconds", ylabel="part of the runs", ylim=(0, 1.02)
+    )
     for axes in (over_use, over_queue, over_waits, over_completions):
         axes.grid(alpha=0.3)
         if len(reports) > 1:

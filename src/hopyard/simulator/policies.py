@@ -13,5 +13,7 @@ DEFAULT = "hopyard"
 def new_policy(name: str) -> SchedulingPolicy:
     """A fresh one: it may remember between turns. Raises SpecError for a name that there is not."""
     if name not in POLICIES:
-        raise SpecError(f"--policy: there is no policy `{name}`", hints=hints_for(name, POLICIES, what="policies"))
+        raise SpecError(
+            f"--policy: there is no policy `{name}`", hints=hints_for(name, POLICIES, what="policies")
+        )
     return POLICIES[name]()

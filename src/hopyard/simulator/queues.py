@@ -10,7 +10,9 @@ from hopyard.simulator.workload import Workload
 
 def tree_of(workload: Workload) -> QueueTree:
     """A leaf for each queue that the workload names, all alike."""
-    names = sorted({one.spec.queue for one in workload.runs if one.spec.queue is not None} | {ONE_QUEUE.default})
+    names = sorted(
+        {one.spec.queue for one in workload.runs if one.spec.queue is not None} | {ONE_QUEUE.default}
+    )
     return QueueTree({name: Queue(name) for name in names})
 
 
@@ -24,5 +26,6 @@ def check_queues(workload: Workload, tree: QueueTree) -> None:
             what = "is divided into others" if queue in tree.queues else "is not in the tree of queues"
             hints = hints_for(queue, sorted(leaves), what="queues")
             raise SpecError(
-                f"{where}: the queue `{queue}` {what}", hints=(*hints, "`--queue NAME` puts all runs into one")
+                f"{where}: the queue `{queue}` {what}",
+                hints=(*hints, "`--queue NAME` puts all runs into one"),
             )

@@ -25,8 +25,8 @@ MOST_SAMPLES = 1024
 
 @dataclass(slots=True)
 class Story:
-    """One run. gpus: asked for. lost: time on machines that did not bring it forward, of attempts that ended early, and of
-    starting and restoring those that followed; gpu_lost: the same for each GPU that it held."""
+    """One run. gpus: asked for. lost: time on machines that did not bring it forward, of attempts that ended
+    early, and of starting and restoring those that followed; gpu_lost: the same for each GPU that it held."""
 
     submitted_at: datetime
     queue: QueueName
@@ -54,9 +54,12 @@ class Sample:
 
 
 class Record:
-    """start: the moment of 0. changed_at: when a run came, started or ended last. Times go on by `pass_to`; everything else happens at the moment reached."""
+    """start: the moment of 0. changed_at: when a run came, started or ended last.
+    Times go on by `pass_to`; everything else happens at the moment reached."""
 
-    def __init__(self, start: datetime, ledger: Ledger, shapes: Shapes, shares: FairShares, kept: Sequence[Kept] = ()) -> None:
+    def __init__(
+        self, start: datetime, ledger: Ledger, shapes: Shapes, shares: FairShares, kept: Sequence[Kept] = ()
+    ) -> None:
         self.start = self.now = self.changed_at = start
         self.ledger, self._shapes, self.shares = ledger, shapes, shares
         self.kept = kept
@@ -74,7 +77,8 @@ class Record:
         self.promised: dict[GangId, datetime] = {}
         self.promises_given = self.promises_kept = self.promises_late = 0
 
-    # -- time -------------------------------------------------------------------------------------------------------
+    # -- time
+    # -------------------------------------------------------------------------------------------------------
 
     def pass_to(self, now: datetime) -> None:
         """Nothing changed until now."""
@@ -106,7 +110,8 @@ class Record:
             self.sample_every *= 2
             self._sample_at = self.start + timedelta(seconds=self.samples[-1].at_s) + self.sample_every
 
-    # -- runs -------------------------------------------------------------------------------------------------------
+    # -- runs
+    # -------------------------------------------------------------------------------------------------------
 
     def submitted(self, run: RunId, gang: Gang, takes: timedelta) -> None:
         self.first_at = self.first_at or self.now
@@ -145,7 +150,9 @@ class Record:
         if story.attempts > 1 or not _completes(live):
             lost = held - kept / live.rate
             story.lost += lost
-            story.gpu_lost += lost * sum(one.gpu_milli * len(one.gpus) for one in live.placement.assignments) / WHOLE_GPU
+            story.gpu_lost += (
+                lost * sum(one.gpu_milli * len(one.gpus) for one in live.placement.assignments) / WHOLE_GPU
+            )
         story.preempted += live.ends_with.kind is ExitKind.PREEMPTED
         story.killed += live.ends_with.kind is ExitKind.LOST
         if _completes(live):
@@ -163,7 +170,9 @@ class Record:
         """A plan was made: its promises and breaches."""
         for breach in plan.breaches:
             self.causes[breach.cause.value] += 1
-            self.breaches.append(((self.now - self.start).total_seconds(), breach.cause.value, breach.gang, breach.detail))
+            self.breaches.append(
+                ((self.now - self.start).total_seconds(), breach.cause.value, breach.gang, breach.detail)
+            )
             self.promised.pop(breach.gang, None)
         for promise in plan.promises:
             self.promises_given += promise.gang not in self.promised

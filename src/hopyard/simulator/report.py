@@ -17,7 +17,8 @@ from hopyard.simulator.record import Record, Sample, Story
 from hopyard.simulator.reservations import ReservedShare
 from hopyard.simulator.workload import Workload
 
-CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))  # up to so many
+# up to so many
+CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))
 CURVE_POINTS = 200
 _UNITS = {GPU: WHOLE_GPU, CPU: 1000, MEMORY: GIB}  # of which reports tell hours
 
@@ -44,8 +45,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """resource: what the queue is measured in (see `fairness.FairShares`), as `domain.queue` names it, "" where its runs ask for
-    nothing. received, entitled: hours of it: GPU hours, core hours, GiB hours."""
+    """resource: what the queue is measured in (see `fairness.FairShares`), as `domain.queue` names it, ""
+    where its runs ask for nothing. received, entitled: hours of it: GPU hours, core hours, GiB hours."""
 
     name: str
     runs: int
@@ -71,8 +72,8 @@ class TooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """preemptions, node_losses: how many. gpu_seconds: what machines did in vain for runs that ended early, with the starting
-    and restoring that followed; seconds: the same without counting the GPUs."""
+    """preemptions, node_losses: how many. gpu_seconds: what machines did in vain for runs that ended early,
+    with the starting and restoring that followed; seconds: the same without counting the GPUs."""
 
     preemptions: int
     preempted_runs: int
@@ -84,7 +85,8 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """given; kept: started by then; late: not, without a word; broken: by cause; first: some of the breaches, in words."""
+    """given; kept: started by then; late: not, without a word; broken: by cause; first: some of the breaches,
+    in words."""
 
     given: int
     kept: int
@@ -104,10 +106,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over the same time of
-    the part of what is free that is of no use (see `fragments`). unfinished: runs that had not ended, by the reason of their
-    wait; refused: larger than the cluster, never submitted, by what they lack; too_large: each of them. jain: None where no queue
-    received any of what it was entitled to. by_gpu: whether the cluster has GPUs. waits, completions: sorted, thinned out, for curves."""
+    """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over
+    the same time of the part of what is free that is of no use (see `fragments`). unfinished: runs that had
+    not ended, by the reason of their wait; refused: larger than the cluster, never submitted, by what they
+    lack; too_large: each of them. jain: None where no queue received any of what it was entitled to. by_gpu:
+    whether the cluster has GPUs. waits, completions: sorted, thinned out, for curves."""
 
     policy: str
     workload: str
@@ -146,7 +149,13 @@ class Report:
 
 
 def report_of(
-    policy: str, workload: Workload, record: Record, *, waiting: Mapping[str, str], refused: Sequence[TooLarge], timing: Timing
+    policy: str,
+    workload: Workload,
+    record: Record,
+    *,
+    waiting: Mapping[str, str],
+    refused: Sequence[TooLarge],
+    timing: Timing,
 ) -> Report:
     stories = record.stories
     done = [story for story in stories.values() if story.ended_at is not None]
@@ -197,7 +206,13 @@ def spread(values: Iterable[float]) -> Spread:
     ordered = sorted(values)
     if not ordered:
         return Spread()
-    return Spread(len(ordered), sum(ordered) / len(ordered), quantile(ordered, 0.5), quantile(ordered, 0.99), ordered[-1])
+    return Spread(
+        len(ordered),
+        sum(ordered) / len(ordered),
+        quantile(ordered, 0.5),
+        quantile(ordered, 0.99),
+        ordered[-1],
+    )
 
 
 def quantile(ordered: Sequence[float], part: float) -> float:
@@ -228,7 +243,9 @@ def _groups(done: Sequence[Story]) -> tuple[Group, ...]:
     for story in done:
         found[next(name for most, name in CLASSES if story.gpus <= most)].append(story)
     return tuple(
-        Group(name, spread(map(_wait, group)), spread(map(_completion, group))) for name, group in found.items() if group
+        Group(name, spread(map(_wait, group)), spread(map(_completion, group)))
+        for name, group in found.items()
+        if group
     )
 
 
@@ -244,7 +261,9 @@ def _share_of(name: QueueName, runs: int, shares: FairShares, done: Sequence[Sto
     resource = shares.measures.get(name, "")
     hour = _UNITS.get(resource, 1) * 3.6e9
     received, entitled = shares.received.get(name, 0.0) / hour, shares.entitled.get(name, 0.0) / hour
-    return QueueShare(name, runs, resource, received, entitled, spread(map(_wait, done)), spread(map(_completion, done)))
+    return QueueShare(
+        name, runs, resource, received, entitled, spread(map(_wait, done)), spread(map(_completion, done))
+    )
 
 
 def _losses(record: Record) -> Losses:
@@ -260,5 +279,14 @@ def _losses(record: Record) -> Losses:
 
 
 def _promises(record: Record) -> Promises:
-    first = tuple(f"after {whole_span(at)}: {gang} ({cause}): {detail}" for at, cause, gang, detail in record.breaches[:10])
-    return Promises(record.promises_given, record.promises_kept, record.promises_late, dict(sorted(record.causes.items())), first)
+    first = tuple(
+        f"after {whole_span(at)}: {gang} ({cause}): {detail}"
+        for at, cause, gang, detail in record.breaches[:10]
+    )
+    return Promises(
+        record.promises_given,
+        record.promises_kept,
+        record.promises_late,
+        dict(sorted(record.causes.items())),
+        first,
+    )

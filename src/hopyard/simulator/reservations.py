@@ -21,10 +21,15 @@ _US = timedelta(microseconds=1)
 
 
 def granted(
-    asked: Sequence[Asked], nodes: Sequence[Node], queues: QueueTree, begin: datetime, held: Sequence[Reservation] = ()
+    asked: Sequence[Asked],
+    nodes: Sequence[Node],
+    queues: QueueTree,
+    begin: datetime,
+    held: Sequence[Reservation] = (),
 ) -> tuple[Reservation, ...]:
-    """`held`, and after them those asked for, in their order and each beside those before it, on a cluster that is empty at
-    `begin`. Raises SpecError with the path of one that makes no sense or cannot be honoured."""
+    """`held`, and after them those asked for, in their order and each beside those before it, on a cluster
+    that is empty at `begin`. Raises SpecError with the path of one that makes no sense or cannot be
+    honoured."""
     found, begin = list(held), begin.astimezone(UTC)
     by_id = {node.id: node for node in nodes}
     for one in asked:
@@ -40,8 +45,9 @@ def granted(
 
 @dataclass(frozen=True, slots=True)
 class ReservedShare:
-    """Of one reservation, as long as the simulation went. times: how often it began. reserved: GPU hours (core hours where it
-    holds no GPU); used: of these by its owner's runs; taken: by others, from a policy that knows of no reservations."""
+    """Of one reservation, as long as the simulation went. times: how often it began. reserved: GPU hours
+    (core hours where it holds no GPU); used: of these by its owner's runs; taken: by others, from a policy
+    that knows of no reservations."""
 
     name: str
     nodes: tuple[str, ...]
@@ -57,8 +63,8 @@ class ReservedShare:
 
 
 class Kept:
-    """One reservation as time passes: what it holds and what its owner and others use of it, in thousandths of a GPU (of a core,
-    where it holds no GPU) times microseconds. times: how often it has begun."""
+    """One reservation as time passes: what it holds and what its owner and others use of it, in thousandths
+    of a GPU (of a core, where it holds no GPU) times microseconds. times: how often it has begun."""
 
     def __init__(self, reservation: Reservation, nodes: Sequence[Node], queues: QueueTree) -> None:
         self.reservation, self._queues = reservation, queues
@@ -80,7 +86,9 @@ class Kept:
         counts = self._own if owns(placement.gang, self.reservation, self._queues) else self._others
         for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
             if assignment.node in self._holds:
-                amount = assignment.gpu_milli * len(assignment.gpus) if self.by_gpu else role.resources.cpu_milli
+                amount = (
+                    assignment.gpu_milli * len(assignment.gpus) if self.by_gpu else role.resources.cpu_milli
+                )
                 counts[assignment.node] += sign * amount
 
     def pass_by(self, since: datetime, now: datetime) -> None:
@@ -91,7 +99,10 @@ class Kept:
             if not held:
                 held = sum(self._holds.values())
                 used = sum(min(self._own[name], most) for name, most in self._holds.items())
-                taken = sum(max(self._others[name] - (self._all[name] - most), 0) for name, most in self._holds.items())
+                taken = sum(
+                    max(self._others[name] - (self._all[name] - most), 0)
+                    for name, most in self._holds.items()
+                )
             self.times += since <= start < now
             self.held += held * us
             self.used += used * us
@@ -99,7 +110,9 @@ class Kept:
 
     def share(self) -> ReservedShare:
         held, used, taken = (amount / WHOLE_GPU / 3.6e9 for amount in (self.held, self.used, self.taken))
-        return ReservedShare(self.reservation.name, self.reservation.nodes, self.times, held, used, taken, self.by_gpu)
+        return ReservedShare(
+            self.reservation.name, self.reservation.nodes, self.times, held, used, taken, self.by_gpu
+        )
 
 
 def _of_one(reservation: Reservation, node: Node, *, by_gpu: bool) -> int:
@@ -110,5 +123,8 @@ def _of_one(reservation: Reservation, node: Node, *, by_gpu: bool) -> int:
         return asked.cpu_milli
     if asked.shares_gpu:
         models = {model.casefold() for model in asked.gpu_models}
-        return min((asked.milli_of(gpu) for gpu in node.gpus if not models or gpu.model.casefold() in models), default=0)
+        return min(
+            (asked.milli_of(gpu) for gpu in node.gpus if not models or gpu.model.casefold() in models),
+            default=0,
+        )
     return asked.gpus * WHOLE_GPU

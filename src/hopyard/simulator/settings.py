@@ -14,8 +14,9 @@ from hopyard.domain.reservation import Reservation
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all alike. reservations:
-    those that hold; asked: those of a cluster file, which are granted beside them once the workload's beginning is known."""
+    """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all
+    alike. reservations: those that hold; asked: those of a cluster file, which are granted beside them once
+    the workload's beginning is known."""
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
@@ -27,8 +28,9 @@ class Cluster:
 class Costs:
     """What starting, saving and losing costs, in seconds.
 
-    start_s: from a placement until the script runs. save_s: a checkpoint, when a run is asked to make room. restore_s: reading
-    it back in the next attempt. checkpoint_every_s: runs save one by themselves that often (at no cost); 0: never.
+    start_s: from a placement until the script runs. save_s: a checkpoint, when a run is asked to make room.
+    restore_s: reading it back in the next attempt. checkpoint_every_s: runs save one by themselves that often
+    (at no cost); 0: never.
     """
 
     start_s: float = 0.0
@@ -52,10 +54,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """seed: of node losses. mtbf_s: mean seconds between two losses of one node, 0: none is lost; repair_s: how long it is away.
-    limits: the policy is told the time limits of the trace. until_s: end after so many seconds of the workload's time.
-    observe_every_s: how often the controller looks at the engine, beside what it is told. speed: so many seconds of the
-    workload in one second of ours; 0: as fast as it can. store: `memory` or `sqlite`. watch: told now and then.
+    """seed: of node losses. mtbf_s: mean seconds between two losses of one node, 0: none is lost; repair_s:
+    how long it is away. limits: the policy is told the time limits of the trace. until_s: end after so many
+    seconds of the workload's time. observe_every_s: how often the controller looks at the engine, beside what
+    it is told. speed: so many seconds of the workload in one second of ours; 0: as fast as it can. store:
+    `memory` or `sqlite`. watch: told now and then.
     """
 
     seed: int = 0

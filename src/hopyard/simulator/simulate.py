@@ -45,31 +45,53 @@ from hopyard.simulator.workload import Workload
 
 FOR_EVER = timedelta(days=36500)
 PATIENCE = timedelta(days=30)  # nothing happened for so long: nothing will
-MOST_LOSSES = 1000  # times that each machine is lost, on average, while no run comes any further: none ever will
+# times that each machine is lost, on average, while no run comes any further: none ever will
+MOST_LOSSES = 1000
 MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
 
 
 def simulate(
-    workload: Workload, cluster: Cluster, policy: str | SchedulingPolicy = DEFAULT, settings: Settings | None = None
+    workload: Workload,
+    cluster: Cluster,
+    policy: str | SchedulingPolicy = DEFAULT,
+    settings: Settings | None = None,
 ) -> Report:
-    """Play the workload once. Raises SpecError for an unknown policy or store, for reservations that cannot be honoured and where
-    machines are lost too often for any run to end, and whatever the policy raises."""
+    """Play the workload once. Raises SpecError for an unknown policy or store, for reservations that cannot
+    be honoured and where machines are lost too often for any run to end, and whatever the policy raises."""
     chosen = new_policy(policy) if isinstance(policy, str) else policy
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
-    return run(lambda stillness: Simulation(workload, cluster, name, chosen, settings or Settings(), stillness).play())
+    return run(
+        lambda stillness: Simulation(
+            workload, cluster, name, chosen, settings or Settings(), stillness
+        ).play()
+    )
 
 
 class Simulation:
     """One play. Implements what the engine tells (`hopyard.simulator.engine.Hears`)."""
 
     def __init__(
-        self, workload: Workload, cluster: Cluster, name: str, policy: SchedulingPolicy, settings: Settings, stillness: Stillness
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        name: str,
+        policy: SchedulingPolicy,
+        settings: Settings,
+        stillness: Stillness,
     ) -> None:
-        self._workload, self._cluster, self._name, self._settings, self._stillness = workload, cluster, name, settings, stillness
+        self._workload, self._cluster, self._name, self._settings, self._stillness = (
+            workload,
+            cluster,
+            name,
+            settings,
+            stillness,
+        )
         self._policy = Watched(policy, self._planned)
         self._tree = cluster.queues or tree_of(workload)
         check_queues(workload, self._tree)
-        self._reservations = granted(cluster.asked, cluster.nodes, self._tree, workload.begin, cluster.reservations)
+        self._reservations = granted(
+            cluster.asked, cluster.nodes, self._tree, workload.begin, cluster.reservations
+        )
         self._clock, self._agenda = ManualClock(workload.begin), Agenda()
         self._chance = random.Random(settings.seed)
         self._works: dict[RunId, Work] = {}
@@ -104,10 +126,14 @@ class Simulation:
                 with suppress(asyncio.CancelledError):
                     await loops
         waiting: dict[str, str] = (
-            {} if controller.latest is None else {hold.gang: hold.reason.value for hold in controller.latest[1].hold}
+            {}
+            if controller.latest is None
+            else {hold.gang: hold.reason.value for hold in controller.latest[1].hold}
         )
         timing = Timing(time.perf_counter() - began, self._policy.spent_s, self._policy.turns)
-        return report_of(self._name, self._workload, self._record, waiting=waiting, refused=self._refused, timing=timing)
+        return report_of(
+            self._name, self._workload, self._record, waiting=waiting, refused=self._refused, timing=timing
+        )
 
     async def _prepare(self, stores: Stores) -> None:
         await stores.prepare(self._tree, self._reservations)
@@ -154,7 +180,8 @@ class Simulation:
             holds_every=None,
         )
 
-    # -- time -------------------------------------------------------------------------------------------------------
+    # -- time
+    # -------------------------------------------------------------------------------------------------------
 
     async def _drive(self, loops: asyncio.Task[None], moments: WholeMoments) -> None:
         until = self._until()
@@ -167,7 +194,9 @@ class Simulation:
                 loops.result()
             if not self._to_come and self._record.ended == len(self._record.stories):
                 return
-            coming = min((at for at in (self._agenda.next_at(), self._clock.next_at()) if at is not None), default=None)
+            coming = min(
+                (at for at in (self._agenda.next_at(), self._clock.next_at()) if at is not None), default=None
+            )
             if coming is None or coming > until or self._stuck(coming):
                 if coming is not None and coming > until:
                     self._record.pass_to(until)
@@ -177,11 +206,14 @@ class Simulation:
                 await happening()
 
     def _stuck(self, coming: datetime) -> bool:
-        """Nobody comes, nobody runs, and whoever waits has waited long enough for machines, reservations or a change of mind."""
+        """Nobody comes, nobody runs, and whoever waits has waited long enough for machines, reservations or a
+        change of mind."""
         return not self._to_come and not self._record.running and coming > self._record.changed_at + PATIENCE
 
     def _until(self) -> datetime:
-        return self._workload.begin + (FOR_EVER if self._settings.until_s is None else timedelta(seconds=self._settings.until_s))
+        return self._workload.begin + (
+            FOR_EVER if self._settings.until_s is None else timedelta(seconds=self._settings.until_s)
+        )
 
     async def _move_to(self, when: datetime) -> None:
         if self._settings.speed and when > self._clock.now():
@@ -192,22 +224,34 @@ class Simulation:
         self._show()
 
     def _show(self) -> None:
-        if self._settings.watch is None or time.monotonic() - self._watched_at < self._settings.watch_every.total_seconds():
+        if (
+            self._settings.watch is None
+            or time.monotonic() - self._watched_at < self._settings.watch_every.total_seconds()
+        ):
             return
         self._watched_at = time.monotonic()
         record, ledger = self._record, self._ledger
-        used = ledger.gpu_used / ledger.gpu_total if ledger.gpu_total else ledger.cpu_used / max(ledger.cpu_total, 1)
+        used = (
+            ledger.gpu_used / ledger.gpu_total
+            if ledger.gpu_total
+            else ledger.cpu_used / max(ledger.cpu_total, 1)
+        )
         runs = len(self._works)
-        self._settings.watch(Progress(self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used))
+        self._settings.watch(
+            Progress(self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used)
+        )
 
-    # -- what happens -----------------------------------------------------------------------------------------------
+    # -- what happens
+    # -----------------------------------------------------------------------------------------------
 
     def _submission(self, new: NewRun) -> Happening:
         async def submit() -> None:
             (made,) = await self._runs.create([new], now=self._clock.now())
             self._to_come -= 1
             self._record.submitted(
-                made.id, new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at), self._works[made.id].takes
+                made.id,
+                new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at),
+                self._works[made.id].takes,
             )
             self._controller.submitted([made])
 
@@ -221,8 +265,12 @@ class Simulation:
             self._losses += 1
             if self._losses > MOST_LOSSES * len(self._cluster.nodes):
                 raise SpecError(
-                    f"--mtbf: machines were lost {self._losses} times one after the other, and no run came any further meanwhile",
-                    hints=("let runs save what they did: --checkpoint-every 10m", "or let machines live longer"),
+                    f"--mtbf: machines were lost {self._losses} times one after the other, and no run "
+                    "came any further meanwhile",
+                    hints=(
+                        "let runs save what they did: --checkpoint-every 10m",
+                        "or let machines live longer",
+                    ),
                 )
             self._ledger.set_ready(node, False)
             self._agenda.at(self._clock.now() + timedelta(seconds=self._settings.repair_s), repair)

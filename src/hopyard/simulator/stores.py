@@ -49,7 +49,12 @@ async def open_stores(kind: str, stillness: Stillness) -> AsyncIterator[Stores]:
     """Empty ones. Raises SpecError for a kind that there is not."""
     if kind == "memory":
         state = State()
-        yield Stores(MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state))
+        yield Stores(
+            MemoryRunStore(state),
+            MemoryClusterStore(state),
+            MemoryQueueStore(state),
+            MemoryReservationStore(state),
+        )
     elif kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="hopyard-simulation-") as folder:
             async with _sqlite(Path(folder), stillness) as stores:
@@ -68,14 +73,20 @@ async def _sqlite(folder: Path, stillness: Stillness) -> AsyncIterator[Stores]:
 
     database: Any = _Counted(Database.open(folder / "simulation.db"), stillness)
     try:
-        yield Stores(SqlRunStore(database), SqlClusterStore(database), SqlQueueStore(database), SqlReservationStore(database))
+        yield Stores(
+            SqlRunStore(database),
+            SqlClusterStore(database),
+            SqlQueueStore(database),
+            SqlReservationStore(database),
+        )
     finally:
         await database.close()
 
 
 class WholeMoments:
-    """A cluster store that shows nobody a moment before all that happens in it was told. A database takes its time for each
-    piece of news, and a turn between two of them would see half of a moment: which half, would be chance.
+    """A cluster store that shows nobody a moment before all that happens in it was told. A database takes its
+    time for each piece of news, and a turn between two of them would see half of a moment: which half, would
+    be chance.
 
     Whoever tells sees it at all times.
     """
@@ -100,7 +111,8 @@ class WholeMoments:
 
 
 class _Counted:
-    """A database whose calls are counted while they are under way in its threads: time stands still until they are done."""
+    """A database whose calls are counted while they are under way in its threads: time stands still until
+    they are done."""
 
     def __init__(self, database: Any, stillness: Stillness) -> None:
         self._database, self._stillness = database, stillness

@@ -15,7 +15,8 @@ MOST_IN_VAIN = 100  # turns at one moment that change nothing
 
 
 class Watched:
-    """A policy whose plans are counted and told. A fault of it ends the simulation, where a server would try again."""
+    """A policy whose plans are counted and told. A fault of it ends the simulation, where a server would try
+    again."""
 
     def __init__(self, policy: SchedulingPolicy, planned: Callable[[Snapshot, Plan], None]) -> None:
         self._policy, self._planned = policy, planned
@@ -32,7 +33,8 @@ class Watched:
         try:
             if self._in_vain > MOST_IN_VAIN:
                 raise HopyardError(
-                    "the policy plans what the store refuses, again and again", hints=("it takes runs to fit that do not",)
+                    "the policy plans what the store refuses, again and again",
+                    hints=("it takes runs to fit that do not",),
                 )
             plan = self._policy(snapshot)
         except Exception as fault:

@@ -15,8 +15,9 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # when a workload begins that does not
 class Submission:
     """One run of a workload.
 
-    at_s: seconds after the workload's beginning. duration_s: how long it computes, known to nobody but the engine.
-    line: where in the file it stands, 0 where there is none. name: what it is called there, where it has a name.
+    at_s: seconds after the workload's beginning. duration_s: how long it computes, known to nobody but the
+    engine. line: where in the file it stands, 0 where there is none. name: what it is called there, where it
+    has a name.
     """
 
     spec: RunSpec
@@ -42,8 +43,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out. row: what a row is called.
-    source: what it was read from, as it was given, "" where it was not."""
+    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out.
+    row: what a row is called. source: what it was read from, as it was given, "" where it was not."""
 
     name: str
     runs: tuple[Submission, ...]
@@ -57,12 +58,21 @@ class Workload:
         return row.name or (f"{self.row} {row.line}" if row.line else "")
 
 
-def in_order(name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()) -> Workload:
+def in_order(
+    name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()
+) -> Workload:
     """A workload whose runs are sorted by submission; those of one moment stay as they stood."""
     return Workload(name, tuple(sorted(runs, key=lambda run: run.at_s)), begin, tuple(problems))
 
 
-def dated(name: str, made: Sequence[tuple[datetime, Submission]], problems: Iterable[Problem] = ()) -> Workload:
+def dated(
+    name: str, made: Sequence[tuple[datetime, Submission]], problems: Iterable[Problem] = ()
+) -> Workload:
     """A workload of runs with the moment of their submission; it begins with the first."""
     begin = min(at for at, _ in made)
-    return in_order(name, (replace(run, at_s=(at - begin).total_seconds()) for at, run in made), begin=begin, problems=problems)
+    return in_order(
+        name,
+        (replace(run, at_s=(at - begin).total_seconds()) for at, run in made),
+        begin=begin,
+        problems=problems,
+    )

@@ -1,8 +1,9 @@
-"""Disk space set aside while there is some, and given up when a full disk would keep runs from being stopped or removed.
+"""Disk space set aside while there is some, and given up when a full disk would keep runs from being stopped
+or removed.
 
-The reserve is a folder of small files whose blocks are allocated. A write that must succeed on a full disk removes one file and
-tries again; the files are made again once the disk has room. One reserve per file system: a home's database, streams and attempts
-may lie on different ones.
+The reserve is a folder of small files whose blocks are allocated. A write that must succeed on a full disk
+removes one file and tries again; the files are made again once the disk has room. One reserve per file
+system: a home's database, streams and attempts may lie on different ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from hopyard.private_files import make_folder, open_file
 T = TypeVar("T")
 
 FOLDER = ".reserve"
-SLICES, SLICE_BYTES = 16, 1024 * 1024  # many small ones: a script that still writes takes what was freed for another
+# many small ones: a script that still writes takes what was freed for another
+SLICES, SLICE_BYTES = 16, 1024 * 1024
 ROOM = 8  # times what is missing: the reserve is never what fills a disk
 REFILL_EVERY_S = 5.0
 log = logging.getLogger("hopyard.stores")
@@ -74,12 +76,16 @@ class Reserve:
 class Reserves:
     """The reserves of all file systems that hold `folders`, of which each must exist."""
 
-    def __init__(self, folders: Iterable[Path], *, slices: int = SLICES, slice_bytes: int = SLICE_BYTES) -> None:
+    def __init__(
+        self, folders: Iterable[Path], *, slices: int = SLICES, slice_bytes: int = SLICE_BYTES
+    ) -> None:
         self._of_device: dict[int, Reserve] = {}
         self._released = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         for folder in folders:
-            self._of_device.setdefault(folder.stat().st_dev, Reserve(folder, slices=slices, slice_bytes=slice_bytes))
+            self._of_device.setdefault(
+                folder.stat().st_dev, Reserve(folder, slices=slices, slice_bytes=slice_bytes)
+            )
 
     def fill(self) -> bool:
         """Whether all of them are whole."""
@@ -92,7 +98,8 @@ class Reserves:
             reserve.ease()
 
     def release(self, folder: Path) -> bool:
-        """Give up a piece on the file system of `folder`. False when there is none (left). Any thread may call it."""
+        """Give up a piece on the file system of `folder`. False when there is none (left).
+        Any thread may call it."""
         try:
             reserve = self._of_device.get(folder.stat().st_dev)
         except OSError:
@@ -104,8 +111,8 @@ class Reserves:
         return True
 
     def insist(self, folder: Path, work: Callable[[], T]) -> T:
-        """The result of `work`, which is repeated with more and more of the reserve of `folder` as long as the disk is full.
-        Raises what it raises when all is given up."""
+        """The result of `work`, which is repeated with more and more of the reserve of `folder` as long as
+        the disk is full. Raises what it raises when all is given up."""
         while True:
             try:
                 return work()

@@ -1,7 +1,8 @@
 """Replicas' streams as files: `<root>/<run>/<attempt>/<rank>/<name>`.
 
-The length of a stream is the size of its file and nothing else, so there is no second truth that could disagree after a
-crash. Work happens in threads of its own: a slow disk never holds up the event loop, nor whoever else uses threads.
+The length of a stream is the size of its file and nothing else, so there is no second truth that could
+disagree after a crash. Work happens in threads of its own: a slow disk never holds up the event loop, nor
+whoever else uses threads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 
 class _OpenStream:
-    """A stream's descriptor. `descriptor` is -1 once it was closed to make room; whoever finds that opens it anew."""
+    """A stream's descriptor. `descriptor` is -1 once it was closed to make room; whoever finds that opens it
+    anew."""
 
     __slots__ = ("descriptor", "lock")
 
@@ -46,7 +48,11 @@ class FolderStreams:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streams")
 
     async def append(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], /) -> Sequence[int]:
-        return await self._run(lambda: [self._append(StreamKey(attempt, rank, one.stream), one.offset, one.data) for one in segments])
+        return await self._run(
+            lambda: [
+                self._append(StreamKey(attempt, rank, one.stream), one.offset, one.data) for one in segments
+            ]
+        )
 
     async def read(self, key: StreamKey, offset: int, limit: int, /) -> bytes:
         return await self._run(lambda: self._read(key, offset, limit))
@@ -74,7 +80,8 @@ class FolderStreams:
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    # -- in threads ----------------------------------------------------------------------------------------------
+    # -- in threads
+    # ----------------------------------------------------------------------------------------------
 
     def _append(self, key: StreamKey, offset: int, data: bytes | memoryview) -> int:
         if offset < 0:
@@ -112,7 +119,8 @@ class FolderStreams:
     def _list(self, run: RunId) -> Sequence[StreamKey]:
         top = self._run_folder(run)
         return sorted(
-            StreamKey(AttemptId(path.parent.parent.name), int(path.parent.name), path.name) for path in top.glob("*/*/*")
+            StreamKey(AttemptId(path.parent.parent.name), int(path.parent.name), path.name)
+            for path in top.glob("*/*/*")
         )
 
     def _sync(self, attempt: AttemptId, rank: int) -> None:
@@ -151,7 +159,8 @@ class FolderStreams:
             with stream.lock:
                 _close(stream)
 
-    # -- descriptors ---------------------------------------------------------------------------------------------
+    # -- descriptors
+    # ---------------------------------------------------------------------------------------------
 
     def _take(self, key: StreamKey, *, create: bool) -> _OpenStream | None:
         """The open stream with its lock held; None where there is none and it is not to be created."""
@@ -201,7 +210,8 @@ class FolderStreams:
                     _close(stream)
                     stream.lock.release()
 
-    # -- paths ---------------------------------------------------------------------------------------------------
+    # -- paths
+    # ---------------------------------------------------------------------------------------------------
 
     def _run_folder(self, run: RunId) -> Path:
         return self._root / check_name(run, what="run")

@@ -1,8 +1,9 @@
 """`python -m hopyard.studies`: what the replicas of a study run, each by its role.
 
-Each process is watched by a parent that starts it again when it is killed. A driver is at the same port then: workers connect anew, and
-the journal tells it where it was. A worker opens its partitions again, and only its unit is repeated; one that hangs is killed for that.
-What a process leaves behind (the processes of a data loader) ends with it.
+Each process is watched by a parent that starts it again when it is killed. A driver is at the same port then:
+workers connect anew, and the journal tells it where it was. A worker opens its partitions again, and only its
+unit is repeated; one that hangs is killed for that. What a process leaves behind (the processes of a data
+loader) ends with it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from hopyard.sdk.speak import say
 from hopyard.studies import pulse
 from hopyard.studies.place import VARIABLE
 
-_PROCESSES = {role: (sys.executable, "-u", "-m", module) for role, module in (("driver", "hopyard.studies.run"), ("worker", "hopyard.studies.worker.main"))}
-_DEATHS, _WITHIN_S = 10, {"driver": 60.0, "worker": 600.0}  # so many in this time, and it is no accident; a worker imports more
+_PROCESSES = {
+    role: (sys.executable, "-u", "-m", module)
+    for role, module in (("driver", "hopyard.studies.run"), ("worker", "hopyard.studies.worker.main"))
+}
+# so many in this time, and it is no accident; a worker imports more
+_DEATHS, _WITHIN_S = 10, {"driver": 60.0, "worker": 600.0}
 _TIDIES_S, _LOOK_S = 2.0, 0.01
 _PR_SET_PDEATHSIG = 1
 
@@ -39,8 +44,8 @@ def main() -> int:
 
 
 def keep_alive(command: Sequence[str], *, what: str = "driver", patience_s: float = pulse.PATIENCE_S) -> int:
-    """Run `command` again whenever a signal ends it that we did not pass on; its exit code. SIGTERM is passed on. patience_s: with a
-    worker that gives no sign."""
+    """Run `command` again whenever a signal ends it that we did not pass on; its exit code.
+    SIGTERM is passed on. patience_s: with a worker that gives no sign."""
     child: subprocess.Popen[bytes] | None = None
     asked = False
 
@@ -53,12 +58,21 @@ def keep_alive(command: Sequence[str], *, what: str = "driver", patience_s: floa
 
     signal.signal(signal.SIGTERM, pass_on)
     felt = pulse.Pulse(say, patience_s=patience_s) if what == "worker" else None
-    pipes, environment = ((felt.pipe,), os.environ | {pulse.VARIABLE: str(felt.pipe)}) if felt is not None else ((), None)
+    pipes, environment = (
+        ((felt.pipe,), os.environ | {pulse.VARIABLE: str(felt.pipe)}) if felt is not None else ((), None)
+    )
     die_too = partial(_die_with_parent, os.getpid())
     deaths: list[float] = []
     while True:
-        # A group of its own, which ends with it; preexec_fn: here is one thread, and it makes nothing but system calls.
-        child = subprocess.Popen(command, env=environment, pass_fds=pipes, process_group=0, preexec_fn=die_too)  # noqa: PLW1509
+        # A group of its own, which ends with it; preexec_fn: here is one thread, and it makes nothing but
+        # system calls.
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=pipes,
+            process_group=0,
+            preexec_fn=die_too,  # noqa: PLW1509
+        )
         if felt is not None:
             felt.of(child)
         if asked:  # before there was anybody to pass it on to
@@ -69,14 +83,19 @@ def keep_alive(command: Sequence[str], *, what: str = "driver", patience_s: floa
         now = time.monotonic()
         deaths = [at for at in deaths if now - at < _WITHIN_S[what]] + [now]
         if len(deaths) >= _DEATHS:
-            print(f"error: the study's {what} was killed {len(deaths)} times within {_WITHIN_S[what]:g} s, by signal {-code} the last time", file=sys.stderr)
+            print(
+                f"error: the study's {what} was killed {len(deaths)} times within {_WITHIN_S[what]:g} "
+                f"s, by signal {-code} the last time",
+                file=sys.stderr,
+            )
             return 128 - code
         say(f"the study's {what} was killed by signal {-code}; it goes on where it was")
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
-    """For its end, and end what it leaves behind in its group: while nobody has asked for its exit code its number is no other's. What
-    tidies up after a process that was killed (Python's tracker of shared memory) does not heed SIGTERM, and has a while for that."""
+    """For its end, and end what it leaves behind in its group: while nobody has asked for its exit code its
+    number is no other's. What tidies up after a process that was killed (Python's tracker of shared memory)
+    does not heed SIGTERM, and has a while for that."""
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     until = time.monotonic() + _TIDIES_S
     with suppress(ProcessLookupError, PermissionError):
@@ -108,5 +127,9 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except HopyardError as error:
-        print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr, flush=True)
+        print(
+            "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]),
+            file=sys.stderr,
+            flush=True,
+        )
         sys.exit(1)

@@ -1,4 +1,5 @@
-"""`python -m hopyard.studies.again JOURNAL CODE DATA`: does a study of model hopper parallelism again and compares, for `hop search replay`.
+"""`python -m hopyard.studies.again JOURNAL CODE DATA`: does a study of model hopper parallelism again and
+compares, for `hop search replay`.
 
 A process of its own, in the study's interpreter: libraries read their number of threads as they are loaded.
 """
@@ -42,7 +43,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _again(asked)
     except HopyardError as error:
-        print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr)
+        print(
+            "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]),
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -78,9 +82,20 @@ def _again(asked: argparse.Namespace) -> int:
     return _tell(found, as_json=asked.json)
 
 
-def _replayed(records: Sequence[Record], spec: StudySpec, trials: Sequence[TrialId], trainable: Any, opened: Any, beginning: Path | None) -> Any:
+def _replayed(
+    records: Sequence[Record],
+    spec: StudySpec,
+    trials: Sequence[TrialId],
+    trainable: Any,
+    opened: Any,
+    beginning: Path | None,
+) -> Any:
     assert spec.mop is not None
-    given = {} if spec.beginning is None or beginning is None else {spec.beginning.kept_as: beginning.read_bytes()}
+    given = (
+        {}
+        if spec.beginning is None or beginning is None
+        else {spec.beginning.kept_as: beginning.read_bytes()}
+    )
     parts, seed = spec.mop.partitions.parts, spec.seed
     if not trials:
         yield from replay_study(records, trainable, opened, parts=parts, seed=seed, given=given)
@@ -88,17 +103,25 @@ def _replayed(records: Sequence[Record], spec: StudySpec, trials: Sequence[Trial
     known = {str(record["trial"]) for record in records if record.get("kind") == "hop"}
     for trial in trials:
         if trial not in known:
-            raise NotFound(f"the study has no hop of trial {trial}", hints=(f"it has trials {', '.join(sorted(known, key=int))}",))
+            raise NotFound(
+                f"the study has no hop of trial {trial}",
+                hints=(f"it has trials {', '.join(sorted(known, key=int))}",),
+            )
         yield from replay_trial(records, trial, trainable, opened, parts=parts, seed=seed, given=given)
 
 
 def _spec(records: Sequence[Record]) -> StudySpec:
     said = next((record["spec"] for record in records if record.get("kind") == "study"), None)
     if said is None:
-        raise SpecError("the study has not begun: there is nothing to train again", hints=("`hop search show` tells how it stands",))
+        raise SpecError(
+            "the study has not begun: there is nothing to train again",
+            hints=("`hop search show` tells how it stands",),
+        )
     spec = study_of_json(said)
     if spec.mop is None:
-        raise SpecError("the trials of this study are runs of their own", hints=("`hop fork RUN` runs one of them again",))
+        raise SpecError(
+            "the trials of this study are runs of their own", hints=("`hop fork RUN` runs one of them again",)
+        )
     return spec
 
 
@@ -117,10 +140,17 @@ def _tell(found: Sequence[Replayed], *, as_json: bool) -> int:
         print(json.dumps(about, indent=2))
     elif differs is None:
         rest = f" ({unnamed} of them have no digest in the journal)" if unnamed else ""
-        print(f"the same, bit for bit: {len(hops)} hops of {len({one.trial for one in hops})} trials{rest}, {len(found) - len(hops)} evaluations")
+        print(
+            f"the same, bit for bit: {len(hops)} hops of {len({one.trial for one in hops})} "
+            f"trials{rest}, {len(found) - len(hops)} evaluations"
+        )
     else:
         print(f"it differs: {differs}")
-        print("hint: it can only be the same with the same libraries and number of threads, on the CPU, with `deterministic: true`", file=sys.stderr)
+        print(
+            "hint: it can only be the same with the same libraries and number of threads, on the CPU, "
+            "with `deterministic: true`",
+            file=sys.stderr,
+        )
     return 0 if differs is None else 1
 
 

@@ -1,4 +1,5 @@
-"""Events of a study as JSON, as they stand in its journal, and back. `config.studyjson` has the study's spec."""
+"""Events of a study as JSON, as they stand in its journal, and back.
+`config.studyjson` has the study's spec."""
 
 from __future__ import annotations
 
@@ -11,11 +12,17 @@ from hopyard.errors import IntegrityError
 
 
 def event_json(event: StudyEvent) -> dict[str, Any]:
-    """The record of an event, with its `kind`. A report's value is null where it has none or is not finite."""
+    """The record of an event, with its `kind`. A report's value is null where it has none or is not
+    finite."""
     if isinstance(event, Asked):
         return {"kind": "asked", "answer": _answer_json(event.answer)}
     report = event.report
-    said = {"trial": report.trial, "step": report.step, "value": report.value, "outcome": report.outcome.value}
+    said = {
+        "trial": report.trial,
+        "step": report.step,
+        "value": report.value,
+        "outcome": report.outcome.value,
+    }
     return {"kind": "told", "report": said, "verdict": event.verdict.value}
 
 
@@ -29,20 +36,37 @@ def event_of_json(record: Mapping[str, Any]) -> StudyEvent | None:
             return Asked(_answer(record["answer"]))
         said = record["report"]
         value = said["value"]
-        report = Report(TrialId(said["trial"]), int(said["step"]), None if value is None else float(value), TrialOutcome(said["outcome"]))
+        report = Report(
+            TrialId(said["trial"]),
+            int(said["step"]),
+            None if value is None else float(value),
+            TrialOutcome(said["outcome"]),
+        )
         return Told(report, Verdict(record["verdict"]))
     except (KeyError, TypeError, ValueError) as bad:
-        raise IntegrityError(f"the journal has a record of kind `{kind}` that makes no sense: {bad!r}") from bad
+        raise IntegrityError(
+            f"the journal has a record of kind `{kind}` that makes no sense: {bad!r}"
+        ) from bad
 
 
 def _answer_json(answer: Proposal | SearchState) -> Any:
     if isinstance(answer, SearchState):
         return answer.value
-    return {"trial": answer.trial, "params": dict(answer.params), "budget": answer.budget, "start_from": answer.start_from}
+    return {
+        "trial": answer.trial,
+        "params": dict(answer.params),
+        "budget": answer.budget,
+        "start_from": answer.start_from,
+    }
 
 
 def _answer(said: Any) -> Proposal | SearchState:
     if isinstance(said, str):
         return SearchState(said)
     origin = said["start_from"]
-    return Proposal(TrialId(said["trial"]), dict(said["params"]), int(said["budget"]), None if origin is None else TrialId(origin))
+    return Proposal(
+        TrialId(said["trial"]),
+        dict(said["params"]),
+        int(said["budget"]),
+        None if origin is None else TrialId(origin),
+    )

@@ -1,7 +1,7 @@
 """The curves of a study: a metric for each trial, and the best so far, in the metrics of the study's own run.
 
-What the journal says and the curves lack is logged again when a driver begins: the attempt before may have been killed between
-the two, and where it saved no checkpoint all that it logged is out of sight.
+What the journal says and the curves lack is logged again when a driver begins: the attempt before may have
+been killed between the two, and where it saved no checkpoint all that it logged is out of sight.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ class Log(Protocol):
 
 
 class Curves:
-    """every: all metrics of trials, else the study's alone. known: points, as (name, step), that are seen already."""
+    """every: all metrics of trials, else the study's alone.
+    known: points, as (name, step), that are seen already."""
 
-    def __init__(self, metric: str, goal: Goal, log: Log, *, every: bool, known: Iterable[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self, metric: str, goal: Goal, log: Log, *, every: bool, known: Iterable[tuple[str, int]] = ()
+    ) -> None:
         self._metric, self._goal, self._log, self._every = metric, goal, log, every
         self._known = set(known)
         self._best: float | None = None
@@ -46,8 +49,14 @@ class Curves:
     def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
         """All that a journal says."""
         for record in records:
-            if record.get("kind") == "told" and record["report"]["outcome"] == "running" and record["report"]["value"] is not None:
-                self.reported(str(record["report"]["trial"]), int(record["report"]["step"]), record.get("metrics") or {})
+            if (
+                record.get("kind") == "told"
+                and record["report"]["outcome"] == "running"
+                and record["report"]["value"] is not None
+            ):
+                self.reported(
+                    str(record["report"]["trial"]), int(record["report"]["step"]), record.get("metrics") or {}
+                )
 
     def _log_new(self, values: Mapping[str, float], step: int) -> None:
         fresh = {name: value for name, value in values.items() if (name, step) not in self._known}
@@ -63,7 +72,9 @@ def points_of(file: Path) -> set[tuple[str, int]]:
     try:
         for part in read_stretches(file.read_bytes(), names):
             if not isinstance(part, int):
-                found.update((names.get(series, ""), step) for _, series, step, _, _ in part if step != NO_STEP)
+                found.update(
+                    (names.get(series, ""), step) for _, series, step, _, _ in part if step != NO_STEP
+                )
     except (OSError, IntegrityError):
         pass
     return found

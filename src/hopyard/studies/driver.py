@@ -1,7 +1,8 @@
-"""The driver of a study: asks its searcher, has trials trained, tells what they report, and writes all of it down first.
+"""The driver of a study: asks its searcher, has trials trained, tells what they report, and writes all of it
+down first.
 
-One thread decides. What the searcher was asked and told stands in the journal, in order: a driver that begins again rebuilds the
-searcher by making the same calls, hands the trainer what was under way, and goes on.
+One thread decides. What the searcher was asked and told stands in the journal, in order: a driver that begins
+again rebuilds the searcher by making the same calls, hands the trainer what was under way, and goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from hopyard.studies.trainer import News, Reached, Records, Reported, Trainer, T
 WAIT_S = 1.0
 _FIRST_TRIALS = 3  # so many at least must fail before the study is taken for broken
 _NAMES_SHOWN = 8
-_OWN_RUN = re.compile(r"^run [^\s:]+:? ")  # of a trial that is a run: no two have the same, whatever they said
+# of a trial that is a run: no two have the same, whatever they said
+_OWN_RUN = re.compile(r"^run [^\s:]+:? ")
 
 
 class Audience(Protocol):
@@ -40,7 +42,8 @@ class Audience(Protocol):
 
 
 class Driver:
-    """journal: of this attempt; past: all records before. stopping: whether to leave at the next chance, and go on later.
+    """journal: of this attempt; past: all records before.
+    stopping: whether to leave at the next chance, and go on later.
 
     Raises Conflict where the searcher answers otherwise than it did.
     """
@@ -55,15 +58,23 @@ class Driver:
         audience: Audience,
         stopping: Callable[[], bool],
     ) -> None:
-        self._spec, self._searcher, self._journal, self._audience, self._stopping = spec, searcher, journal, audience, stopping
+        self._spec, self._searcher, self._journal, self._audience, self._stopping = (
+            spec,
+            searcher,
+            journal,
+            audience,
+            stopping,
+        )
         self.standing = Standing(spec.goal)
         self._open: set[TrialId] = set()  # trials that the trainer has in hand
-        self._answer: SearchState | None = None  # the searcher had nothing to propose, and was told nothing since
+        # the searcher had nothing to propose, and was told nothing since
+        self._answer: SearchState | None = None
         self._released: set[TrialId] = set()
         self._metrics: dict[TrialId, Mapping[str, float]] = {}  # what each trial reported last
         self._errors: dict[TrialId, str] = {}
         self._failed_before = 0  # trials of the study that this one continues
-        self._copies = spec.searcher.name == "pbt" or ":" in spec.searcher.name  # states of completed trials may be asked for
+        # states of completed trials may be asked for
+        self._copies = spec.searcher.name == "pbt" or ":" in spec.searcher.name
         self._take_up(past)
 
     @property
@@ -71,7 +82,8 @@ class Driver:
         return self.standing.best
 
     def run(self, trainer: Trainer) -> bool:
-        """Drive the study to its end (True), or until it is to leave (False). Raises StudyFailed when nothing comes of it."""
+        """Drive the study to its end (True), or until it is to leave (False).
+        Raises StudyFailed when nothing comes of it."""
         self._resume(trainer)
         while not self._stopping():
             done = self._fill(trainer)
@@ -85,7 +97,8 @@ class Driver:
             self._check_first_trials()
         return False
 
-    # -- what was before ------------------------------------------------------------------------------------------------
+    # -- what was before
+    # ------------------------------------------------------------------------------------------------
 
     def _take_up(self, past: Sequence[Mapping[str, Any]]) -> None:
         events: list[StudyEvent] = []
@@ -118,7 +131,9 @@ class Driver:
             return
         report = event.report
         final = report.outcome is not TrialOutcome.RUNNING
-        if final or (event.verdict is Verdict.STOP and report.step < self.standing.trials[report.trial].proposal.budget):
+        if final or (
+            event.verdict is Verdict.STOP and report.step < self.standing.trials[report.trial].proposal.budget
+        ):
             self._open.discard(report.trial)
 
     def _resume(self, trainer: Trainer) -> None:
@@ -133,11 +148,12 @@ class Driver:
             known = self.standing.trials[trial]
             self._begin(trainer, known.proposal, done=known.step, resumed=True)
 
-    # -- asking -----------------------------------------------------------------------------------------------------------
+    # -- asking
+    # --------------------------------------------------------------------------------------------------------
 
     def _fill(self, trainer: Trainer) -> bool:
-        """Ask while there is room; whether the searcher has nothing more to propose. It is asked again only after it was told
-        something, so that the order of calls does not hang on how often somebody looked."""
+        """Ask while there is room; whether the searcher has nothing more to propose. It is asked again only
+        after it was told something, so that the order of calls does not hang on how often somebody looked."""
         while self._answer is None and trainer.room() > 0 and not self._stopping():
             answer = self._searcher.ask()
             if isinstance(answer, SearchState):
@@ -146,7 +162,10 @@ class Driver:
             self._record(Asked(answer))
             self._begin(trainer, answer, done=self.standing.trials[answer.trial].step, resumed=False)
         if self._answer is SearchState.WAIT and not self._open:
-            raise StudyFailed("the searcher waits for news, and no trial is training", hints=("a searcher answers DONE when nothing is to come",))
+            raise StudyFailed(
+                "the searcher waits for news, and no trial is training",
+                hints=("a searcher answers DONE when nothing is to come",),
+            )
         return self._answer is SearchState.DONE
 
     def _begin(self, trainer: Trainer, proposal: Proposal, *, done: int, resumed: bool) -> None:
@@ -155,7 +174,8 @@ class Driver:
         trainer.start(Work(proposal.trial, proposal.params, proposal.budget, done, origin, resumed))
         self._audience.began(proposal)
 
-    # -- telling ----------------------------------------------------------------------------------------------------------
+    # -- telling
+    # --------------------------------------------------------------------------------------------------------
 
     def _take(self, trainer: Trainer, news: News) -> None:
         if news.trial not in self._open:
@@ -175,9 +195,13 @@ class Driver:
             return  # repeated, after a state was lost
         value = news.metrics.get(self._spec.metric)
         if value is None:
-            self._fail(trainer, news.trial, f"it reported no `{self._spec.metric}`, but {_listed(news.metrics)}")
+            self._fail(
+                trainer, news.trial, f"it reported no `{self._spec.metric}`, but {_listed(news.metrics)}"
+            )
         elif not math.isfinite(value):
-            self._fail(trainer, news.trial, f"its `{self._spec.metric}` was {_shown(value)} after epoch {step}")
+            self._fail(
+                trainer, news.trial, f"its `{self._spec.metric}` was {_shown(value)} after epoch {step}"
+            )
         else:
             self._tell(trainer, Report(news.trial, step, float(value)), news.metrics)
 
@@ -189,7 +213,9 @@ class Driver:
         known = self.standing.trials[report.trial]
         if report.trial not in self._open:  # stopped below its budget
             trainer.end(report.trial, keep=False)
-            self._audience.ended(report.trial, known.phase, f"after epoch {report.step} of {known.proposal.budget}")
+            self._audience.ended(
+                report.trial, known.phase, f"after epoch {report.step} of {known.proposal.budget}"
+            )
 
     def _reached(self, trainer: Trainer, known: Trial, news: Reached) -> None:
         trial = news.trial
@@ -197,11 +223,19 @@ class Driver:
             if known.value is None:
                 self._fail(trainer, trial, f"it never reported `{self._spec.metric}`")
                 return
-            self._tell(trainer, Report(trial, known.proposal.budget, known.value), self._metrics.get(trial, {}))
+            self._tell(
+                trainer, Report(trial, known.proposal.budget, known.value), self._metrics.get(trial, {})
+            )
         self._open.discard(trial)
-        if (self._last.get("kind"), self._last.get("trial"), self._last.get("budget")) != ("reached", trial, news.budget):
+        if (self._last.get("kind"), self._last.get("trial"), self._last.get("budget")) != (
+            "reached",
+            trial,
+            news.budget,
+        ):
             self._write("reached", trial=trial, budget=news.budget)
-        trainer.end(trial, keep=known.phase is Phase.PAUSED or (known.phase is Phase.COMPLETED and self._copies))
+        trainer.end(
+            trial, keep=known.phase is Phase.PAUSED or (known.phase is Phase.COMPLETED and self._copies)
+        )
         if known.phase is not Phase.PAUSED:
             self._audience.ended(trial, known.phase, "")
 
@@ -209,7 +243,8 @@ class Driver:
         if known.phase is Phase.TRAINING:
             self._fail(trainer, news.trial, news.error, news.traceback)
             return
-        self._journal.write("note", trial=news.trial, text=f"after its last report: {news.error}")  # its value stands
+        # its value stands
+        self._journal.write("note", trial=news.trial, text=f"after its last report: {news.error}")
         self._reached(trainer, known, Reached(news.trial, known.proposal.budget))
 
     def _fail(self, trainer: Trainer, trial: TrialId, error: str, traceback: str = "") -> None:
@@ -242,7 +277,8 @@ class Driver:
         self._journal.write(kind, **fields)
         self._last = {"kind": kind, **fields}
 
-    # -- the end ----------------------------------------------------------------------------------------------------------
+    # -- the end
+    # --------------------------------------------------------------------------------------------------------
 
     def _check_first_trials(self) -> None:
         """A study that can only fail ends early."""
@@ -256,8 +292,14 @@ class Driver:
             count = self.standing.count(Phase.FAILED)
             if not count:
                 raise StudyFailed("the searcher proposed no trial at all")
-            raise StudyFailed(f"{'the only trial' if count == 1 else f'all {count} trials'} failed: {self._said()}", hints=self._hints())
-        self._journal.write("done", best={"trial": best.trial, "step": best.step, "value": best.value, "params": dict(best.params)})
+            raise StudyFailed(
+                f"{'the only trial' if count == 1 else f'all {count} trials'} failed: {self._said()}",
+                hints=self._hints(),
+            )
+        self._journal.write(
+            "done",
+            best={"trial": best.trial, "step": best.step, "value": best.value, "params": dict(best.params)},
+        )
         self._audience.stands(self.standing)
 
     def _said(self) -> str:
@@ -267,19 +309,29 @@ class Driver:
             lines = [line for line in error.strip().splitlines() if not line.startswith("hint: ")]
             said.setdefault(_OWN_RUN.sub("", lines[-1]) if lines else "nothing", []).append(trial)
         first = sorted(said.items(), key=lambda one: -len(one[1]))[:3]
-        return "; ".join(f"{error} (trial {trials[0]}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''})" for error, trials in first)
+        return "; ".join(
+            f"{error} (trial {trials[0]}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''})"
+            for error, trials in first
+        )
 
     def _hints(self) -> tuple[str, ...]:
         trial = next(iter(self._errors), TrialId("0"))
         more = f"`hop search show --trial {trial}` tells more"
         if self._spec.beginning is None:
             return (more,)
-        return (more, "a fork goes on with a trained state: its parameters may not change the shape of the model")
+        return (
+            more,
+            "a fork goes on with a trained state: its parameters may not change the shape of the model",
+        )
 
 
 def _listed(metrics: Mapping[str, float]) -> str:
     names = sorted(metrics)
-    return ", ".join(f"`{name}`" for name in names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "") or "nothing"
+    return (
+        ", ".join(f"`{name}`" for name in names[:_NAMES_SHOWN])
+        + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
+        or "nothing"
+    )
 
 
 def _shown(value: float) -> str:

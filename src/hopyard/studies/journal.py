@@ -1,8 +1,8 @@
 """The journal of a study: what was decided and what happened, in order, before its effect.
 
-One JSON object a line, with `t` (unix seconds) and, last, `crc`: CRC-32 of the line up to it, in hexadecimal digits. It is a
-stream of the driver's replica: shipped as it grows, and read back over all attempts. A file begins with an empty line, so that half a
-line that an attempt left at its end spoils none of the next one's.
+One JSON object a line, with `t` (unix seconds) and, last, `crc`: CRC-32 of the line up to it, in hexadecimal
+digits. It is a stream of the driver's replica: shipped as it grows, and read back over all attempts. A file
+begins with an empty line, so that half a line that an attempt left at its end spoils none of the next one's.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ def read_records(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 class Journal:
-    """Appends to the file of this attempt. `past`: the whole records that are in it already, from an earlier process.
+    """Appends to the file of this attempt. `past`: the whole records that are in it already, from an earlier
+    process.
 
-    wait: asked when the disk refuses; True to try again (after a while), False to give up. Raises StorageFull then, OSError where the file
-    cannot be made for another reason.
+    wait: asked when the disk refuses; True to try again (after a while), False to give up. Raises StorageFull
+    then, OSError where the file cannot be made for another reason.
     """
 
     def __init__(self, file: Path, *, wait: Callable[[OSError], bool] = lambda _: False) -> None:
@@ -80,7 +81,8 @@ class Journal:
                     raise _full(failed) from failed
 
     def write(self, kind: str, /, **fields: Any) -> None:
-        """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be done."""
+        """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be
+        done."""
         self._put(encode_record({"kind": kind, **fields, "t": round(time.time(), 6)}))
 
     def _put(self, line: bytes) -> None:
@@ -113,7 +115,10 @@ class Journal:
 
 
 def _full(failed: OSError) -> StorageFull:
-    return StorageFull(f"the study's journal cannot be written: {failed.strerror}", hints=("make room on its disk: `hop rm` deletes old runs",))
+    return StorageFull(
+        f"the study's journal cannot be written: {failed.strerror}",
+        hints=("make room on its disk: `hop rm` deletes old runs",),
+    )
 
 
 def _read(descriptor: int) -> bytes:

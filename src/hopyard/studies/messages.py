@@ -1,15 +1,18 @@
 """What the driver of a study and its workers say to each other, as they stand in the JSON head of a frame.
 
-A unit is what a worker does at a time: training a trial on a partition (a hop), or evaluating a state on a partition. It has an id
-that no other unit of the study ever has, so late and repeated news is told from new; news of a unit repeats all that identifies
-it, so that a driver that was killed and started again understands what an earlier one asked for.
+A unit is what a worker does at a time: training a trial on a partition (a hop), or evaluating a state on a
+partition. It has an id that no other unit of the study ever has, so late and repeated news is told from new;
+news of a unit repeats all that identifies it, so that a driver that was killed and started again understands
+what an earlier one asked for.
 
-A state is named by the unit that made it (letters, digits, `.`, `_`, `-`, at most 128): hashing 50 MB takes longer than a hop may,
-so `Named` tells its digest later, while the next unit is under way. `sources` are addresses (`host:port`) of those who serve it, best first; () where it lies on the
-shelf that the worker shares. The driver serves states too.
+A state is named by the unit that made it (letters, digits, `.`, `_`, `-`, at most 128): hashing 50 MB takes
+longer than a hop may, so `Named` tells its digest later, while the next unit is under way. `sources` are
+addresses (`host:port`) of those who serve it, best first; () where it lies on the shelf that the worker
+shares. The driver serves states too.
 
-From a worker: first `Hello`, then, again, all news that was not acknowledged yet, in order; `Beat` every second whatever it does.
-Its news is kept until an `Acknowledge` names the unit. Where the connection breaks, it goes on with what it does and connects again.
+From a worker: first `Hello`, then, again, all news that was not acknowledged yet, in order; `Beat` every
+second whatever it does. Its news is kept until an `Acknowledge` names the unit. Where the connection breaks,
+it goes on with what it does and connects again.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ UnitId = str
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One worker's part of a unit: the partition that it reads, and where the others of its group reach it."""
+    """One worker's part of a unit: the partition that it reads, and where the others of its group reach
+    it."""
 
     worker: WorkerId
     partition: PartitionId
@@ -39,7 +43,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """A unit that a worker has begun. state: what it began from; "" a fresh one. training: else it evaluates."""
+    """A unit that a worker has begun. state: what it began from; "" a fresh one.
+    training: else it evaluates."""
 
     unit: UnitId
     trial: TrialId
@@ -49,14 +54,16 @@ class Doing:
     training: bool
 
 
-# -- worker -> driver ---------------------------------------------------------------------------------------------
+# -- worker -> driver
+# ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """shelf: identifies the folder of states (workers that say the same share it). address: where others fetch states from it and
-    meet it for a group. train, validation: the partitions that are open. states: those on its shelf that it knows of.
-    doing: the units that it has begun and not ended, oldest first. together: as of `Ready`; true where it has loaded no code yet."""
+    """shelf: identifies the folder of states (workers that say the same share it). address: where others
+    fetch states from it and meet it for a group. train, validation: the partitions that are open. states:
+    those on its shelf that it knows of. doing: the units that it has begun and not ended, oldest first.
+    together: as of `Ready`; true where it has loaded no code yet."""
 
     worker: WorkerId
     pid: int
@@ -72,8 +79,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """All partitions that it was told to open are open. rows: of each, by its number. together: whether the user's code can train
-    one state in several processes at once (a group)."""
+    """All partitions that it was told to open are open. rows: of each, by its number.
+    together: whether the user's code can train one state in several processes at once (a group)."""
 
     train: tuple[PartitionId, ...]
     validation: tuple[PartitionId, ...]
@@ -85,9 +92,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A hop ended well: `state` is on its shelf. began_at, ended_at: seconds since 1970, of the training alone. fetch_s: until
-    the state before was there and decoded; save_s: until the new one was encoded and on the shelf. fetched_bytes: what
-    came over the network. In a group every member says this, all with the same state."""
+    """A hop ended well: `state` is on its shelf. began_at, ended_at: seconds since 1970, of the training
+    alone. fetch_s: until the state before was there and decoded; save_s: until the new one was encoded and on
+    the shelf. fetched_bytes: what came over the network. In a group every member says this, all with the same
+    state."""
 
     unit: UnitId
     trial: TrialId
@@ -105,7 +113,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The digest (BLAKE2b, 64 hex digits) of the state that a unit made: once for each unit that finished, soon after."""
+    """The digest (BLAKE2b, 64 hex digits) of the state that a unit made: once for each unit that finished,
+    soon after."""
 
     unit: UnitId
     state: str
@@ -131,8 +140,9 @@ class Evaluated:
 class Failed:
     """A unit ended badly, or (unit "") a partition or the user's code could not be opened.
 
-    kind: `code` the user's code raised; `memory` it ran out of memory; `state` no source had the state; `group` another member of
-    the group went away; `cancelled` it was told to stop; `open` a partition or the code could not be opened.
+    kind: `code` the user's code raised; `memory` it ran out of memory; `state` no source had the state;
+    `group` another member of the group went away; `cancelled` it was told to stop; `open` a partition or the
+    code could not be opened.
     """
 
     unit: UnitId
@@ -143,7 +153,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a unit is, at most once a second. done: share between 0 and 1, None where it cannot be known."""
+    """How far a unit is, at most once a second. done: share between 0 and 1, None where it cannot be
+    known."""
 
     unit: UnitId
     seconds: float
@@ -157,12 +168,14 @@ class Beat:
     rss_bytes: int = 0
 
 
-# -- driver -> worker ---------------------------------------------------------------------------------------------
+# -- driver -> worker
+# ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """First of all, and again when its partitions change: open these (and close others), load the user's code; then `Ready`.
+    """First of all, and again when its partitions change: open these (and close others), load the user's
+    code; then `Ready`.
 
     dataset: the name that the run mounts. trainable, deterministic, threads: as of `domain.study.MopSpec`.
     """
@@ -178,9 +191,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train `trial` on the partition of this worker's member. state "": begin with `init(config)` under `seed`. budget: epochs
-    that the trial may do in all, for schedules. members: more than one is a group, in the order in which gradients are summed;
-    every member gets the same message."""
+    """Train `trial` on the partition of this worker's member. state "": begin with `init(config)` under
+    `seed`. budget: epochs that the trial may do in all, for schedules. members: more than one is a group, in
+    the order in which gradients are summed; every member gets the same message."""
 
     unit: UnitId
     trial: TrialId
@@ -219,7 +232,8 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop it as soon as may be, or never begin it; its news is of no interest any more and needs no acknowledgement."""
+    """Stop it as soon as may be, or never begin it; its news is of no interest any more and needs no
+    acknowledgement."""
 
     unit: UnitId
 
@@ -233,14 +247,16 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Give this state to the driver, over a connection of your own: somebody wants it who cannot reach you."""
+    """Give this state to the driver, over a connection of your own: somebody wants it who cannot reach
+    you."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The news of these units is in the journal: it need not be told again. named: those whose `Named` is, too."""
+    """The news of these units is in the journal: it need not be told again.
+    named: those whose `Named` is, too."""
 
     units: tuple[UnitId, ...]
     named: tuple[UnitId, ...] = ()
@@ -262,7 +278,8 @@ _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args
 
 
 def to_head(message: Message) -> dict[str, Any]:
-    """As a JSON object: its fields, and which `message` it is. JSON's NaN and Infinity are as Python's `json` writes them."""
+    """As a JSON object: its fields, and which `message` it is.
+    JSON's NaN and Infinity are as Python's `json` writes them."""
     return {"message": type(message).__name__.lower(), **_plain_fields(message)}
 
 
@@ -284,8 +301,13 @@ def from_head(head: Mapping[str, Any]) -> Message:
     """Raises SpecError where it is no message, naming the field."""
     kind = _KINDS.get(str(head.get("message")))
     if kind is None:
-        raise SpecError(f"`{str(head.get('message'))[:40]}` is no kind of message", hints=(f"one of {', '.join(sorted(_KINDS))}",))
-    message: Message = _read(kind, {key: value for key, value in head.items() if key != "message"}, str(head["message"]))
+        raise SpecError(
+            f"`{str(head.get('message'))[:40]}` is no kind of message",
+            hints=(f"one of {', '.join(sorted(_KINDS))}",),
+        )
+    message: Message = _read(
+        kind, {key: value for key, value in head.items() if key != "message"}, str(head["message"])
+    )
     return message
 
 

@@ -25,8 +25,8 @@ class Mirror(Protocol):
 
 
 class Outlet:
-    """An `Audience` of the driver. summarise: `hop.summary`. progress: told how many trials have ended, of how many. look: called
-    after each round of news."""
+    """An `Audience` of the driver. summarise: `hop.summary`.
+    progress: told how many trials have ended, of how many. look: called after each round of news."""
 
     def __init__(
         self,
@@ -66,8 +66,12 @@ class Outlet:
 
     def summarise(self, standing: Standing, *, over: bool = False) -> None:
         """over: trials that are paused will never go on."""
-        ended = len(standing.trials) - len(standing.training()) - (0 if over else standing.count(Phase.PAUSED))
-        values: dict[str, float] = dict(zip(TALLIES, (len(standing.trials), standing.count(Phase.FAILED)), strict=True))
+        ended = (
+            len(standing.trials) - len(standing.training()) - (0 if over else standing.count(Phase.PAUSED))
+        )
+        values: dict[str, float] = dict(
+            zip(TALLIES, (len(standing.trials), standing.count(Phase.FAILED)), strict=True)
+        )
         if standing.best is not None:
             values[self._spec.metric] = standing.best.value
         if values != self._said:
@@ -83,7 +87,10 @@ class Outlet:
         best = standing.best
         if best is not None:
             params = ", ".join(f"{name}={value}" for name, value in best.params.items())
-            _tell(f"best so far: trial {best.trial}, {self._spec.metric} {best.value:g} after epoch {best.step}, with {params or 'no parameters'}")
+            _tell(
+                f"best so far: trial {best.trial}, {self._spec.metric} {best.value:g} after epoch "
+                f"{best.step}, with {params or 'no parameters'}"
+            )
 
 
 def _tell(line: str) -> None:

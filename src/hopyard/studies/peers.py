@@ -1,4 +1,5 @@
-"""The other replicas of a study's gang on this node: why one that is gone has ended, which its own connection cannot tell."""
+"""The other replicas of a study's gang on this node: why one that is gone has ended, which its own connection
+cannot tell."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Peers:
         self._looked_at = float("-inf")
 
     def gone(self) -> list[tuple[str, str]]:
-        """Those that ended badly and were not told of yet: the name that the study has for them, and why. Looks once a second."""
+        """Those that ended badly and were not told of yet: the name that the study has for them, and why.
+        Looks once a second."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_EVERY_S:
             return []
@@ -38,18 +40,27 @@ class Peers:
                 self._told[folder.name] = str(ended["reason"])
                 self._killed |= ended["kind"] in _KILLED
                 launch = _read(folder / "spec.json").get("launch", {})
-                found.append((f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}", str(ended["reason"])))
+                found.append(
+                    (
+                        f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}",
+                        str(ended["reason"]),
+                    )
+                )
         return found
 
     def check_some_left(self, workers: int) -> None:
-        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them comes back. WorkersLost where
-        one of them was killed."""
+        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them
+        comes back. WorkersLost where one of them was killed."""
         if len(self._told) < workers:
             return
         reasons = "; ".join(dict.fromkeys(self._told.values()))
         hints = ["`hop logs STUDY --rank 1` shows what the first of them wrote"]
         if "out of memory" in reasons:
-            hints.insert(0, "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller batch, more workers")
+            hints.insert(
+                0,
+                "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller "
+                "batch, more workers",
+            )
         failure = WorkersLost if self._killed else StudyFailed
         raise failure(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))
 

@@ -13,16 +13,18 @@ from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
 
-VARIABLE = "HOPYARD_STUDY"  # the file that the replica wrote: {"spec": StudySpec, "secret": hexadecimal digits}
+# the file that the replica wrote: {"spec": StudySpec, "secret": hexadecimal digits}
+VARIABLE = "HOPYARD_STUDY"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """One process of a study's attempt.
 
-    folder: the replica's own. gang: one that all replicas on this node see. meet: host and port where workers look for the driver.
-    secret: known to the replicas of this attempt alone. datasets: name -> mounted folder. restored: the folder of the checkpoint
-    that the attempt began with, None where there is none. foreign: that is another user's.
+    folder: the replica's own. gang: one that all replicas on this node see. meet: host and port where workers
+    look for the driver. secret: known to the replicas of this attempt alone. datasets: name -> mounted
+    folder. restored: the folder of the checkpoint that the attempt began with, None where there is none.
+    foreign: that is another user's.
     """
 
     spec: StudySpec

@@ -1,8 +1,10 @@
-"""The pulse of a worker's process, felt by its parent: a worker that hangs while it holds the interpreter's lock cannot be told to end.
+"""The pulse of a worker's process, felt by its parent: a worker that hangs while it holds the interpreter's
+lock cannot be told to end.
 
-The worker writes a byte into a pipe every second, from a thread that needs the lock. Its parent counts the seconds of its own time without
-one, so that a host that stood still ends nobody; nor does it count while the worker is stopped, to be looked at by a debugger. Before the
-first byte nothing is counted: a cold disk may be slow to load a library.
+The worker writes a byte into a pipe every second, from a thread that needs the lock. Its parent counts the
+seconds of its own time without one, so that a host that stood still ends nobody; nor does it count while the
+worker is stopped, to be looked at by a debugger. Before the first byte nothing is counted: a cold disk may be
+slow to load a library.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def _beat(pipe: int) -> None:
 
 
 class Pulse:
-    """The parent's end, for one child after another. patience_s: without a sign, after which the child is ended."""
+    """The parent's end, for one child after another. patience_s: without a sign, after which the child is
+    ended."""
 
     def __init__(self, say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
         self._say, self._patience_s = say, patience_s
@@ -63,11 +66,19 @@ class Pulse:
     def _feel(self, _number: int, _frame: object) -> None:
         if self._drain():
             self._begun, self._silent_s = True, 0.0
-        elif self._begun and self._child is not None and self._child.returncode is None and not _is_stopped(self._child.pid):
+        elif (
+            self._begun
+            and self._child is not None
+            and self._child.returncode is None
+            and not _is_stopped(self._child.pid)
+        ):
             self._silent_s += _BEAT_S
             late_s = self._silent_s - self._patience_s
             if 0 <= late_s < _BEAT_S:
-                self._say(f"the study's worker hangs: nothing was heard of its process for {self._silent_s:.0f} s, so it is ended. It was here:")
+                self._say(
+                    "the study's worker hangs: nothing was heard of its process for "
+                    f"{self._silent_s:.0f} s, so it is ended. It was here:"
+                )
                 self._send(self._child.pid, signal.SIGABRT)
             elif late_s >= _WORDS_S:
                 self._send(self._child.pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
 """Doing a study of model hopper parallelism again, in one process, in the order that its journal has.
 
-A trial's state depends on the order in which it visited the partitions, and on nothing else: on the CPU in deterministic mode the
-replay comes to the same bytes after every hop, and to the same metrics. Of one trial only those hops count that its last state was made
-by: what was lost on the way, and what it left for a copy of another's state, belongs to the study alone.
+A trial's state depends on the order in which it visited the partitions, and on nothing else: on the CPU in
+deterministic mode the replay comes to the same bytes after every hop, and to the same metrics. Of one trial
+only those hops count that its last state was made by: what was lost on the way, and what it left for a copy
+of another's state, belongs to the study alone.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ OpenPartition = Callable[[PartitionId, Kind], Partition]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One hop, or (metrics not None) one evaluation, done again. recorded, found: digests of the state, "" where the journal has none
-    (the driver ended before it was told); or metrics."""
+    """One hop, or (metrics not None) one evaluation, done again. recorded, found: digests of the state, ""
+    where the journal has none (the driver ended before it was told); or metrics."""
 
     trial: TrialId
     epoch: int
@@ -60,32 +61,59 @@ def _equal(one: float, other: float) -> bool:
 
 
 def replay_study(
-    records: Sequence[Record], trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int, given: States = _NONE
+    records: Sequence[Record],
+    trainable: Trainable,
+    opened: OpenPartition,
+    *,
+    parts: int,
+    seed: int,
+    given: States = _NONE,
 ) -> Iterator[Replayed]:
-    """Every hop and evaluation of all trials, one after another, as they are done. given: encoded states by name that the journal does not
-    say how to make: what a fork began with. Raises NotFound where the journal has no hops."""
+    """Every hop and evaluation of all trials, one after another, as they are done. given: encoded states by
+    name that the journal does not say how to make: what a fork began with. Raises NotFound where the journal
+    has no hops."""
     book = Book.of(records, parts)
     return _replay(records, book, set(book.made), trainable, opened, seed, given)
 
 
 def replay_trial(
-    records: Sequence[Record], trial: TrialId, trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int, given: States = _NONE
+    records: Sequence[Record],
+    trial: TrialId,
+    trainable: Trainable,
+    opened: OpenPartition,
+    *,
+    parts: int,
+    seed: int,
+    given: States = _NONE,
 ) -> Iterator[Replayed]:
-    """Those of one trial, and of those whose states it began with. records: the study's journal. opened: opens partitions of the same
-    plan. parts, seed: of the study. given: as of `replay_study`. Raises NotFound where the journal has no hop of it."""
+    """Those of one trial, and of those whose states it began with. records: the study's journal. opened:
+    opens partitions of the same plan. parts, seed: of the study. given: as of `replay_study`. Raises NotFound
+    where the journal has no hop of it."""
     book = Book.of(records, parts)
-    return _replay(records, book, {name for name, _ in book.line(book.heads.get(trial, ""))}, trainable, opened, seed, given)
+    return _replay(
+        records,
+        book,
+        {name for name, _ in book.line(book.heads.get(trial, ""))},
+        trainable,
+        opened,
+        seed,
+        given,
+    )
 
 
 def check_replay(replayed: Iterable[Replayed]) -> tuple[int, int]:
-    """Go through a replay; return how many hops and evaluations agreed. Raises IntegrityError at the first that does not."""
+    """Go through a replay; return how many hops and evaluations agreed.
+    Raises IntegrityError at the first that does not."""
     hops = evaluations = 0
     for one in replayed:
         if not one.agrees:
             raise IntegrityError(
                 f"the replay differs: {one}",
                 hints=(
-                    "it can only be the same with the same code, data, libraries and number of threads, on the CPU",
+                    (
+                        "it can only be the same with the same code, data, libraries and number of "
+                        "threads, on the CPU"
+                    ),
                     "`mop.deterministic: true` sets what PyTorch and TensorFlow need for that",
                 ),
             )
@@ -94,7 +122,13 @@ def check_replay(replayed: Iterable[Replayed]) -> tuple[int, int]:
 
 
 def _replay(
-    records: Sequence[Record], book: Book, wanted: set[str], trainable: Trainable, opened: OpenPartition, seed: int, given: States
+    records: Sequence[Record],
+    book: Book,
+    wanted: set[str],
+    trainable: Trainable,
+    opened: OpenPartition,
+    seed: int,
+    given: States,
 ) -> Iterator[Replayed]:
     if not wanted:
         raise NotFound("the journal has no hop to replay", hints=("only studies with `parallel: mop` hop",))
@@ -141,9 +175,15 @@ class _States:
 
 
 def _hop(
-    hop: Record, begun: Record, book: Book, measured: Mapping[str, Sequence[Record]], states: _States, trainable: Trainable,
-    opened: OpenPartition, seed: int,
-) -> Iterator[Replayed]:  # fmt: skip
+    hop: Record,
+    begun: Record,
+    book: Book,
+    measured: Mapping[str, Sequence[Record]],
+    states: _States,
+    trainable: Trainable,
+    opened: OpenPartition,
+    seed: int,
+) -> Iterator[Replayed]:
     trial, epoch, name = TrialId(str(hop["trial"])), int(hop["epoch"]), str(hop["state"])
     partitions = tuple(PartitionId(int(one)) for one in hop["partitions"])
     config = Config(dict(begun["params"]), trial, seed, epoch, int(begun["budget"]))
@@ -155,7 +195,9 @@ def _hop(
         state = unit.train(trainable, state, opened(partitions[0], "train"), config)
     else:
         read = [opened(partition, "train") for partition in partitions]
-        state = unit.train_together(trainable, state, read, config, list, seed=seed, of=list(map(int, partitions)))
+        state = unit.train_together(
+            trainable, state, read, config, list, seed=seed, of=list(map(int, partitions))
+        )
     data = bytearray(unit.keep(trainable, state).to_bytes())
     states.put(name, data)
     yield Replayed(trial, epoch, partitions, book.digests.get(name, ""), digest(data))
@@ -163,4 +205,6 @@ def _hop(
         partition = PartitionId(int(record["partition"]))
         again = unit.load(trainable, bytearray(data), config)
         found = unit.evaluate(trainable, again, opened(partition, record["of"]), config)
-        yield Replayed(trial, epoch, (partition,), {key: float(value) for key, value in record["metrics"].items()}, found)
+        yield Replayed(
+            trial, epoch, (partition,), {key: float(value) for key, value in record["metrics"].items()}, found
+        )

@@ -1,4 +1,5 @@
-"""The driver's process: puts searcher, trainer, journal and curves together, and drives the study to its end."""
+"""The driver's process: puts searcher, trainer, journal and curves together, and drives the study to its
+end."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ _DISK_RETRY_S = 1.0
 
 
 def main() -> int:
-    """Returns the exit code: 0 when the study has a best trial, 1 when nothing came of it, 143 when it was asked to go on in another
-    attempt, 75 when it asks for that itself."""
+    """Returns the exit code: 0 when the study has a best trial, 1 when nothing came of it, 143 when it was
+    asked to go on in another attempt, 75 when it asks for that itself."""
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -55,7 +56,12 @@ def main() -> int:
 
 def _leave(error: HopyardError, study: _Study | None, stopping: threading.Event) -> int:
     try:
-        again = not stopping.is_set() and study is not None and isinstance(error, WorkersLost) and study.asks_for_another_attempt(error)
+        again = (
+            not stopping.is_set()
+            and study is not None
+            and isinstance(error, WorkersLost)
+            and study.asks_for_another_attempt(error)
+        )
     except StorageFull as full:  # it was asked to leave as it waited for space to write that down
         error, again = full, False
     if stopping.is_set():
@@ -77,7 +83,10 @@ class _Study:
         if place.spec.continues:
             self._take_over(place.spec.continues)
         self._session = session.current()
-        self._steps = max((int(record["step"]) for record in self._past if record.get("kind") == "saved"), default=place.restored_step or 0)
+        self._steps = max(
+            (int(record["step"]) for record in self._past if record.get("kind") == "saved"),
+            default=place.restored_step or 0,
+        )
         self._driver: Driver | None = None
         self._peers = Peers(place.gang, place.rank)
 
@@ -92,7 +101,12 @@ class _Study:
         curves = self._curves()
         mirrors = mirrors_of(spec, folder / "tensorboard", say, study=place.run_name)
         outlet = Outlet(
-            spec, curves, mirrors, summarise=self._session.summarise, progress=self._tell_progress, look=self._look_at_peers
+            spec,
+            curves,
+            mirrors,
+            summarise=self._session.summarise,
+            progress=self._tell_progress,
+            look=self._look_at_peers,
         )
         driver = self._driver = Driver(
             spec, searcher, journal=self._journal, past=self._past, audience=outlet, stopping=self._stopping
@@ -119,7 +133,8 @@ class _Study:
             say(f"{before} attempts before this one ended so, and no trial reported anything in between")
             return False
         self._journal.write("restart", reason=lost.message)
-        print(f"{lost.message}; the study goes on with new ones", file=sys.stderr, flush=True)  # last: the attempt's exit reason
+        # last: the attempt's exit reason
+        print(f"{lost.message}; the study goes on with new ones", file=sys.stderr, flush=True)
         return True
 
     def _earlier(self) -> list[dict[str, Any]]:
@@ -128,8 +143,8 @@ class _Study:
         return self._records_of(self._place.run, before=number) if number > 1 else []
 
     def _take_over(self, study: str) -> None:
-        """Copy the journal of the study that this one continues, which may be deleted then; or the rest of it, where a driver was killed
-        meanwhile: nothing else is written before."""
+        """Copy the journal of the study that this one continues, which may be deleted then; or the rest of
+        it, where a driver was killed meanwhile: nothing else is written before."""
         if _has_taken_over(self._past, study):
             return
         name, records = self._left_by(study)
@@ -141,12 +156,15 @@ class _Study:
         self._past.append({"kind": CONTINUED, **mark})
 
     def _left_by(self, study: str) -> tuple[str, list[dict[str, Any]]]:
-        """The name and the journal of a study that has ended; the journal of the one that it was to continue, where it ended before it had
-        all of that. Raises StudyFailed where one was deleted or may not be read."""
+        """The name and the journal of a study that has ended; the journal of the one that it was to continue,
+        where it ended before it had all of that. Raises StudyFailed where one was deleted or may not be
+        read."""
         try:
             found = self._server.find(f"/runs/{study}")
         except Forbidden as refused:
-            raise StudyFailed(f"the study that this one continues may not be read: {refused.message}", hints=refused.hints) from refused
+            raise StudyFailed(
+                f"the study that this one continues may not be read: {refused.message}", hints=refused.hints
+            ) from refused
         if found is None:
             raise StudyFailed(
                 "the study that this one continues was deleted before this one had begun",
@@ -186,7 +204,9 @@ class _Study:
             secret=place.secret,
             listen=place.meet,
             stopping=self._stopping,
-            best=lambda: None if self._driver is None or self._driver.best is None else self._driver.best.trial,
+            best=lambda: (
+                None if self._driver is None or self._driver.best is None else self._driver.best.trial
+            ),
         )
         if place.spec.parallel is Parallel.TRIALS:
             from hopyard.studies.trials.trainer import TrialRuns
@@ -197,7 +217,8 @@ class _Study:
         if place.dataset is not None and place.spec.mop is not None:
             from hopyard.datasets.partitions.split import check
 
-            check(place.dataset, place.spec.mop.partitions, dataset=place.spec.mop.dataset)  # what is wrong with the data is known before any worker reads it
+            # what is wrong with the data is known before any worker reads it
+            check(place.dataset, place.spec.mop.partitions, dataset=place.spec.mop.dataset)
         return open_hopper(ground, place.gang / "states")
 
     def _save(self, files: Mapping[str, Path], states: Any) -> None:
@@ -210,7 +231,9 @@ class _Study:
 
     def _note_who_is_gone(self) -> None:
         """Workers that ended while no driver was there to see it: they are not waited for."""
-        events = {record["worker"]: record["event"] for record in self._past if record.get("kind") == "worker"}
+        events = {
+            record["worker"]: record["event"] for record in self._past if record.get("kind") == "worker"
+        }
         for worker, reason in self._look_at_peers():
             if events.get(worker) == "joined":
                 self._journal.write("worker", worker=worker, event="lost", detail=reason)

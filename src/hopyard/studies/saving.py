@@ -1,4 +1,5 @@
-"""Checkpoints of a study: files of its trainer, in the folder of the driver's replica, complete or absent as every checkpoint is."""
+"""Checkpoints of a study: files of its trainer, in the folder of the driver's replica, complete or absent as
+every checkpoint is."""
 
 from __future__ import annotations
 
@@ -18,9 +19,17 @@ from hopyard.studies.trainer import Saved
 _FORMAT = 1
 
 
-def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str, Path], metrics: Mapping[str, float], states: Any = None) -> Path:
-    """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it. states: what is known of them
-    (JSON), by file; who forks the study finds the best one so. Raises OSError when the disk refuses; then nothing is left behind."""
+def write_checkpoint(
+    folder: Path,
+    events: Events,
+    step: int,
+    files: Mapping[str, Path],
+    metrics: Mapping[str, float],
+    states: Any = None,
+) -> Path:
+    """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it.
+    states: what is known of them (JSON), by file; who forks the study finds the best one so. Raises OSError
+    when the disk refuses; then nothing is left behind."""
     root = folder / "checkpoints"
     make_folder(root)
     offsets = sizes(str(folder / "streams"))
@@ -31,7 +40,14 @@ def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str
             if name == INDEX or "/" in name or name.startswith("."):
                 raise SpecError(f"`{name}` cannot name a file of a checkpoint")
             _copy(path, scratch / name)
-        index = {"format": _FORMAT, "step": step, "loops": [], "metrics": dict(metrics), "objects": {}, "states": states}
+        index = {
+            "format": _FORMAT,
+            "step": step,
+            "loops": [],
+            "metrics": dict(metrics),
+            "objects": {},
+            "states": states,
+        }
         write_atomically(scratch / INDEX, json.dumps(index).encode())
         _sync(scratch / INDEX)
         _sync(scratch)
@@ -45,8 +61,13 @@ def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str
 
 
 def find_saved(folder: Path, restored: Path | None, restored_step: int | None) -> Saved | None:
-    """The newest checkpoint: of this attempt where its driver began again, else the one that the attempt began with."""
-    own = [path for path in (folder / "checkpoints").glob("*") if path.name.isdecimal() and (path / INDEX).is_file()]
+    """The newest checkpoint: of this attempt where its driver began again, else the one that the attempt
+    began with."""
+    own = [
+        path
+        for path in (folder / "checkpoints").glob("*")
+        if path.name.isdecimal() and (path / INDEX).is_file()
+    ]
     if own:
         newest = max(own, key=lambda path: int(path.name))
         return Saved(int(newest.name), _files(newest))

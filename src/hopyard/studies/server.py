@@ -1,4 +1,5 @@
-"""The study's own line to the server: with its run's token, over servers that go away and come back at another address."""
+"""The study's own line to the server: with its run's token, over servers that go away and come back at
+another address."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 
 class StudyServer:
-    """folder: of the replica, which keeps the token and knows the address. stopping: whether to give up waiting for a server.
+    """folder: of the replica, which keeps the token and knows the address.
+    stopping: whether to give up waiting for a server.
 
     Raises IntegrityError where the folder is not a replica's.
     """
@@ -37,8 +39,8 @@ class StudyServer:
         self._away, self._faults = False, 0
 
     def ask(self, question: Callable[[Client], T]) -> T:
-        """The answer, however long the server is away or has no space. Raises what else the server says; what it fails with now, once
-        the driver is to leave."""
+        """The answer, however long the server is away or has no space.
+        Raises what else the server says; what it fails with now, once the driver is to leave."""
         pause = _RETRY_S[0]
         while True:
             try:
@@ -76,8 +78,8 @@ class StudyServer:
         return self.ask(lambda client: client.post(path, body))
 
     def find(self, path: str, **query: Any) -> Any | None:
-        """None where there is no such thing, most likely since it was deleted. Raises what else `ask` does: what may not be read, or could
-        not be just now, is not gone."""
+        """None where there is no such thing, most likely since it was deleted.
+        Raises what else `ask` does: what may not be read, or could not be just now, is not gone."""
         try:
             return self.get(path, **query)
         except NotFound:
@@ -101,7 +103,13 @@ class StudyServer:
         """POST JSON, get bytes."""
 
         def send(client: Client) -> bytes:
-            with client.open("POST", path, body=json.dumps(body).encode(), content_type="application/json", timeout_s=timeout_s) as response:
+            with client.open(
+                "POST",
+                path,
+                body=json.dumps(body).encode(),
+                content_type="application/json",
+                timeout_s=timeout_s,
+            ) as response:
                 return response.read()
 
         return self.ask(send)

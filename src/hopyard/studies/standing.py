@@ -1,4 +1,5 @@
-"""Where a study stands: whose trial is how far, what is best. Fed with the events of its journal, live and replayed alike."""
+"""Where a study stands: whose trial is how far, what is best.
+Fed with the events of its journal, live and replayed alike."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ class Standing:
     def _compare(self, report: Report, trial: Trial) -> None:
         assert report.value is not None
         best = self.best
-        if best is None or (report.value > best.value if self.goal is Goal.MAX else report.value < best.value):
+        if best is None or (
+            report.value > best.value if self.goal is Goal.MAX else report.value < best.value
+        ):
             self.best = Best(report.trial, report.step, report.value, dict(trial.proposal.params))
 
 

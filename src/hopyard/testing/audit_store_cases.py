@@ -16,24 +16,55 @@ class AuditCases:
     """Records come in order and stay as they were written."""
 
     async def test_audit_records_are_listed_newest_first_as_they_were_written(self, stores: Stores) -> None:
-        first = AuditRecord(at(1), "alice", "run.stop", "alice/p/1", "r1", Outcome.DONE, "uid 1000", "abc", {"grace_s": 1.5, "tags": {"a": "b"}})
+        first = AuditRecord(
+            at(1),
+            "alice",
+            "run.stop",
+            "alice/p/1",
+            "r1",
+            Outcome.DONE,
+            "uid 1000",
+            "abc",
+            {"grace_s": 1.5, "tags": {"a": "b"}},
+        )
         await stores.audit.record(first)
-        await asyncio.gather(*(stores.audit.record(AuditRecord(at(2), "bob", "run.submit", f"bob/p/{i}")) for i in range(5)))
+        await asyncio.gather(
+            *(stores.audit.record(AuditRecord(at(2), "bob", "run.submit", f"bob/p/{i}")) for i in range(5))
+        )
         found = await stores.audit.list(AuditFilter())
         assert [one.id for one in found] == sorted((one.id for one in found), reverse=True)
         assert len(found) == 6
         oldest = found[-1]
-        assert (oldest.at, oldest.user, oldest.action, oldest.target, oldest.target_id, oldest.outcome) == (at(1), "alice", "run.stop", "alice/p/1", "r1", Outcome.DONE)
-        assert (oldest.origin, oldest.token, oldest.detail) == ("uid 1000", "abc", {"grace_s": 1.5, "tags": {"a": "b"}})
-        assert [one.id for one in await stores.audit.list(AuditFilter(before=found[3].id, limit=1))] == [found[4].id]
+        assert (oldest.at, oldest.user, oldest.action, oldest.target, oldest.target_id, oldest.outcome) == (
+            at(1),
+            "alice",
+            "run.stop",
+            "alice/p/1",
+            "r1",
+            Outcome.DONE,
+        )
+        assert (oldest.origin, oldest.token, oldest.detail) == (
+            "uid 1000",
+            "abc",
+            {"grace_s": 1.5, "tags": {"a": "b"}},
+        )
+        assert [one.id for one in await stores.audit.list(AuditFilter(before=found[3].id, limit=1))] == [
+            found[4].id
+        ]
 
-    async def test_a_joined_record_is_stored_with_the_first_change_of_its_block_or_not_at_all(self, stores: Stores) -> None:
+    async def test_a_joined_record_is_stored_with_the_first_change_of_its_block_or_not_at_all(
+        self, stores: Stores
+    ) -> None:
         entry = AuditRecord(at(1), "alice", "token.create", "laptop")
         with stores.audit.joined(entry) as unused:
             await stores.access.tokens(None)
         with stores.audit.joined(entry) as refused, pytest.raises(NotFound):
             await stores.access.remove_token("0" * 12)
-        assert (unused.stored_id, refused.stored_id, await stores.audit.list(AuditFilter())) == (None, None, [])
+        assert (unused.stored_id, refused.stored_id, await stores.audit.list(AuditFilter())) == (
+            None,
+            None,
+            [],
+        )
         with stores.audit.joined(entry) as joined:
             with pytest.raises(NotFound):
                 await stores.access.remove_token("0" * 12)
@@ -48,7 +79,12 @@ class AuditCases:
 
     async def test_audit_filters_all_hold(self, stores: Stores) -> None:
         for second, (user, action, target, outcome) in enumerate(
-            [("a", "run.stop", "a/p/1", Outcome.DONE), ("b", "run.stop", "a/p/1", Outcome.REFUSED), ("b", "runner.x", "", Outcome.DONE), ("b", "node.drain", "n1", Outcome.DONE)]
+            [
+                ("a", "run.stop", "a/p/1", Outcome.DONE),
+                ("b", "run.stop", "a/p/1", Outcome.REFUSED),
+                ("b", "runner.x", "", Outcome.DONE),
+                ("b", "node.drain", "n1", Outcome.DONE),
+            ]
         ):
             await stores.audit.record(AuditRecord(at(second), user, action, target, f"id{second}", outcome))
 

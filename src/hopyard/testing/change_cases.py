@@ -15,7 +15,21 @@ from hopyard.domain.run import HELD, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.testing.run_store_cases import GONE
-from hopyard.testing.stores import ClusterStores, apply, at, exited, gang_of, lead, node, note, place, see, start, started, submit
+from hopyard.testing.stores import (
+    ClusterStores,
+    apply,
+    at,
+    exited,
+    gang_of,
+    lead,
+    node,
+    note,
+    place,
+    see,
+    start,
+    started,
+    submit,
+)
 
 _OTHER = QueueName("other")
 
@@ -30,7 +44,11 @@ async def _change(stores: ClusterStores, run: RunId, *, before: Run | None = Non
 
 
 async def _two_queues(stores: ClusterStores) -> None:
-    await stores.queues.replace(QueueTree({name: Queue(name) for name in (QueueName("default"), _OTHER)}, default=QueueName("default")))
+    await stores.queues.replace(
+        QueueTree(
+            {name: Queue(name) for name in (QueueName("default"), _OTHER)}, default=QueueName("default")
+        )
+    )
 
 
 class ChangeCases:
@@ -46,7 +64,12 @@ class ChangeCases:
         (role,) = run.spec.roles
         bigger = replace(role, resources=replace(role.resources, cpu_milli=5000))
         after = await _change(stores, run.id, queue=_OTHER, priority=70, time_limit_s=60.0, roles=(bigger,))
-        assert (after.spec.queue, after.spec.priority, after.spec.time_limit_s, after.spec.roles) == (_OTHER, 70, 60.0, (bigger,))
+        assert (after.spec.queue, after.spec.priority, after.spec.time_limit_s, after.spec.roles) == (
+            _OTHER,
+            70,
+            60.0,
+            (bigger,),
+        )
         assert (after.submitted_at, after.position, after.hold_detail) == (at(1), None, "")
         snapshot = await stores.cluster.snapshot(now=at(4))
         assert snapshot.version > before
@@ -68,11 +91,18 @@ class ChangeCases:
         await _change(stores, changed.id, priority=90)
         await _change(stores, held.id, held_by="bob")
         result = await apply(stores, *plan)
-        assert (result.applied, set(result.rejected)) == ((GangId(other.id),), {GangId(changed.id), GangId(held.id)})
+        assert (result.applied, set(result.rejected)) == (
+            (GangId(other.id),),
+            {GangId(changed.id), GangId(held.id)},
+        )
         assert (await stores.runs.get(changed.id)).phase is RunPhase.QUEUED
 
-    @pytest.mark.parametrize("since", ["priority", "queue", "held", "held and released", "stopped", "started"])
-    async def test_a_plan_made_before_preempts_and_promises_nothing_for_it(self, stores: ClusterStores, since: str) -> None:
+    @pytest.mark.parametrize(
+        "since", ["priority", "queue", "held", "held and released", "stopped", "started"]
+    )
+    async def test_a_plan_made_before_preempts_and_promises_nothing_for_it(
+        self, stores: ClusterStores, since: str
+    ) -> None:
         await _two_queues(stores)
         await see(stores, nodes=[node(cpus=8)])
         victims = [await submit(stores) for _ in range(2)]
@@ -82,7 +112,10 @@ class ChangeCases:
         snapshot = await stores.cluster.snapshot(now=at(1))
         plan = Plan(
             snapshot.version,
-            preempt=tuple(Preemption(*one, "makes room") for one in zip(attempts, [GangId(run.id) for run in victims], gangs, strict=True)),
+            preempt=tuple(
+                Preemption(*one, "makes room")
+                for one in zip(attempts, [GangId(run.id) for run in victims], gangs, strict=True)
+            ),
             promises=tuple(Promise(gang, at(60), at(1), (NodeId("n1"),), made_room=True) for gang in gangs),
             breaches=tuple(Breach(gang, BreachCause.OVERRUN, "late", at(30), at(60)) for gang in gangs),
         )
@@ -95,24 +128,43 @@ class ChangeCases:
             if since == "held and released":
                 await _change(stores, changed.id, held_by=None)
         else:
-            await _change(stores, changed.id, **({"priority": 10} if since == "priority" else {"queue": _OTHER}))
+            await _change(
+                stores, changed.id, **({"priority": 10} if since == "priority" else {"queue": _OTHER})
+            )
         result = await stores.cluster.apply(plan, now=at(3), epoch=await lead(stores, seconds=3))
         assert result.preempted == (attempts[1],)
         seen = await stores.cluster.snapshot(now=at(4))
-        assert ([one.attempt for one in seen.running if one.stopping], list(seen.promises)) == ([attempts[1]], [gangs[1]])
+        assert ([one.attempt for one in seen.running if one.stopping], list(seen.promises)) == (
+            [attempts[1]],
+            [gangs[1]],
+        )
         kinds = {one.kind for one in await stores.runs.events(changed.id)}
         assert not kinds & {RunEventKind.BREACHED, RunEventKind.PROMISED}
-        assert {one.kind for one in await stores.runs.events(other.id)} == {RunEventKind.BREACHED, RunEventKind.PROMISED}
+        assert {one.kind for one in await stores.runs.events(other.id)} == {
+            RunEventKind.BREACHED,
+            RunEventKind.PROMISED,
+        }
 
-    async def test_a_plan_from_before_a_change_says_nothing_of_why_the_run_waits(self, stores: ClusterStores) -> None:
-        """Of the run that was changed; the reasons of others are as planned. Its own earlier reason is gone with the change."""
+    async def test_a_plan_from_before_a_change_says_nothing_of_why_the_run_waits(
+        self, stores: ClusterStores
+    ) -> None:
+        """Of the run that was changed; the reasons of others are as planned.
+        Its own earlier reason is gone with the change."""
         await see(stores, nodes=[node()])
         changed, other = await submit(stores, now=at(1)), await submit(stores, now=at(2))
-        holds = [Hold(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number) for number, run in enumerate((changed, other), 1)]
+        holds = [
+            Hold(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number)
+            for number, run in enumerate((changed, other), 1)
+        ]
         based_on, epoch = (await stores.cluster.snapshot(now=at(3))).version, await lead(stores)
         await _change(stores, changed.id, priority=70)
-        assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(3), epoch=epoch)) == [other.id]
-        assert [(await stores.runs.get(run.id)).hold_detail for run in (changed, other)] == ["", "needs 1 CPU"]
+        assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(3), epoch=epoch)) == [
+            other.id
+        ]
+        assert [(await stores.runs.get(run.id)).hold_detail for run in (changed, other)] == [
+            "",
+            "needs 1 CPU",
+        ]
         await note(stores, Hold(GangId(changed.id), HoldReason.QUOTA, "quota", 1), holds[1])
         assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(4), epoch=epoch)) == []
         assert (await stores.runs.get(changed.id)).hold_detail == "quota"
@@ -122,7 +174,12 @@ class ChangeCases:
         run = await submit(stores, now=at(1))
         await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
         held = await _change(stores, run.id, held_by="bob")
-        assert (held.phase, held.held_by, held.hold_reason, held.position) == (RunPhase.QUEUED, "bob", HELD, None)
+        assert (held.phase, held.held_by, held.hold_reason, held.position) == (
+            RunPhase.QUEUED,
+            "bob",
+            HELD,
+            None,
+        )
         assert "held by bob" in held.hold_detail
         assert list((await stores.cluster.snapshot(now=at(2))).pending) == []
         await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "late", 1))
@@ -158,7 +215,12 @@ class ChangeCases:
         run, attempt = await started(stores, label="old", tags={"a": "1", "b": "2"})
         version = (await stores.cluster.snapshot(now=at(1))).version
         after = await _change(stores, run, label="new", tags={"b": "3"}, note="look\nhere")
-        assert (after.spec.label, after.spec.tags, after.note, after.phase) == ("new", {"b": "3"}, "look\nhere", RunPhase.STARTING)
+        assert (after.spec.label, after.spec.tags, after.note, after.phase) == (
+            "new",
+            {"b": "3"},
+            "look\nhere",
+            RunPhase.STARTING,
+        )
         assert (await stores.cluster.snapshot(now=at(1))).version == version
         for where, found in (
             (RunFilter(label="new"), [run]),
@@ -197,7 +259,9 @@ class ChangeCases:
         (seen,) = (await stores.cluster.snapshot(now=at(3))).running
         assert seen.gang.time_limit_s == 5.0
 
-    async def test_what_put_a_run_back_stays_as_it_is_when_the_run_is_changed(self, stores: ClusterStores) -> None:
+    async def test_what_put_a_run_back_stays_as_it_is_when_the_run_is_changed(
+        self, stores: ClusterStores
+    ) -> None:
         await _two_queues(stores)
         run, first = await started(stores)
         await stores.cluster.request_preempt(run, "room", now=at(1))
@@ -216,5 +280,9 @@ class ChangeCases:
         assert (await stores.cluster.snapshot(now=at(5))).delayed == (replace(before, queue=_OTHER),)
         assert await stores.queues.waiting() == {_OTHER: 1}
         with pytest.raises(Conflict, match=str(_OTHER)):
-            await stores.queues.replace(QueueTree({QueueName("default"): Queue(QueueName("default"))}, default=QueueName("default")))
-        assert gang_of(await stores.cluster.snapshot(now=before.not_before), run) == replace(before, queue=_OTHER)
+            await stores.queues.replace(
+                QueueTree({QueueName("default"): Queue(QueueName("default"))}, default=QueueName("default"))
+            )
+        assert gang_of(await stores.cluster.snapshot(now=before.not_before), run) == replace(
+            before, queue=_OTHER
+        )

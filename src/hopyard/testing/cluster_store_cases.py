@@ -86,7 +86,9 @@ class PlanCases:
         assert (found.attempt.nodes, found.attempt.gpus, found.attempt.placed_at) == (("n1",), ((),), at(0))
         assert await stores.cluster.replicas(attempt) == AttemptStatus(attempt, ())
 
-    async def test_what_no_longer_fits_is_rejected_and_the_rest_committed(self, stores: ClusterStores) -> None:
+    async def test_what_no_longer_fits_is_rejected_and_the_rest_committed(
+        self, stores: ClusterStores
+    ) -> None:
         await see(stores, nodes=[node(cpus=4, memory_gib=8, gpus=2), node("down", ready=False)])
         asks: list[tuple[Resources, tuple[Where, ...]]] = [
             (Resources(3000, GIB), ("n1",)),
@@ -129,7 +131,9 @@ class PlanCases:
         wide, narrow = await submit(stores, replicas=4), await submit(stores, replicas=3)
         snapshot = await stores.cluster.snapshot(now=at(0))
         result = await apply(
-            stores, place(gang_of(snapshot, wide.id), *["n1"] * 4), place(gang_of(snapshot, narrow.id), *["n1"] * 3)
+            stores,
+            place(gang_of(snapshot, wide.id), *["n1"] * 4),
+            place(gang_of(snapshot, narrow.id), *["n1"] * 3),
         )
         assert result.applied == (GangId(narrow.id),)
 
@@ -147,7 +151,9 @@ class PlanCases:
         gangs = [GangId(run.id) for run in runs]
 
         async def hold(*waiting: GangId, detail: str = "waits") -> list[int | None]:
-            await note(stores, *(Hold(gang, HoldReason.BEHIND, detail, at) for at, gang in enumerate(waiting, 1)))
+            await note(
+                stores, *(Hold(gang, HoldReason.BEHIND, detail, at) for at, gang in enumerate(waiting, 1))
+            )
             return [(await stores.runs.get(run.id)).position for run in runs]
 
         assert await hold(*gangs) == [1, 2, 3, 4]
@@ -166,14 +172,19 @@ class LifeCases:
 
     async def test_a_replica_that_is_not_essential_decides_nothing(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
-        roles = (RoleSpec(("python", "lead.py"), "lead"), RoleSpec(("python", "work.py"), "work", 2, essential=False))
+        roles = (
+            RoleSpec(("python", "lead.py"), "lead"),
+            RoleSpec(("python", "work.py"), "work", 2, essential=False),
+        )
         run = await submit(stores, roles=roles)
         attempt = await start(stores, run.id, "n1", "n1", "n1")
         for rank in range(3):
             await stores.cluster.record_status(running(attempt, rank), now=at(1))
         await stores.cluster.record_status(exited(attempt, 1, kind=ExitKind.LOST), now=at(2))
         assert await phases(stores, run.id) == ("running", "running")
-        assert await stores.cluster.record_status(exited(attempt, 0), now=at(3)) == Recorded(changed=(run.id,))
+        assert await stores.cluster.record_status(exited(attempt, 0), now=at(3)) == Recorded(
+            changed=(run.id,)
+        )
         assert await phases(stores, run.id) == ("stopping", "stopping")
         told = await stores.cluster.record_status(exited(attempt, 2, kind=ExitKind.STOPPED), now=at(4))
         assert told.ended == (Ended(run.id, attempt),)
@@ -193,13 +204,19 @@ class LifeCases:
         assert await stores.cluster.record_status(preparing(attempt), now=at(1)) == Recorded()
         assert await stores.cluster.record_status(running(attempt), now=at(2)) == Recorded(changed=(run,))
         assert await phases(stores, run) == ("running", "running")
-        assert await stores.cluster.record_status(exited(attempt), now=at(3)) == Recorded((run,), (Ended(run, attempt),))
+        assert await stores.cluster.record_status(exited(attempt), now=at(3)) == Recorded(
+            (run,), (Ended(run, attempt),)
+        )
         found = await stores.runs.get(run)
         assert (found.phase, found.started_at, found.ended_at) == (RunPhase.SUCCEEDED, at(2), at(3))
         assert found.exit is not None
         assert found.exit.ok
         assert found.attempt is not None
-        assert (found.attempt.started_at, found.attempt.ended_at, found.attempt.exit) == (at(2), at(3), found.exit)
+        assert (found.attempt.started_at, found.attempt.ended_at, found.attempt.exit) == (
+            at(2),
+            at(3),
+            found.exit,
+        )
         assert await stores.cluster.live_attempts() == {}
         assert (await stores.cluster.snapshot(now=at(4))).running == ()
 
@@ -216,7 +233,11 @@ class LifeCases:
     async def test_a_replica_never_goes_back(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, replicas=2)
         await stores.cluster.record_status(exited(attempt, 0), now=at(1))
-        await see(stores, AttemptStatus(attempt, running(attempt, 0).replicas + running(attempt, 1).replicas), nodes=[node()])
+        await see(
+            stores,
+            AttemptStatus(attempt, running(attempt, 0).replicas + running(attempt, 1).replicas),
+            nodes=[node()],
+        )
         await stores.cluster.record_status(preparing(attempt, 1), now=at(2))
         await stores.cluster.record_status(exited(attempt, 0, code=9), now=at(2))
         told = await stores.cluster.replicas(attempt)
@@ -237,7 +258,9 @@ class LifeCases:
 
     async def test_one_bad_replica_stops_the_gang_and_is_blamed(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, replicas=2)
-        changed = await stores.cluster.record_status(exited(attempt, 1, code=137, kind=ExitKind.OUT_OF_MEMORY), now=at(1))
+        changed = await stores.cluster.record_status(
+            exited(attempt, 1, code=137, kind=ExitKind.OUT_OF_MEMORY), now=at(1)
+        )
         assert changed == Recorded(changed=(run,))
         assert await phases(stores, run) == ("stopping", "stopping")
         assert await stores.cluster.live_attempts() == {attempt: "stopping"}
@@ -269,26 +292,42 @@ def _saved(run: RunId, number: int, step: int) -> Checkpoint:
 class LossCases:
     """Attempts that vanish, and late news of them."""
 
-    async def test_a_running_attempt_that_is_not_seen_is_lost_and_its_run_waits_again(self, stores: ClusterStores) -> None:
+    async def test_a_running_attempt_that_is_not_seen_is_lost_and_its_run_waits_again(
+        self, stores: ClusterStores
+    ) -> None:
         run, attempt = await started(stores)
         later = await submit(stores, now=at(1))
         await see(stores, running(attempt), nodes=[node()])
-        assert await see(stores, nodes=[node()], seconds=5) == Recorded((run,), (Ended(run, attempt),), (run,))
+        assert await see(stores, nodes=[node()], seconds=5) == Recorded(
+            (run,), (Ended(run, attempt),), (run,)
+        )
         found = await stores.runs.get(run)
-        assert (found.phase, found.exit, found.ended_at, found.submitted_at) == (RunPhase.QUEUED, None, None, at(0))
+        assert (found.phase, found.exit, found.ended_at, found.submitted_at) == (
+            RunPhase.QUEUED,
+            None,
+            None,
+            at(0),
+        )
         assert found.attempt is not None
         assert found.attempt.phase == AttemptPhase.LOST
         assert found.attempt.exit is not None
         assert found.attempt.exit.kind is ExitKind.LOST
         pending = (await stores.cluster.snapshot(now=at(6))).pending
-        assert {gang.id: gang.submitted_at for gang in pending} == {GangId(run): at(0), GangId(later.id): at(1)}
+        assert {gang.id: gang.submitted_at for gang in pending} == {
+            GangId(run): at(0),
+            GangId(later.id): at(1),
+        }
         assert await start(stores, run, seconds=7) == attempt_id(run, 2)
 
-    async def test_a_late_checkpoint_of_a_superseded_attempt_is_not_resumed_from(self, stores: ClusterStores) -> None:
-        """The first attempt lives on where its engine cannot be reached, and tells of what it saved when others came after it."""
+    async def test_a_late_checkpoint_of_a_superseded_attempt_is_not_resumed_from(
+        self, stores: ClusterStores
+    ) -> None:
+        """The first attempt lives on where its engine cannot be reached, and tells of what it saved when
+        others came after it."""
         run, attempt = await started(stores, max_attempts=20)
         await stores.runs.record_checkpoint(_saved(run, 1, 5))
-        for number in range(2, 12):  # hours apart: a run that is lost again and again is put back for longer and longer
+        # hours apart: a run that is lost again and again is put back for longer and longer
+        for number in range(2, 12):
             await stores.cluster.record_status(running(attempt), now=at(3600 * number))
             await see(stores, nodes=[node()], seconds=3600 * number + 1)
             attempt = await start(stores, run, seconds=3600 * (number + 1))
@@ -336,7 +375,9 @@ class LossCases:
         assert await see(stores, nodes=[node()]) == Recorded()
         assert await phases(stores, run) == ("starting", "starting")
 
-    async def test_only_what_was_launched_before_the_look_can_be_lost_by_it(self, stores: ClusterStores) -> None:
+    async def test_only_what_was_launched_before_the_look_can_be_lost_by_it(
+        self, stores: ClusterStores
+    ) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])
         seen = Observation((node(),))
@@ -378,7 +419,10 @@ class LossCases:
         assert (found.phase, found.ended_at) == (RunPhase.FAILED, at(3))
         assert found.exit is not None
         assert found.exit.kind is ExitKind.LOST
-        assert found.exit.reason == "no space for it; given up after the 2nd loss in a row without a newer checkpoint"
+        assert (
+            found.exit.reason
+            == "no space for it; given up after the 2nd loss in a row without a newer checkpoint"
+        )
 
     async def test_the_next_attempt_resumes_from_the_newest_checkpoint(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, resume=ResumeFrom(RunId("other"), 3, digest("three")))

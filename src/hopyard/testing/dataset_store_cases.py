@@ -32,7 +32,8 @@ class DatasetCases:
         assert await push(stores, "mnist", "a") == (first, True)
         assert await push(stores, "mnist", "a", seconds=9) == (first, False)
         assert await push(stores, "mnist", "b", seconds=1) == (second, True)
-        assert (await push(stores, "mnist", "a", seconds=2))[0].number == 3  # equal to an older one: new again
+        # equal to an older one: new again
+        assert (await push(stores, "mnist", "a", seconds=2))[0].number == 3
         assert [version.number for version in await stores.datasets.versions("mnist")] == [3, 2, 1]
         assert await stores.datasets.version("mnist", 2) == second
         assert (await stores.datasets.version("mnist", 0)).number == 3
@@ -139,6 +140,7 @@ class DatasetCases:
         await stores.cluster.request_stop(run.id, now=at(1))
         assert await stores.datasets.delete("mnist", None) == 1
 
+
 HASH, OTHER = "a" * 64, "b" * 64
 
 
@@ -153,7 +155,9 @@ class AccessCases:
     async def test_tokens(self, stores: Stores) -> None:
         access = stores.access
         assert await access.find_token(HASH) is None
-        made = await access.add_token("alice", HASH, now=at(0), name="laptop", scopes=[Scope.READ], expires_at=at(9))
+        made = await access.add_token(
+            "alice", HASH, now=at(0), name="laptop", scopes=[Scope.READ], expires_at=at(9)
+        )
         assert made == Token(HASH[:12], "alice", "laptop", frozenset({Scope.READ}), at(0), at(9))
         assert await access.find_token(HASH) == made
         for user, name in (("bob", "laptop"), ("alice", "other")):
@@ -175,7 +179,10 @@ class AccessCases:
         assert fresh == Token(OTHER[:12], "alice", "ci", frozenset({Scope.SUBMIT}), at(5), at(9))
         assert await access.find_token(HASH) is None
         assert await access.find_token(OTHER) == fresh
-        for lost in (access.replace_token(made.id, "c" * 64, now=at(6), expires_at=None), access.remove_token(made.id)):
+        for lost in (
+            access.replace_token(made.id, "c" * 64, now=at(6), expires_at=None),
+            access.remove_token(made.id),
+        ):
             with pytest.raises(NotFound):
                 await lost
         assert await access.remove_token(fresh.id) == fresh
@@ -250,13 +257,17 @@ class AccessCases:
             stores,
             code=digest("code"),
             datasets=(DatasetRef("gone", 1, digest("pinned")),),
-            resume=ResumeFrom(attempt_id_run := (await submit(stores, code=digest("code"))).id, 1, digest("resume")),
+            resume=ResumeFrom(
+                attempt_id_run := (await submit(stores, code=digest("code"))).id, 1, digest("resume")
+            ),
             git=GitState("c" * 40, diff=digest("diff")),
             environment=Environment(requirements=digest("requirements")),
         )
         await stores.runs.record_artifact(run.id, digest("artifact"))
         await stores.runs.record_lock(run.id, digest("lock"), {})
-        saved = Checkpoint(attempt_id_run, attempt_id(attempt_id_run, 1), 0, 1, digest("checkpoint"), 1, at(0))
+        saved = Checkpoint(
+            attempt_id_run, attempt_id(attempt_id_run, 1), 0, 1, digest("checkpoint"), 1, at(0)
+        )
         await stores.runs.record_checkpoint(saved)
         manifests = ("data", "code", "pinned", "resume", "artifact", "checkpoint")
         assert list(await stores.access.manifests_in_use()) == sorted(digest(name) for name in manifests)
@@ -264,8 +275,12 @@ class AccessCases:
         assert list(await stores.access.blobs_in_use()) == sorted(digest(name) for name in blobs)
 
     async def test_a_run_that_is_deleted_uses_nothing(self, stores: Stores) -> None:
-        run = (await submit(stores, code=digest("code"), datasets=(DatasetRef("gone", 1, digest("pinned")),))).id
-        await stores.runs.record_checkpoint(Checkpoint(run, attempt_id(run, 1), 0, 1, digest("checkpoint"), 1, at(0)))
+        run = (
+            await submit(stores, code=digest("code"), datasets=(DatasetRef("gone", 1, digest("pinned")),))
+        ).id
+        await stores.runs.record_checkpoint(
+            Checkpoint(run, attempt_id(run, 1), 0, 1, digest("checkpoint"), 1, at(0))
+        )
         assert len(await stores.access.manifests_in_use()) == 3
         await stores.cluster.request_stop(run, now=at(1))
         await stores.runs.delete(run)

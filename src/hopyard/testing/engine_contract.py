@@ -1,7 +1,7 @@
 """The conformance suite of engines. Every engine passes it, against the real thing.
 
-Subclass `EngineContract`, give `open_bench`, and inherit every case; no exemptions. A bench is an engine on nodes that have Python, with
-replicas that can reach `bench.sink`, a server as replicas see one.
+Subclass `EngineContract`, give `open_bench`, and inherit every case; no exemptions. A bench is an engine on
+nodes that have Python, with replicas that can reach `bench.sink`, a server as replicas see one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from hopyard.testing.replica_sink import ReplicaSink
 
 PATIENCE_S = 90.0  # for anything that must happen at all; nothing here measures speed
 LOOK_EVERY_S = 0.02
-WAITS = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); time.sleep(600)"
+WAITS = (
+    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); "
+    "time.sleep(600)"
+)
 LOOPS = """
 import hopyard as hop, os, time
 seen = []
@@ -43,7 +46,10 @@ for turn in hop.loop(range(100_000), every=100_000):
 """
 FREEZES = LOOPS + "    if turn == 3: os.kill(os.getpid(), 19)\n"
 DAWDLES = LOOPS + "    if turn == 3: time.sleep(600)\n"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+DEAF = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
+    "time.sleep(600)"
+)
 
 
 @dataclass(slots=True)
@@ -71,8 +77,8 @@ class EngineBench:
         gpus: tuple[int, ...] = (),
         optional: tuple[int, ...] = (),
     ) -> Launch:
-        """A gang with one replica per script (the text of a Python program), or one replica with `command`. optional: ranks that
-        are not essential."""
+        """A gang with one replica per script (the text of a Python program), or one replica with `command`.
+        optional: ranks that are not essential."""
         asked = resources or Resources(cpu_milli=500)
         commands = [command] if command else [("python", "-c", script) for script in scripts]
         name, run = AttemptId(attempt), split_attempt(AttemptId(attempt))[0]
@@ -122,7 +128,11 @@ class EngineBench:
         )
         status = status_of(seen, attempt)
         assert status is not None
-        return [replica.exit for replica in sorted(status.replicas, key=lambda r: r.rank) if replica.exit is not None]
+        return [
+            replica.exit
+            for replica in sorted(status.replicas, key=lambda r: r.rank)
+            if replica.exit is not None
+        ]
 
     async def output(self, attempt: str, text: bytes, *, rank: int = 0) -> None:
         """Wait until a replica has said `text` on stdout, keeping the engine looked at."""
@@ -141,7 +151,8 @@ class EngineContract(ABC):
 
     @abstractmethod
     def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
-        """A fresh engine with nothing running; `folder` is empty. Leaving it ends everything that was started."""
+        """A fresh engine with nothing running; `folder` is empty.
+        Leaving it ends everything that was started."""
 
     def play(self, folder: Path, scenario: Scenario) -> None:
         async def whole() -> None:
@@ -155,7 +166,10 @@ class EngineContract(ABC):
             seen = await bench.engine.observe()
             assert seen.attempts == ()
             assert all(
-                node.engine == bench.engine.name and node.ready and node.cpu_milli > 0 and node.memory_bytes > 0
+                node.engine == bench.engine.name
+                and node.ready
+                and node.cpu_milli > 0
+                and node.memory_bytes > 0
                 for node in seen.nodes
             )
             assert len(seen.nodes) == len({node.id for node in seen.nodes}) >= 1
@@ -177,7 +191,9 @@ class EngineContract(ABC):
             await bench.launch("a.1", "raise SystemExit(3)")
             await bench.launch("b.1", "raise ValueError('no such thing')")
             assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 3, "exit code 3")]
-            assert await bench.exits("b.1") == [Exit(ExitKind.EXIT_CODE, 1, "exit code 1: ValueError: no such thing")]
+            assert await bench.exits("b.1") == [
+                Exit(ExitKind.EXIT_CODE, 1, "exit code 1: ValueError: no such thing")
+            ]
 
         self.play(tmp_path, scenario)
 
@@ -191,7 +207,10 @@ class EngineContract(ABC):
         self.play(tmp_path, scenario)
 
     def test_gang_knows_its_ranks_and_its_meeting_point(self, tmp_path: Path) -> None:
-        script = "import os; print(*(os.environ[k] for k in ('RANK','LOCAL_RANK','WORLD_SIZE','ROLE_RANK','MASTER_ADDR','MASTER_PORT')))"
+        script = (
+            "import os; print(*(os.environ[k] for k in "
+            "('RANK','LOCAL_RANK','WORLD_SIZE','ROLE_RANK','MASTER_ADDR','MASTER_PORT')))"
+        )
 
         async def scenario(bench: EngineBench) -> None:
             await bench.launch("a.1", script, script, script)
@@ -204,7 +223,9 @@ class EngineContract(ABC):
         self.play(tmp_path, scenario)
 
     def test_gangs_meet_at_different_points(self, tmp_path: Path) -> None:
-        script = "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True); " + WAITS
+        script = (
+            "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True); " + WAITS
+        )
 
         async def scenario(bench: EngineBench) -> None:
             for name in ("a.1", "b.1", "c.1"):
@@ -236,7 +257,10 @@ class EngineContract(ABC):
         self.play(tmp_path, scenario)
 
     def test_stop_asks_first(self, tmp_path: Path) -> None:
-        script = "import signal, sys, time\ndef end(*_):\n print('saved', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+        script = (
+            "import signal, sys, time\ndef end(*_):\n print('saved', flush=True); sys.exit(0)\n"
+            "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+        )
 
         async def scenario(bench: EngineBench) -> None:
             await bench.launch("a.1", script)
@@ -265,13 +289,17 @@ class EngineContract(ABC):
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
             (ended,) = await bench.exits("a.1")
             (saved,) = bench.sink.checkpoints
-            assert (ended.kind, ended.reason) == (ExitKind.PREEMPTED, f"preempted at step {saved['step']}, checkpoint saved")
+            assert (ended.kind, ended.reason) == (
+                ExitKind.PREEMPTED,
+                f"preempted at step {saved['step']}, checkpoint saved",
+            )
             assert saved["step"] >= 3
 
         self.play(tmp_path, scenario)
 
     def test_a_preempted_gang_leaves_at_one_turn(self, tmp_path: Path) -> None:
-        # Whose replicas are of different speed, and end each other's waiting when the first one leaves too early.
+        # Whose replicas are of different speed, and end each other's waiting when the first one leaves too
+        # early.
         script = LOOPS + "    print('turn', turn, flush=True)\n"
 
         async def scenario(bench: EngineBench) -> None:
@@ -358,10 +386,15 @@ class EngineContract(ABC):
 
     def test_a_replica_that_is_not_essential_may_end_as_it_likes(self, tmp_path: Path) -> None:
         async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", WAITS, "raise SystemExit(7)", "import os; os.kill(os.getpid(), 9)", optional=(1, 2))
+            await bench.launch(
+                "a.1", WAITS, "raise SystemExit(7)", "import os; os.kill(os.getpid(), 9)", optional=(1, 2)
+            )
             await bench.output("a.1", b"up")
             seen = await bench.until(
-                lambda o: (s := status_of(o, "a.1")) is not None and sum(r.exit is not None for r in s.replicas) == 2
+                lambda o: (
+                    (s := status_of(o, "a.1")) is not None
+                    and sum(r.exit is not None for r in s.replicas) == 2
+                )
             )
             status = status_of(await bench.engine.observe(), "a.1")
             assert status == status_of(seen, "a.1")
@@ -372,18 +405,26 @@ class EngineContract(ABC):
 
     def test_a_gang_ends_with_its_last_essential_replica(self, tmp_path: Path) -> None:
         async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", "print('done')", WAITS, "print('done too')", "raise SystemExit(7)", optional=(1, 3))
+            await bench.launch(
+                "a.1", "print('done')", WAITS, "print('done too')", "raise SystemExit(7)", optional=(1, 3)
+            )
             ended = await bench.exits("a.1")
             assert [one.ok for one in ended] == [True, False, True, False]
             assert ended[1].kind is ExitKind.STOPPED
             status = status_of(await bench.engine.observe(), "a.1")
             assert status is not None
-            assert summarise(status, size=4, optional=(1, 3)) == (AttemptPhase.SUCCEEDED, Exit(ExitKind.EXIT_CODE, 0, "finished"))
+            assert summarise(status, size=4, optional=(1, 3)) == (
+                AttemptPhase.SUCCEEDED,
+                Exit(ExitKind.EXIT_CODE, 0, "finished"),
+            )
 
         self.play(tmp_path, scenario)
 
     def test_what_is_not_essential_is_there_until_the_others_have_ended(self, tmp_path: Path) -> None:
-        says = "import signal, sys, time\ndef end(*_):\n print('asked', time.time(), flush=True); time.sleep({0}); print('left', time.time(), flush=True); sys.exit(0)\n"
+        says = (
+            "import signal, sys, time\ndef end(*_):\n print('asked', time.time(), flush=True); "
+            "time.sleep({0}); print('left', time.time(), flush=True); sys.exit(0)\n"
+        )
         script = says + "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
 
         async def scenario(bench: EngineBench) -> None:
@@ -392,7 +433,13 @@ class EngineContract(ABC):
                 await bench.output("a.1", b"up", rank=rank)
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
             assert [one.kind for one in await bench.exits("a.1")] == [ExitKind.STOPPED] * 2
-            times = [dict(line.split() for line in bench.sink.stream("a.1", rank, "stdout").decode().splitlines()[1:]) for rank in range(2)]
+            times = [
+                dict(
+                    line.split()
+                    for line in bench.sink.stream("a.1", rank, "stdout").decode().splitlines()[1:]
+                )
+                for rank in range(2)
+            ]
             assert float(times[0]["asked"]) > float(times[1]["left"])
 
         self.play(tmp_path, scenario)
@@ -401,7 +448,10 @@ class EngineContract(ABC):
         async def scenario(bench: EngineBench) -> None:
             await bench.launch("a.1", WAITS, WAITS)
             seen = await bench.until(
-                lambda o: (s := status_of(o, "a.1")) is not None and all(r.phase is ReplicaPhase.RUNNING for r in s.replicas)
+                lambda o: (
+                    (s := status_of(o, "a.1")) is not None
+                    and all(r.phase is ReplicaPhase.RUNNING for r in s.replicas)
+                )
             )
             status = status_of(seen, "a.1")
             assert status is not None
@@ -452,9 +502,14 @@ class EngineContract(ABC):
             (ended,) = await bench.exits("a.1")
             saved = bench.sink.checkpoints[-1]
             assert saved["step"] > 0
-            assert ended == Exit(ExitKind.TIME_LIMIT, 124, f"time limit of 8 s reached, saved at step {saved['step']}")
+            assert ended == Exit(
+                ExitKind.TIME_LIMIT, 124, f"time limit of 8 s reached, saved at step {saved['step']}"
+            )
             said = bench.sink.stream("a.1", 0, "stderr").decode()
-            assert "hopyard: the time limit of 8 s is reached in 2 s: it saves a checkpoint at its next safe point" in said
+            assert (
+                "hopyard: the time limit of 8 s is reached in 2 s: it saves a checkpoint at its next "
+                "safe point"
+            ) in said
             assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in said
             assert b'"kind":"time-limit"' in bench.sink.stream("a.1", 0, "events")
 
@@ -469,7 +524,10 @@ class EngineContract(ABC):
         self.play(tmp_path, scenario)
 
     def test_memory_limit_ends_the_run_and_not_its_neighbour(self, tmp_path: Path) -> None:
-        greedy = "import time\nheld=[]\nfor _ in range(64):\n held.append(b'x'*(16*1024*1024)); time.sleep(0.01)\ntime.sleep(600)"
+        greedy = (
+            "import time\nheld=[]\nfor _ in range(64):\n"
+            " held.append(b'x'*(16*1024*1024)); time.sleep(0.01)\ntime.sleep(600)"
+        )
 
         async def scenario(bench: EngineBench) -> None:
             await bench.launch("b.1", WAITS)

@@ -1,4 +1,5 @@
-"""An engine whose replicas are numbers in memory and whose fates are scripted. It outlives the controllers that use it."""
+"""An engine whose replicas are numbers in memory and whose fates are scripted.
+It outlives the controllers that use it."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ PREEMPTED = Exit(ExitKind.PREEMPTED, 75, "preempted")
 class Fate:
     """What becomes of a replica: it prepares, runs, and ends like this, unless it is stopped before.
 
-    refuse: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end. saves: how long it takes
-    to save a checkpoint when it is to make room (at most the grace).
+    refuse: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end. saves:
+    how long it takes to save a checkpoint when it is to make room (at most the grace).
     """
 
     prepare: timedelta = timedelta(seconds=1)
@@ -57,7 +58,8 @@ class _Replica:
 class FakeEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    fate: what becomes of a replica, by attempt and rank. starts: every attempt that was really started, in order.
+    fate: what becomes of a replica, by attempt and rank. starts: every attempt that was really started, in
+    order.
     """
 
     clock: Clock
@@ -103,11 +105,17 @@ class FakeEngine:
     def status(self, attempt: AttemptId) -> AttemptStatus:
         """What is true of an attempt that the engine knows."""
         now = self.clock.now()
-        return AttemptStatus(attempt, tuple(replica.status(rank, now) for rank, replica in enumerate(self._replicas[attempt])))
+        return AttemptStatus(
+            attempt, tuple(replica.status(rank, now) for rank, replica in enumerate(self._replicas[attempt]))
+        )
 
     def alive(self) -> list[AttemptId]:
         """Attempts of which a replica has not exited."""
-        return [a for a in self._replicas if any(r.phase is not ReplicaPhase.EXITED for r in self.status(a).replicas)]
+        return [
+            a
+            for a in self._replicas
+            if any(r.phase is not ReplicaPhase.EXITED for r in self.status(a).replicas)
+        ]
 
     def vanish(self, attempt: AttemptId) -> None:
         """Lose every trace of an attempt, as when its machine's disk is gone."""
@@ -137,9 +145,14 @@ class FakeEngine:
             cpu, memory = used[node.id]
             if cpu > node.cpu_milli or memory > node.memory_bytes:
                 raise AssertionError(
-                    f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of {node.memory_bytes} B"
+                    f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of "
+                    f"{node.memory_bytes} B"
                 )
             if any(gpus[node.id, gpu.index] > WHOLE_GPU for gpu in node.gpus):
                 raise AssertionError(f"a GPU of node {node.id} is given out more than once: {gpus}")
-            if any(count > node.extras.get(name, 0) for (where, name), count in extras.items() if where == node.id):
+            if any(
+                count > node.extras.get(name, 0)
+                for (where, name), count in extras.items()
+                if where == node.id
+            ):
                 raise AssertionError(f"node {node.id} has no more of an extra resource: {extras}")

@@ -1,4 +1,5 @@
-"""An HTTP server of the standard library on the Unix socket of a home, as clients of this machine expect one there."""
+"""An HTTP server of the standard library on the Unix socket of a home, as clients of this machine expect one
+there."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ class LearningCases:
 
     async def test_durations_are_kept_by_all_names_of_a_history(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(gpus=1)])
-        run = await submit(stores, resources=Resources(1000, GIB, 1), command=("python", "train.py", "--lr", "1"))
+        run = await submit(
+            stores, resources=Resources(1000, GIB, 1), command=("python", "train.py", "--lr", "1")
+        )
         gang = gang_of(await stores.cluster.snapshot(now=at(0)), run.id)
         attempt = await start(stores, run.id, ("n1", (0,)))
         await stores.cluster.record_status(running(attempt), now=at(10))
@@ -78,7 +80,12 @@ class LearningCases:
         ],
     )
     async def test_late_news_does_not_prolong_an_attempt(
-        self, stores: ClusterStores, began: int | None, ended: int | None, times: tuple[int, int], served_s: float
+        self,
+        stores: ClusterStores,
+        began: int | None,
+        ended: int | None,
+        times: tuple[int, int],
+        served_s: float,
     ) -> None:
         """The server, or its database, was away when the script began and when it ended."""
         run, attempt = await started(stores)
@@ -96,7 +103,9 @@ class LearningCases:
         (use,) = await stores.usage.usage(at(0), at(1000), now=at(500))
         assert use.held_s == 70.0, "what it held was free only then"
 
-    async def test_a_gang_ends_with_its_last_replica_whichever_is_heard_first(self, stores: ClusterStores) -> None:
+    async def test_a_gang_ends_with_its_last_replica_whichever_is_heard_first(
+        self, stores: ClusterStores
+    ) -> None:
         run, attempt = await started(stores, replicas=2)
         over = Exit(ExitKind.EXIT_CODE, 0, "finished")
         for rank, ended in ((1, 35), (0, 5)):  # nothing was heard of either before
@@ -114,7 +123,9 @@ class LearningCases:
         await stores.cluster.fail_launch(await start(stores, never.id, seconds=7), "no", now=at(8))
         assert (await stores.cluster.snapshot(now=at(9))).durations == {}
 
-    async def test_only_work_that_was_done_or_reached_its_limit_is_a_duration(self, stores: ClusterStores) -> None:
+    async def test_only_work_that_was_done_or_reached_its_limit_is_a_duration(
+        self, stores: ClusterStores
+    ) -> None:
         ends = [
             (exited_as, seconds)
             for seconds, exited_as in (
@@ -146,8 +157,8 @@ class LearningCases:
         assert kept == (2.0,) * 10 + (3.0,) * (KEPT - 10)
 
     async def test_use_decays_and_adds_up(self, stores: ClusterStores) -> None:
-        """Half of the cluster's CPUs for 10 s, and again a week later, when the first weighs half. What is used decays from the first
-        moment on, here by some millionths."""
+        """Half of the cluster's CPUs for 10 s, and again a week later, when the first weighs half.
+        What is used decays from the first moment on, here by some millionths."""
         once = 0.5 * WEEK / math.log(2) * (1 - 0.5 ** (10 / WEEK))
         assert once == pytest.approx(5.0, rel=1e-5)
         _, attempt = await started(stores, resources=Resources(2000, GIB))
@@ -167,10 +178,12 @@ class LearningCases:
             await stores.cluster.fail_launch(attempt, "gone", now=at(WEEK + 10))
         used = (await stores.cluster.snapshot(now=at(WEEK + 11))).used
         assert used[key].share_seconds == pytest.approx(1.5 * once)
-        assert used[QueueName("other"), "alice"].share_seconds == pytest.approx(once)  # of memory it held the most
+        # of memory it held the most
+        assert used[QueueName("other"), "alice"].share_seconds == pytest.approx(once)
 
     async def test_a_long_run_counts_as_short_ones_in_its_place(self, stores: ClusterStores) -> None:
-        """Half of the cluster for ten half-lives, at a time or in ten pieces: half of it on average, nearly."""
+        """Half of the cluster for ten half-lives, at a time or in ten pieces: half of it on average,
+        nearly."""
         half_life_s = 60.0
         await stores.queues.replace(replace(ONE_QUEUE, half_life_s=half_life_s))
         await see(stores, nodes=[node()])

@@ -33,10 +33,14 @@ class LeaseCases:
         assert third is not None
         assert third.epoch > second.epoch
 
-    async def test_a_lease_from_before_the_clock_was_set_back_holds_nobody_up(self, stores: ClusterStores) -> None:
+    async def test_a_lease_from_before_the_clock_was_set_back_holds_nobody_up(
+        self, stores: ClusterStores
+    ) -> None:
         first = await stores.cluster.lead("a", now=at(3600), ttl=TTL)
         assert first is not None
-        assert await stores.cluster.lead("b", now=at(3595), ttl=TTL) is None, "clocks of two machines may differ a little"
+        assert await stores.cluster.lead("b", now=at(3595), ttl=TTL) is None, (
+            "clocks of two machines may differ a little"
+        )
         renewed = await stores.cluster.lead("a", now=at(0), ttl=TTL)
         assert renewed is not None
         assert (renewed.epoch, renewed.expires_at) == (first.epoch, at(10))
@@ -52,7 +56,9 @@ class LeaseCases:
         await stores.cluster.resign("a")
         assert first is not None
         with pytest.raises(NotLeader):
-            await stores.cluster.apply(Plan((await stores.cluster.snapshot(now=at(1))).version), now=at(1), epoch=first.epoch)
+            await stores.cluster.apply(
+                Plan((await stores.cluster.snapshot(now=at(1))).version), now=at(1), epoch=first.epoch
+            )
         second = await stores.cluster.lead("b", now=at(1), ttl=TTL)
         assert second is not None
         assert second.epoch > first.epoch
@@ -74,7 +80,12 @@ class LeaseCases:
             with pytest.raises(NotLeader):
                 await stores.cluster.apply(plan, now=at(100), epoch=epoch)
             with pytest.raises(NotLeader):
-                await stores.cluster.note_holds([Hold(gang.id, HoldReason.BEHIND, "waits", 1)], based_on=snapshot.version, now=at(100), epoch=epoch)
+                await stores.cluster.note_holds(
+                    [Hold(gang.id, HoldReason.BEHIND, "waits", 1)],
+                    based_on=snapshot.version,
+                    now=at(100),
+                    epoch=epoch,
+                )
         after = await stores.cluster.snapshot(now=at(1))
         assert after == snapshot
         found = await stores.runs.get(waits.id)
@@ -86,4 +97,6 @@ class LeaseCases:
         run = await submit(stores)
         snapshot = await stores.cluster.snapshot(now=at(0))
         with pytest.raises(NotLeader):
-            await stores.cluster.apply(Plan(snapshot.version, (place(gang_of(snapshot, run.id), "n1"),)), now=at(0), epoch=0)
+            await stores.cluster.apply(
+                Plan(snapshot.version, (place(gang_of(snapshot, run.id), "n1"),)), now=at(0), epoch=0
+            )

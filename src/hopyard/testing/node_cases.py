@@ -41,10 +41,13 @@ class NodeCases:
         assert [one.attempt for one in after.running] == [attempt]
         refused = await apply(stores, place(gang_of(after, waits.id), "n1"))
         assert "cordoned" in refused.rejected[gang_of(after, waits.id).id]
-        await see(stores, exited(attempt), nodes=[node(cpus=3)], seconds=2)  # what its engine sees does not lift it
+        # what its engine sees does not lift it
+        await see(stores, exited(attempt), nodes=[node(cpus=3)], seconds=2)
         assert list(await stores.cluster.nodes()) == [node(cpus=3, cordoned=True, cordon_reason="new fans")]
         await see(stores, nodes=[], seconds=3)
-        assert list(await stores.cluster.nodes()) == [node(cpus=3, cordoned=True, cordon_reason="new fans", ready=False)]
+        assert list(await stores.cluster.nodes()) == [
+            node(cpus=3, cordoned=True, cordon_reason="new fans", ready=False)
+        ]
         await see(stores, nodes=[node(cordoned=True)], seconds=3)
         assert await stores.cluster.cordon(NodeId("n1"), False) == node()
         await start(stores, waits.id, seconds=4)
@@ -64,7 +67,9 @@ class NodeCases:
         await stores.cluster.remove_node(NodeId("n1"))
         assert [server.engine for server in await stores.cluster.servers()] == ["other"]
 
-    async def test_the_reason_stays_until_another_is_given_or_the_node_is_open_again(self, stores: ClusterStores) -> None:
+    async def test_the_reason_stays_until_another_is_given_or_the_node_is_open_again(
+        self, stores: ClusterStores
+    ) -> None:
         await see(stores, nodes=[node()])
         for on, reason, kept in (
             (True, "new fans", "new fans"),
@@ -100,7 +105,12 @@ class NodeCases:
         assert after.version == await stores.cluster.version() > before
         assert list(after.nodes) == ["n2"]
         assert [server.engine for server in await stores.cluster.servers()] == [ENGINE], "it has another node"
-        assert "n1" in (await apply(stores, place(gang_of(after, run), "n1"), seconds=3)).rejected[after.pending[0].id]
+        assert (
+            "n1"
+            in (await apply(stores, place(gang_of(after, run), "n1"), seconds=3)).rejected[
+                after.pending[0].id
+            ]
+        )
         await see(stores, nodes=[node(), node("n2")], seconds=4)
         await start(stores, run, "n1", seconds=5)
 
@@ -142,7 +152,9 @@ class NodeCases:
             (Where(labels=(("rack", "1"), ("zone", "a"))), False),
         ],
     )
-    async def test_a_run_goes_only_where_it_asked_to(self, stores: ClusterStores, where: Where, fits: bool) -> None:
+    async def test_a_run_goes_only_where_it_asked_to(
+        self, stores: ClusterStores, where: Where, fits: bool
+    ) -> None:
         await see(stores, nodes=[node(pool=PoolName("small"), labels={"zone": "a"})])
         run = await submit(stores, where=where)
         snapshot = await stores.cluster.snapshot(now=at(0))

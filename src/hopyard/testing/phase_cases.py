@@ -90,6 +90,8 @@ class PhaseCases:
             with suppress(HopyardError):
                 await do(stores, run)
             after = await stores.runs.get(run)
-            assert after.phase is phase or after.phase in TRANSITIONS[phase], f"{phase} became {after.phase}: {deed}"
+            assert after.phase is phase or after.phase in TRANSITIONS[phase], (
+                f"{phase} became {after.phase}: {deed}"
+            )
             if phase.final:
                 assert after == before, deed

@@ -54,10 +54,18 @@ class SnapshotCases:
             "mnist",
             (
                 RoleSpec(
-                    ("python", "-u", "train.py", "--lr", "1"), "worker", 8, Resources(2000, GIB, 1, ("A100",)), min_replicas=2
+                    ("python", "-u", "train.py", "--lr", "1"),
+                    "worker",
+                    8,
+                    Resources(2000, GIB, 1, ("A100",)),
+                    min_replicas=2,
                 ),
                 RoleSpec(
-                    ("python", "ps.py"), "ps", 1, Resources(500, extras=(("fpga", 1),)), topology=Topology("rack", Closeness.SAME)
+                    ("python", "ps.py"),
+                    "ps",
+                    1,
+                    Resources(500, extras=(("fpga", 1),)),
+                    topology=Topology("rack", Closeness.SAME),
                 ),
             ),
             datasets=(DatasetRef("mnist", 3, digest("mnist")),),
@@ -71,7 +79,11 @@ class SnapshotCases:
         (run,) = await stores.runs.create([NewRun(new_run().id, "bob", spec)], now=at(1))
         (gang,) = (await stores.cluster.snapshot(now=at(2))).pending
         assert gang == spec.as_gang(run.id, "bob", submitted_at=at(1))
-        assert (gang.script, gang.wants, gang.elastic) == ("mnist:train.py", (digest("mnist"), digest("requirements")), True)
+        assert (gang.script, gang.wants, gang.elastic) == (
+            "mnist:train.py",
+            (digest("mnist"), digest("requirements")),
+            True,
+        )
         await stores.runs.record_lock(run.id, digest("lock"), {"torch": "2.0"})
         (gang,) = (await stores.cluster.snapshot(now=at(3))).pending
         assert gang.wants == (digest("mnist"), digest("lock"), digest("requirements"))
@@ -83,7 +95,16 @@ class SnapshotCases:
         again = await stores.cluster.snapshot(now=at(2))
         assert again.version == before.version
         assert again.now == at(2)
-        for name in ("nodes", "pending", "running", "queues", "used", "reservations", "promises", "durations"):
+        for name in (
+            "nodes",
+            "pending",
+            "running",
+            "queues",
+            "used",
+            "reservations",
+            "promises",
+            "durations",
+        ):
             assert getattr(again, name) is getattr(before, name), name
         await submit(stores)
         after = await stores.cluster.snapshot(now=at(3))
@@ -143,7 +164,9 @@ class CheckCases:
             (Resources(100, extras=(("tape", 1),)), "n1", False),
         ],
     )
-    async def test_shares_of_gpus_and_extras(self, stores: ClusterStores, asked: Resources, where: Where, fits: bool) -> None:
+    async def test_shares_of_gpus_and_extras(
+        self, stores: ClusterStores, asked: Resources, where: Where, fits: bool
+    ) -> None:
         cards = (Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB), Gpu(2, "T4", 16 * GIB))
         await see(stores, nodes=[node(cards=cards, extras={"fpga": 2})])
         first = await submit(stores, resources=Resources(100, gpu_milli=600))
@@ -154,14 +177,21 @@ class CheckCases:
         if fits and not isinstance(where, str):
             attempt = (await stores.runs.get(run.id)).attempt
             assert attempt is not None
-            assert (attempt.gpus, attempt.gpu_milli) == ((where[1],), (where[2] if len(where) == 3 else 1000,))
+            assert (attempt.gpus, attempt.gpu_milli) == (
+                (where[1],),
+                (where[2] if len(where) == 3 else 1000,),
+            )
 
     async def test_replicas_of_one_gang_share_a_gpu(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(gpus=1)])
-        runs = [await submit(stores, replicas=2, resources=Resources(100, gpu_milli=milli)) for milli in (600, 500)]
+        runs = [
+            await submit(stores, replicas=2, resources=Resources(100, gpu_milli=milli))
+            for milli in (600, 500)
+        ]
         snapshot = await stores.cluster.snapshot(now=at(0))
         wanted = [
-            place(gang_of(snapshot, run.id), *[("n1", (0,), milli)] * 2) for run, milli in zip(runs, (600, 500), strict=True)
+            place(gang_of(snapshot, run.id), *[("n1", (0,), milli)] * 2)
+            for run, milli in zip(runs, (600, 500), strict=True)
         ]
         assert (await apply(stores, *wanted)).applied == (GangId(runs[1].id),)
 
@@ -195,9 +225,16 @@ class CheckCases:
             (Topology("zone", Closeness.NEAR), "ab", False),  # nobody has this label
         ],
     )
-    async def test_how_close_replicas_are(self, stores: ClusterStores, topology: Topology, where: str, fits: bool) -> None:
+    async def test_how_close_replicas_are(
+        self, stores: ClusterStores, topology: Topology, where: str, fits: bool
+    ) -> None:
         await see(
-            stores, nodes=[node("a", labels={"rack": "1"}), node("b", labels={"rack": "1"}), node("c", labels={"rack": "2"})]
+            stores,
+            nodes=[
+                node("a", labels={"rack": "1"}),
+                node("b", labels={"rack": "1"}),
+                node("c", labels={"rack": "2"}),
+            ],
         )
         run = await submit(stores, replicas=2, topology=topology)
         result = await apply(stores, place(gang_of(await stores.cluster.snapshot(now=at(0)), run.id), *where))
@@ -219,10 +256,15 @@ class QuotaCases:
             ({"vision": {"maximum": {GPU: 0}}}, "vision", 4),
         ],
     )
-    async def test_limits(self, stores: ClusterStores, limits: dict[str, dict[str, object]], started_in: str, may: int) -> None:
+    async def test_limits(
+        self, stores: ClusterStores, limits: dict[str, dict[str, object]], started_in: str, may: int
+    ) -> None:
         await see(stores, nodes=[node()])
         await stores.queues.replace(tree(**limits))
-        runs = [await submit(stores, queue=QueueName(started_in), resources=Resources(1000, GIB)) for _ in range(4)]
+        runs = [
+            await submit(stores, queue=QueueName(started_in), resources=Resources(1000, GIB))
+            for _ in range(4)
+        ]
         snapshot = await stores.cluster.snapshot(now=at(0))
         result = await apply(stores, *(place(gang_of(snapshot, run.id), "n1") for run in runs))
         assert len(result.applied) == may
@@ -237,7 +279,10 @@ class QuotaCases:
     async def test_users_are_limited_one_by_one(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
         await stores.queues.replace(tree(lab={"user_limit": {CPU: 1000}}))
-        runs = [(await stores.runs.create([new_run(user, queue=VISION)], now=at(0)))[0] for user in ("ann", "ann", "bob")]
+        runs = [
+            (await stores.runs.create([new_run(user, queue=VISION)], now=at(0)))[0]
+            for user in ("ann", "ann", "bob")
+        ]
         snapshot = await stores.cluster.snapshot(now=at(0))
         result = await apply(stores, *(place(gang_of(snapshot, run.id), "n1") for run in runs))
         assert result.applied == (GangId(runs[0].id), GangId(runs[2].id))
@@ -290,7 +335,8 @@ class PromiseCases:
         await see(stores, nodes=[node()])
         runs = [await submit(stores) for _ in range(3)]
         first, second, third = [
-            Promise(GangId(run.id), at(60 + n), at(0), (NodeId("n1"),), made_room=n == 1) for n, run in enumerate(runs)
+            Promise(GangId(run.id), at(60 + n), at(0), (NodeId("n1"),), made_room=n == 1)
+            for n, run in enumerate(runs)
         ]
         before = (await stores.cluster.snapshot(now=at(0))).version
         result = await apply(stores, promises=(first, second))

@@ -43,7 +43,12 @@ class PreemptCases:
         assert result.version > before
         assert await phases(stores, run) == ("stopping", "stopping")
         (seen,) = (await stores.cluster.snapshot(now=at(3))).running
-        assert (seen.stopping, seen.preempted_for, seen.started_at, seen.saved_at) == (True, GangId(urgent), at(1), at(2))
+        assert (seen.stopping, seen.preempted_for, seen.started_at, seen.saved_at) == (
+            True,
+            GangId(urgent),
+            at(1),
+            at(2),
+        )
         assert seen.asked_at == at(3)
         told = (await stores.runs.get(run)).attempt
         assert told is not None
@@ -51,17 +56,30 @@ class PreemptCases:
         assert [(one.at, one.kind, one.detail) for one in await stores.runs.events(run)] == [
             (at(3), RunEventKind.PREEMPTED, "it makes room")
         ]
-        left = await stores.cluster.record_status(exited(attempt, code=143, kind=ExitKind.PREEMPTED), now=at(5))
+        left = await stores.cluster.record_status(
+            exited(attempt, code=143, kind=ExitKind.PREEMPTED), now=at(5)
+        )
         assert left == Recorded((run,), (Ended(run, attempt),), (run,))
         assert await phases(stores, run) == ("queued", "stopped")
         found = await stores.runs.get(run)
-        assert (found.submitted_at, found.exit, found.ended_at, found.preemptions, found.served_s) == (at(0), None, None, 1, 4.0)
+        assert (found.submitted_at, found.exit, found.ended_at, found.preemptions, found.served_s) == (
+            at(0),
+            None,
+            None,
+            1,
+            4.0,
+        )
         gang = gang_of(await stores.cluster.snapshot(now=at(6)), run)
         assert (gang.submitted_at, gang.served_s) == (at(0), 4.0)
         assert await start(stores, run, seconds=7) == attempt_id(run, 2)
         assert [one.resumed_from_step for one in await stores.runs.attempts(run)] == [None, 7]
         (again,) = (await stores.cluster.snapshot(now=at(8))).running
-        assert (again.stopping, again.preempted_for, again.saved_at, again.asked_at) == (False, None, None, None)
+        assert (again.stopping, again.preempted_for, again.saved_at, again.asked_at) == (
+            False,
+            None,
+            None,
+            None,
+        )
 
     async def test_it_is_told_when_an_attempt_was_asked_first(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
@@ -83,7 +101,9 @@ class PreemptCases:
             (137, ExitKind.OUT_OF_MEMORY, ("failed", "failed")),
         ],
     )
-    async def test_how_it_ends(self, stores: ClusterStores, code: int, kind: ExitKind, expected: tuple[str, str]) -> None:
+    async def test_how_it_ends(
+        self, stores: ClusterStores, code: int, kind: ExitKind, expected: tuple[str, str]
+    ) -> None:
         """It loses none of its attempts: it may have one only."""
         run, attempt = await started(stores, max_attempts=1)
         await stores.cluster.record_status(running(attempt), now=at(1))
@@ -118,7 +138,8 @@ class PreemptCases:
         assert await phases(stores, run) == ("cancelled", "stopped")
 
     @pytest.mark.parametrize(
-        ("kind", "expected"), [(ExitKind.EXIT_CODE, "queued"), (ExitKind.SIGNAL, "queued"), (ExitKind.TIME_LIMIT, "failed")]
+        ("kind", "expected"),
+        [(ExitKind.EXIT_CODE, "queued"), (ExitKind.SIGNAL, "queued"), (ExitKind.TIME_LIMIT, "failed")],
     )
     async def test_who_loses_a_peer_that_left_was_preempted_too(
         self, stores: ClusterStores, kind: ExitKind, expected: str
@@ -150,7 +171,10 @@ class PreemptCases:
         first, second, third = [await submit(stores) for _ in range(3)]
         attempts = [await start(stores, run.id) for run in (first, second)]
         waiting = (await stores.cluster.snapshot(now=at(1))).pending[0]
-        wanted = tuple(Preemption(attempt, GangId(attempt.rpartition(".")[0]), waiting.id, "makes room") for attempt in attempts)
+        wanted = tuple(
+            Preemption(attempt, GangId(attempt.rpartition(".")[0]), waiting.id, "makes room")
+            for attempt in attempts
+        )
         result = await apply(stores, preempt=wanted, seconds=1)
         assert result.preempted == tuple(attempts)
         for seconds, attempt in enumerate(attempts, 2):
@@ -159,7 +183,9 @@ class PreemptCases:
 
     async def test_somebody_asks_outside_of_a_plan(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
-        assert await stores.cluster.request_preempt(run, "its node is needed", now=at(1)) == Recorded(changed=(run,))
+        assert await stores.cluster.request_preempt(run, "its node is needed", now=at(1)) == Recorded(
+            changed=(run,)
+        )
         assert await stores.cluster.request_preempt(run, "again", now=at(1)) == Recorded()
         (seen,) = (await stores.cluster.snapshot(now=at(1))).running
         assert (seen.stopping, seen.preempted_for) == (True, "")

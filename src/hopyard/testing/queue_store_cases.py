@@ -14,9 +14,24 @@ TREE = QueueTree(
     {
         LAB: Queue(LAB, guarantee={CPU: 8000}, maximum={CPU: 16000}, admins=("ann",)),
         VISION: Queue(
-            VISION, LAB, 2.5, {CPU: 4000}, submitters=("ann", "bob"), priorities=(10, 60), default_priority=20, time_slices=True, user_priorities={"ann": 90}
+            VISION,
+            LAB,
+            2.5,
+            {CPU: 4000},
+            submitters=("ann", "bob"),
+            priorities=(10, 60),
+            default_priority=20,
+            time_slices=True,
+            user_priorities={"ann": 90},
         ),
-        SPEECH: Queue(SPEECH, LAB, lend_limit={CPU: 0}, borrow_limit={CPU: 1000}, user_limit={"gpu:a100": 2000}, reclaims=False),
+        SPEECH: Queue(
+            SPEECH,
+            LAB,
+            lend_limit={CPU: 0},
+            borrow_limit={CPU: 1000},
+            user_limit={"gpu:a100": 2000},
+            reclaims=False,
+        ),
     },
     default=SPEECH,
     half_life_s=3600.0,

@@ -1,7 +1,8 @@
-"""A server as a replica sees one: takes streams, status, blobs, checkpoints, and gives blobs. Real HTTP, nothing behind it.
+"""A server as a replica sees one: takes streams, status, blobs, checkpoints, and gives blobs.
+Real HTTP, nothing behind it.
 
-For tests of replicas and engines. It can be taken away and brought back at another port, lose its memory of nothing, and be asked
-what it received.
+For tests of replicas and engines. It can be taken away and brought back at another port, lose its memory of
+nothing, and be asked what it received.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class ReplicaSink:
         with self._change:
             if not self._change.wait_for(lambda: what(self), timeout_s):
                 raise TimeoutError(
-                    f"after {timeout_s} s; last statuses: { {key: told[-1] for key, told in self.statuses.items()} }"
+                    f"after {timeout_s} s; last statuses: "
+                    f"{ {key: told[-1] for key, told in self.statuses.items()} }"
                 )
 
     def wait_final(self, attempt: str, rank: int = 0, *, timeout_s: float = 60.0) -> Mapping[str, Any]:
@@ -118,7 +120,8 @@ class ReplicaSink:
         found: Mapping[str, Any] = self.finals[attempt, rank]["exit"]
         return found
 
-    # -- what the routes do ----------------------------------------------------------------------------------------------
+    # -- what the routes do
+    # ----------------------------------------------------------------------------------------------
 
     def sync(self, attempt: str, rank: int, body: bytes) -> dict[str, Any]:
         line, _, rest = body.partition(b"\n")
@@ -139,8 +142,16 @@ class ReplicaSink:
             if head["final"]:
                 self.finals[attempt, rank] = head["status"]
             self._change.notify_all()
-            offsets = {name: len(data) for (a, r, name), data in self.streams.items() if (a, r) == (attempt, rank)}
-            return {"offsets": offsets, "token": self.renewed_token, "stop": self.stop_requested, "preempt": self.preempt_requested, "grace_s": self.grace_s}
+            offsets = {
+                name: len(data) for (a, r, name), data in self.streams.items() if (a, r) == (attempt, rank)
+            }
+            return {
+                "offsets": offsets,
+                "token": self.renewed_token,
+                "stop": self.stop_requested,
+                "preempt": self.preempt_requested,
+                "grace_s": self.grace_s,
+            }
 
     def take(self, path: list[str], body: bytes) -> dict[str, Any]:
         """Everything else that is posted as JSON."""
@@ -224,7 +235,12 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
             if sink.faults and path[-1] != "sync":
                 sink.faults -= 1
                 status, code = sink.fault
-                self._answer(status, json.dumps({"error": {"code": code, "message": "the server failed at this request"}}).encode())
+                self._answer(
+                    status,
+                    json.dumps(
+                        {"error": {"code": code, "message": "the server failed at this request"}}
+                    ).encode(),
+                )
                 return
             try:
                 self._answer(200, self._post(path, body))
@@ -237,10 +253,14 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
 
         def _post(self, path: list[str], body: bytes) -> bytes:
             if path[0] == "attempts":
-                answer = sink.sync(path[1], int(path[3]), body) if path[-1] == "sync" else sink.take(path, body)
+                answer = (
+                    sink.sync(path[1], int(path[3]), body) if path[-1] == "sync" else sink.take(path, body)
+                )
                 return json.dumps(answer).encode()
             if path[1] == "missing":
-                return json.dumps({"missing": [d for d in json.loads(body)["digests"] if d not in sink.blobs]}).encode()
+                return json.dumps(
+                    {"missing": [d for d in json.loads(body)["digests"] if d not in sink.blobs]}
+                ).encode()
             if path[1] == "pack":
                 if sink.full_for:
                     sink.full_for -= 1
@@ -249,7 +269,9 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
                 return b"{}"
             if path[1] == "fetch":
                 found = [(digest, sink.blobs[digest]) for digest in json.loads(body)["digests"]]
-                return b"".join(_FRAME.pack(bytes.fromhex(digest), len(data)) + data for digest, data in found)
+                return b"".join(
+                    _FRAME.pack(bytes.fromhex(digest), len(data)) + data for digest, data in found
+                )
             return json.dumps({"ok": path[1] in sink.blobs}).encode()  # verify
 
         def _body(self) -> bytes:

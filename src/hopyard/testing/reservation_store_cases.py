@@ -15,7 +15,9 @@ from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict, NotFound
 from hopyard.testing.stores import ClusterStores, at, gang_of, lead, node, place, see, submit
 
-WHOLE = Reservation(ReservationId("r1"), "demo", at(600), at(900), ("ann",), None, (NodeId("n1"), NodeId("n2")))
+WHOLE = Reservation(
+    ReservationId("r1"), "demo", at(600), at(900), ("ann",), None, (NodeId("n1"), NodeId("n2"))
+)
 PIECES = Reservation(
     ReservationId("r2"),
     "nightly",
@@ -79,6 +81,8 @@ class ReservationCases:
         plan = Plan(snapshot.version, (place(gang_of(snapshot, run.id), "n1"),))
         await stores.reservations.create(WHOLE)
         epoch = await lead(stores)
-        assert list((await stores.cluster.apply(plan, now=at(0), epoch=epoch)).rejected) == [plan.place[0].gang.id]
+        assert list((await stores.cluster.apply(plan, now=at(0), epoch=epoch)).rejected) == [
+            plan.place[0].gang.id
+        ]
         new = Plan((await stores.cluster.snapshot(now=at(0))).version, plan.place)
         assert (await stores.cluster.apply(new, now=at(0), epoch=epoch)).applied == (plan.place[0].gang.id,)

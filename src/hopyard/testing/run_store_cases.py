@@ -12,7 +12,16 @@ from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
 from hopyard.domain.brief import MOST_VALUES, brief_spec
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunEvent, RunEventKind, RunPhase
+from hopyard.domain.run import (
+    DatasetRef,
+    Environment,
+    GitState,
+    ResumeFrom,
+    Run,
+    RunEvent,
+    RunEventKind,
+    RunPhase,
+)
 from hopyard.domain.run_values import MOST_RUN_VALUE_BYTES, MOST_RUN_VALUES
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunFilter, Summarised
@@ -45,7 +54,10 @@ class CreateCases:
         other = await submit(stores, now=at(3))
         (reread,) = await stores.runs.list(RunFilter(studies=True))
         assert (reread.id, reread.spec.study, reread.spec.parent) == (study.id, {"name": "s"}, None)
-        assert [run.id for run in await stores.runs.list(RunFilter(parent=study.id))] == [mine[1].id, mine[0].id]
+        assert [run.id for run in await stores.runs.list(RunFilter(parent=study.id))] == [
+            mine[1].id,
+            mine[0].id,
+        ]
         assert [run.id for run in await stores.runs.list(RunFilter(trials=False))] == [other.id, study.id]
         await stores.cluster.request_stop(mine[0].id, now=at(4))
         counts = await stores.runs.count_trials([study.id, other.id])
@@ -68,7 +80,9 @@ class CreateCases:
             code=digest("code"),
             datasets=(DatasetRef("mnist", 3, digest("mnist 3")),),
             git=GitState("c" * 40, "main", True, "", digest("diff")),
-            environment=Environment("/usr/bin/python3", digest("requirements"), None, "3.11", {"torch": "2.0"}),
+            environment=Environment(
+                "/usr/bin/python3", digest("requirements"), None, "3.11", {"torch": "2.0"}
+            ),
             resume=ResumeFrom(GONE, 7, digest("resume")),
             time_limit_s=1.5,
         )
@@ -86,10 +100,20 @@ class CreateCases:
         assert await stores.runs.attempts(new.id) == []
 
     async def test_numbers_count_per_user_and_project_without_gaps(self, stores: ClusterStores) -> None:
-        news = [new_run(user, project=project) for project in ("a", "b") for user in ("ann", "bob") for _ in range(20)]
+        news = [
+            new_run(user, project=project)
+            for project in ("a", "b")
+            for user in ("ann", "bob")
+            for _ in range(20)
+        ]
         created = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for new in news))
         names = sorted(run.name for (run,) in created)
-        assert names == [RunName(user, project, n) for user in ("ann", "bob") for project in ("a", "b") for n in range(1, 21)]
+        assert names == [
+            RunName(user, project, n)
+            for user in ("ann", "bob")
+            for project in ("a", "b")
+            for n in range(1, 21)
+        ]
 
     async def test_several_runs_are_accepted_together_or_not_at_all(self, stores: ClusterStores) -> None:
         (there,) = await stores.runs.create([new_run()], now=at(0))
@@ -120,9 +144,13 @@ class CreateCases:
         good = [new_run() for _ in range(10)]
         bad = new_run("bob", id=there.id)
         calls = [*good[:5], bad, *good[5:]]
-        results = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for new in calls), return_exceptions=True)
+        results = await asyncio.gather(
+            *(stores.runs.create([new], now=at(0)) for new in calls), return_exceptions=True
+        )
         assert isinstance(results.pop(5), Conflict)
-        assert sorted(one[0].name.number for one in results if not isinstance(one, BaseException)) == list(range(2, 12))
+        assert sorted(one[0].name.number for one in results if not isinstance(one, BaseException)) == list(
+            range(2, 12)
+        )
 
     async def test_nothing_is_nothing(self, stores: ClusterStores) -> None:
         assert list(await stores.runs.create([], now=at(0))) == []
@@ -140,7 +168,9 @@ class ListCases:
 
     async def test_filters_all_hold(self, stores: ClusterStores) -> None:
         first = await submit(stores, label="Base_line", tags={"team": "vision", "x": "1"}, now=at(1))
-        second = await submit(stores, user="bob", project="cifar", datasets=(DatasetRef("cifar", 1),), now=at(2))
+        second = await submit(
+            stores, user="bob", project="cifar", datasets=(DatasetRef("cifar", 1),), now=at(2)
+        )
         third = await submit(stores, label="baseXline", tags={"team": "speech", "x": "1"}, now=at(3))
         await stores.cluster.request_stop(third.id, now=at(4))
 
@@ -159,7 +189,9 @@ class ListCases:
         assert await ids(text="SPEECH") == [third.id]
         assert await ids(text="bob/cifar/1") == [second.id]
         assert await ids(number=1) == [second.id, first.id]
-        assert await ids(id_prefix=second.id[:-1]) == [run for run in await ids() if run.startswith(second.id[:-1])]
+        assert await ids(id_prefix=second.id[:-1]) == [
+            run for run in await ids() if run.startswith(second.id[:-1])
+        ]
         assert await ids(id_prefix=second.id) == [second.id]
         assert await ids(id_prefix="r%") == await ids(id_prefix=second.id.upper()) == []
         assert await ids(limit=0) == []
@@ -167,7 +199,13 @@ class ListCases:
         assert await ids(ids=frozenset()) == []
 
     async def test_brief_listings_leave_out_what_makes_specs_large(self, stores: ClusterStores) -> None:
-        run = await submit(stores, label="x", env={"K": "v" * 10**6}, params={f"p{i}": "w" * 1000 for i in range(100)}, tags={"a": "b"})
+        run = await submit(
+            stores,
+            label="x",
+            env={"K": "v" * 10**6},
+            params={f"p{i}": "w" * 1000 for i in range(100)},
+            tags={"a": "b"},
+        )
         small = await submit(stores, label="small")
         for where in (RunFilter(brief=True), RunFilter(ids=frozenset({run.id, small.id}), brief=True)):
             newest, found = await stores.runs.list(where)
@@ -231,7 +269,9 @@ class RecordCases:
             values = {f"m{part}-{n}": float(n) for n in range(MOST_RUN_VALUES // 2)}
             await stores.runs.record_summary(run, values)
             await stores.runs.record_metrics(run, {name: (part, value) for name, value in values.items()})
-            await stores.runs.record_params(run, {f"p{part}-{n}": "x" * 10_000 for n in range(MOST_RUN_VALUE_BYTES // 20_000)})
+            await stores.runs.record_params(
+                run, {f"p{part}-{n}": "x" * 10_000 for n in range(MOST_RUN_VALUE_BYTES // 20_000)}
+            )
         await stores.runs.record_summary(run, {"m0-1": 7.0, "late": 1.0})
         await stores.runs.record_metrics(run, {"m0-1": (9, 7.0), "late": (9, 1.0)})
         await stores.runs.record_params(run, {"lr": 0.5, "late": "x" * 10_000})
@@ -264,7 +304,9 @@ class RecordCases:
 
     async def test_concurrent_records_of_one_run_all_stay(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
-        await asyncio.gather(*(stores.runs.record_summary(run, {f"m{number}": float(number)}) for number in range(30)))
+        await asyncio.gather(
+            *(stores.runs.record_summary(run, {f"m{number}": float(number)}) for number in range(30))
+        )
         assert (await stores.runs.get(run)).summary == {f"m{number}": float(number) for number in range(30)}
 
     async def test_artifact_and_lock(self, stores: ClusterStores) -> None:
@@ -275,12 +317,16 @@ class RecordCases:
         assert found.artifact == digest("made")
         assert found.spec.environment == Environment(lock=digest("lock"), packages={"torch": "2.0"})
 
-    async def test_what_could_not_be_stored_is_kept_once_and_only_the_first_of_many(self, stores: ClusterStores) -> None:
+    async def test_what_could_not_be_stored_is_kept_once_and_only_the_first_of_many(
+        self, stores: ClusterStores
+    ) -> None:
         run = (await submit(stores)).id
         assert (await stores.runs.get(run)).unstored == ()
         await stores.runs.record_unstored(run, ["step 5", "step 6"])
         await stores.runs.record_unstored(run, ["step 6", *(f"step {step}" for step in range(7, 100))])
-        assert (await stores.runs.get(run)).unstored == tuple(f"step {step}" for step in range(5, 5 + MOST_UNSTORED))
+        assert (await stores.runs.get(run)).unstored == tuple(
+            f"step {step}" for step in range(5, 5 + MOST_UNSTORED)
+        )
 
     async def test_checkpoints(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
@@ -303,7 +349,10 @@ class RecordCases:
         assert not await stores.runs.mark_damaged(run, 20, "again", now=at(6))
         assert not await stores.runs.mark_damaged(run, 30, "there is none", now=at(6))
         assert await stores.runs.checkpoints(run) == [checkpoint(run, 10)]
-        assert await stores.runs.checkpoints(run, damaged=True) == [checkpoint(run, 10), replace(checkpoint(run, 20), damaged=True)]
+        assert await stores.runs.checkpoints(run, damaged=True) == [
+            checkpoint(run, 10),
+            replace(checkpoint(run, 20), damaged=True),
+        ]
         assert await stores.runs.newest_steps([run]) == {run: 10}
         assert await stores.runs.events(run) == [RunEvent(at(5), RunEventKind.DAMAGED, "a blob is damaged")]
         with pytest.raises(NotFound):
@@ -343,12 +392,21 @@ class EndCases:
         await stores.runs.record_synced(run.id, at(3))
         assert (await stores.runs.get(run.id)).synced_at == at(3)
         for _ in range(2):
-            await stores.runs.finish_offline(run.id, AttemptPhase.SUCCEEDED, DONE, started_at=at(0), ended_at=at(9))
+            await stores.runs.finish_offline(
+                run.id, AttemptPhase.SUCCEEDED, DONE, started_at=at(0), ended_at=at(9)
+            )
         found = await stores.runs.get(run.id)
-        assert (found.phase, found.exit, found.started_at, found.ended_at) == (RunPhase.SUCCEEDED, DONE, at(0), at(9))
+        assert (found.phase, found.exit, found.started_at, found.ended_at) == (
+            RunPhase.SUCCEEDED,
+            DONE,
+            at(0),
+            at(9),
+        )
         assert [attempt.id for attempt in await stores.runs.attempts(run.id)] == [attempt_id(run.id, 1)]
 
-    async def test_a_run_that_is_being_synced_is_not_stopped_nor_lost_and_can_be_deleted(self, stores: ClusterStores) -> None:
+    async def test_a_run_that_is_being_synced_is_not_stopped_nor_lost_and_can_be_deleted(
+        self, stores: ClusterStores
+    ) -> None:
         (run,) = await stores.runs.create([new_run(offline=True)], now=at(0))
         with pytest.raises(Conflict, match="being synced"):
             await stores.cluster.request_stop(run.id, now=at(1))
@@ -366,9 +424,13 @@ class EndCases:
         with pytest.raises(Conflict):
             await stores.runs.finish_offline(run, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9))
         with pytest.raises(SpecError):
-            await stores.runs.finish_offline(run, AttemptPhase.RUNNING, DONE, started_at=at(0), ended_at=at(9))
+            await stores.runs.finish_offline(
+                run, AttemptPhase.RUNNING, DONE, started_at=at(0), ended_at=at(9)
+            )
         with pytest.raises(NotFound):
-            await stores.runs.finish_offline(GONE, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9))
+            await stores.runs.finish_offline(
+                GONE, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9)
+            )
 
     async def test_delete(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, tags={"a": "b"}, datasets=(DatasetRef("mnist", 1),))

@@ -1,6 +1,7 @@
 """The conformance suite of searchers. Every searcher passes it, one of a user's own as well.
 
-Subclass `SearcherContract`, give `open_searcher`, and inherit every case; no exemptions. Needs pytest and Hypothesis.
+Subclass `SearcherContract`, give `open_searcher`, and inherit every case; no exemptions. Needs pytest and
+Hypothesis.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ EXAMPLE_SPACE = Space(
     )
 )
 CHOICES = st.lists(st.integers(0, 255), max_size=80)
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+quick = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
+)
 
 
 class SearcherContract(ABC):
-    """space: every proposal has params of it. max_epochs: the largest budget. The study must come to an end: give `trials` to a
-    searcher that would go on for ever."""
+    """space: every proposal has params of it. max_epochs: the largest budget.
+    The study must come to an end: give `trials` to a searcher that would go on for ever."""
 
     space: Space = EXAMPLE_SPACE
     max_epochs: int = 9
@@ -50,22 +55,30 @@ class SearcherContract(ABC):
 
     def open_play(self, *, room: int = 4, goal: Goal = Goal.MIN, seed: int = 0) -> StudyPlay:
         return StudyPlay(
-            self.open_searcher(goal=goal, seed=seed), room=room, max_epochs=self.max_epochs, space=self.space, goal=goal
+            self.open_searcher(goal=goal, seed=seed),
+            room=room,
+            max_epochs=self.max_epochs,
+            space=self.space,
+            goal=goal,
         )
 
-    # -- studies come to an end -----------------------------------------------------------------------------------
+    # -- studies come to an end
+    # -----------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("room", [1, 3, 1000])
     def test_a_study_ends(self, room: int) -> None:
         play = self.open_play(room=room)
         play.finish()
         assert play.members, "nothing was tried"
-        assert any(member.verdict is Verdict.CONTINUE for member in play.members.values()), "no trial completed"
+        assert any(member.verdict is Verdict.CONTINUE for member in play.members.values()), (
+            "no trial completed"
+        )
 
     @quick
     @given(choices=CHOICES, room=st.integers(1, 8))
     def test_whatever_happens_a_study_ends(self, choices: list[int], room: int) -> None:
-        """Reports in any order, every step or only some, failures, trials that end by themselves, late and repeated news."""
+        """Reports in any order, every step or only some, failures, trials that end by themselves, late and
+        repeated news."""
         play = self.open_play(room=room)
         play.play(choices)
         play.finish()
@@ -90,7 +103,8 @@ class SearcherContract(ABC):
         play.members[proposal.trial].verdict = Verdict.STOP
         play.finish()
 
-    # -- state is the order of calls ------------------------------------------------------------------------------
+    # -- state is the order of calls
+    # ------------------------------------------------------------------------------
 
     @quick
     @given(choices=CHOICES, cut=st.integers(0, 200))
@@ -100,7 +114,10 @@ class SearcherContract(ABC):
         play.play(choices)
         events, later = play.events[:cut], play.events[cut:]
         heir = self.open_searcher()
-        replay(heir, [event for event in events if not isinstance(event, Asked) or isinstance(event.answer, Proposal)])
+        replay(
+            heir,
+            [event for event in events if not isinstance(event, Asked) or isinstance(event.answer, Proposal)],
+        )
         replay(heir, later)
 
     @quick
@@ -137,7 +154,8 @@ class SearcherContract(ABC):
             play.train(play.training[0])
             assert play.ask() is SearchState.DONE
 
-    # -- what a report means --------------------------------------------------------------------------------------
+    # -- what a report means
+    # --------------------------------------------------------------------------------------
 
     @quick
     @given(choices=CHOICES)
@@ -156,7 +174,9 @@ class SearcherContract(ABC):
                     break
                 value = bumpy(proposal.params, proposal.budget)
                 play.members[proposal.trial].stood = proposal.budget
-                play.members[proposal.trial].verdict = play.tell(Report(proposal.trial, proposal.budget + beyond, value))
+                play.members[proposal.trial].verdict = play.tell(
+                    Report(proposal.trial, proposal.budget + beyond, value)
+                )
         told = [[event.verdict for event in play.events if isinstance(event, Told)] for play in (one, other)]
         asked = [[event for event in play.events if isinstance(event, Asked)] for play in (one, other)]
         assert told[0] == told[1]

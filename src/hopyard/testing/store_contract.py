@@ -44,9 +44,9 @@ class ClusterStoreContract(
     ReservationCases,
     UsageCases,
 ):
-    """All that scheduling needs. Subclass it as `class TestX(ClusterStoreContract)` and give a fixture `stores`: a
-    `testing.stores.ClusterStores` over an empty state of its own, fresh for every test. Cases are coroutines; pytest runs them
-    through the plugin of anyio."""
+    """All that scheduling needs. Subclass it as `class TestX(ClusterStoreContract)` and give a fixture
+    `stores`: a `testing.stores.ClusterStores` over an empty state of its own, fresh for every test. Cases are
+    coroutines; pytest runs them through the plugin of anyio."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:

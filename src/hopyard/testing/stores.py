@@ -65,7 +65,8 @@ def digest(text: str) -> Digest:
 
 
 def new_run(user: str = "alice", *, id: RunId | None = None, offline: bool = False, **spec: Any) -> NewRun:
-    """A run to submit; `spec` are fields of RunSpec, or `replicas`, `resources`, `command` … of its one role."""
+    """A run to submit; `spec` are fields of RunSpec, or `replicas`, `resources`, `command` … of its one
+    role."""
     of_role = {name: spec.pop(name) for name in _OF_ROLE if name in spec}
     role = RoleSpec(**{"command": ("python", "main.py"), **of_role})
     values: dict[str, Any] = {"project": "mnist", "roles": (role,), **spec}
@@ -76,7 +77,9 @@ def new_run(user: str = "alice", *, id: RunId | None = None, offline: bool = Fal
 _OF_ROLE = ("command", "replicas", "resources", "min_replicas", "where")
 
 
-def node(name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0, model: str = "T4", **more: Any) -> Node:
+def node(
+    name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0, model: str = "T4", **more: Any
+) -> Node:
     """`more` are fields of Node."""
     cards = more.pop("cards", None) or tuple(Gpu(index, model) for index in range(gpus))
     return Node(NodeId(name), ENGINE, cpus * 1000, memory_gib * GIB, cards, **more)
@@ -85,7 +88,9 @@ def node(name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0,
 def place(gang: Gang, *where: Where) -> Placement:
     """Rank i goes to `where[i]`."""
     triples = [(one, ()) if isinstance(one, str) else one for one in where]
-    return Placement(gang, tuple(Assignment(rank, NodeId(one[0]), *one[1:]) for rank, one in enumerate(triples)))
+    return Placement(
+        gang, tuple(Assignment(rank, NodeId(one[0]), *one[1:]) for rank, one in enumerate(triples))
+    )
 
 
 def preparing(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
@@ -96,7 +101,9 @@ def running(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
     return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.RUNNING),))
 
 
-def exited(attempt: AttemptId, rank: int = 0, *, code: int = 0, kind: ExitKind = ExitKind.EXIT_CODE) -> AttemptStatus:
+def exited(
+    attempt: AttemptId, rank: int = 0, *, code: int = 0, kind: ExitKind = ExitKind.EXIT_CODE
+) -> AttemptStatus:
     told = Exit(kind, code, f"ended: {kind} {code}")
     return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.EXITED, exit=told),))
 
@@ -105,7 +112,9 @@ async def submit(stores: ClusterStores, *, now: datetime = START, **spec: Any) -
     return (await stores.runs.create([new_run(**spec)], now=now))[0]
 
 
-async def see(stores: ClusterStores, *statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0) -> Recorded:
+async def see(
+    stores: ClusterStores, *statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0
+) -> Recorded:
     """The engine tells everything it sees."""
     return await stores.cluster.record(ENGINE, Observation(tuple(nodes), statuses), now=at(seconds))
 
@@ -120,10 +129,14 @@ async def lead(stores: ClusterStores, *, seconds: float = 0, holder: str = SERVE
 async def apply(stores: ClusterStores, *placements: Placement, seconds: float = 0, **plan: Any) -> PlanResult:
     snapshot = await stores.cluster.snapshot(now=at(seconds))
     epoch = await lead(stores, seconds=seconds)
-    return await stores.cluster.apply(Plan(snapshot.version, placements, **plan), now=at(seconds), epoch=epoch)
+    return await stores.cluster.apply(
+        Plan(snapshot.version, placements, **plan), now=at(seconds), epoch=epoch
+    )
 
 
-async def preempt(stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "", seconds: float = 0) -> PlanResult:
+async def preempt(
+    stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "", seconds: float = 0
+) -> PlanResult:
     """A plan asks this attempt to make room. for_gang: a run that waits; "": for a reservation."""
     wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
     return await apply(stores, preempt=(wanted,), seconds=seconds)
@@ -150,7 +163,9 @@ async def start(stores: ClusterStores, run: RunId, *where: Where, seconds: float
     return attempt
 
 
-async def started(stores: ClusterStores, *, nodes: Sequence[Node] | None = None, **spec: Any) -> tuple[RunId, AttemptId]:
+async def started(
+    stores: ClusterStores, *, nodes: Sequence[Node] | None = None, **spec: Any
+) -> tuple[RunId, AttemptId]:
     """A fresh run whose first attempt was placed on the (then only) node n1."""
     await see(stores, nodes=[node()] if nodes is None else nodes)
     run = await submit(stores, **spec)

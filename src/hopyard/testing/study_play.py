@@ -1,4 +1,5 @@
-"""A study without training: drives a searcher as a real study would, and holds every answer against the rules of `domain.trial`."""
+"""A study without training: drives a searcher as a real study would, and holds every answer against the rules
+of `domain.trial`."""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ Curve = Callable[[Mapping[str, ParamValue], int], float]  # the metric of these 
 
 
 def bumpy(params: Mapping[str, ParamValue], step: int) -> float:
-    """A metric that has nothing to do with the params, except that equal ones have equal curves. Few values, so that ties occur."""
+    """A metric that has nothing to do with the params, except that equal ones have equal curves.
+    Few values, so that ties occur."""
     text = repr(sorted(params.items()))
     return blake2b(f"{text}:{step // 3}".encode(), digest_size=1).digest()[0] % 16 / 16 - step / 100
 
 
 @dataclass(slots=True)
 class Member:
-    """A trial as the study sees it. stood: the step of its newest budget that it reached; None: no state to copy or go on from."""
+    """A trial as the study sees it. stood: the step of its newest budget that it reached; None: no state to
+    copy or go on from."""
 
     budget: int
     params: Mapping[str, ParamValue]
@@ -34,7 +37,8 @@ class Member:
 
 
 class StudyPlay:
-    """room: how many trials train at a time. Everything said is in `events`, in order; `epochs` is what was trained in all."""
+    """room: how many trials train at a time. Everything said is in `events`, in order; `epochs` is what was
+    trained in all."""
 
     def __init__(
         self,
@@ -69,7 +73,9 @@ class StudyPlay:
         self.events.append(Asked(answer))
         if isinstance(answer, Proposal):
             assert not self.done, "DONE is for ever"
-            assert answer.trial not in released and answer.start_from not in released, "released, and proposed or copied"
+            assert answer.trial not in released and answer.start_from not in released, (
+                "released, and proposed or copied"
+            )
             self._begin(answer)
         elif answer is SearchState.WAIT:
             assert self.training, "waits although no trial is training: nothing more would ever be told"
@@ -83,13 +89,19 @@ class StudyPlay:
         member = self.members.get(proposal.trial)
         start = None if proposal.start_from is None else self.members.get(proposal.start_from)
         if proposal.start_from is not None:
-            assert start is not None and start.stood is not None, f"{proposal.start_from} has no state to begin from"
+            assert start is not None and start.stood is not None, (
+                f"{proposal.start_from} has no state to begin from"
+            )
             assert start.verdict is not Verdict.STOP, "a stopped trial's state is not kept"
         if member is None:
-            assert proposal.trial == str(len(self.members)), "trials are numbered in the order of first proposals"
+            assert proposal.trial == str(len(self.members)), (
+                "trials are numbered in the order of first proposals"
+            )
             member = self.members[proposal.trial] = Member(proposal.budget, proposal.params)
         else:
-            assert member.verdict is Verdict.PAUSE, f"{proposal.trial} is proposed again though it is not paused"
+            assert member.verdict is Verdict.PAUSE, (
+                f"{proposal.trial} is proposed again though it is not paused"
+            )
             assert proposal.budget > member.budget, "a trial that goes on has a larger budget"
             assert start is not None, "a trial that goes on says from what state"
             member.budget, member.params, member.verdict = proposal.budget, proposal.params, None
@@ -118,8 +130,14 @@ class StudyPlay:
     def end(self, trial: TrialId, outcome: TrialOutcome) -> None:
         """By itself, or by somebody else than the searcher: while it trains, or pauses."""
         member = self.members[trial]
-        value = self.curve(member.params, member.step) if outcome is TrialOutcome.COMPLETED and member.step else None
-        assert self.tell(Report(trial, member.step, value, outcome)) is Verdict.STOP, "a final outcome is answered with STOP"
+        value = (
+            self.curve(member.params, member.step)
+            if outcome is TrialOutcome.COMPLETED and member.step
+            else None
+        )
+        assert self.tell(Report(trial, member.step, value, outcome)) is Verdict.STOP, (
+            "a final outcome is answered with STOP"
+        )
         member.verdict, member.stood = Verdict.STOP, None
 
     def repeat(self, trial: TrialId) -> None:
@@ -185,9 +203,13 @@ def check_params(space: Space, params: Mapping[str, ParamValue]) -> None:
             case Choice(values):
                 assert any(value == one and type(value) is type(one) for one in values)
             case Integer(low, high, step=step):
-                assert type(value) is int and low <= value <= high and (value - low) % step == 0, f"{parameter.name}: {value}"
+                assert type(value) is int and low <= value <= high and (value - low) % step == 0, (
+                    f"{parameter.name}: {value}"
+                )
             case Uniform(low, high, step=step):
                 assert isinstance(value, float | int) and low <= value <= high, f"{parameter.name}: {value}"
                 if step is not None:
-                    assert abs((value - low) / step - round((value - low) / step)) < 1e-6, f"{parameter.name}: {value}"
+                    assert abs((value - low) / step - round((value - low) / step)) < 1e-6, (
+                        f"{parameter.name}: {value}"
+                    )
     assert set(params) == set(chosen), "a parameter that the space does not have"

@@ -8,7 +8,19 @@ from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
 from hopyard.domain.resources import Resources
 from hopyard.domain.usage import Usage
-from hopyard.testing.stores import GIB, ClusterStores, at, exited, node, preempt, running, see, start, started, submit
+from hopyard.testing.stores import (
+    GIB,
+    ClusterStores,
+    at,
+    exited,
+    node,
+    preempt,
+    running,
+    see,
+    start,
+    started,
+    submit,
+)
 
 LAB = QueueName("lab")
 
@@ -16,13 +28,17 @@ LAB = QueueName("lab")
 class UsageCases:
     """Amounts times the time from placement to end, cut at the ends of the span."""
 
-    async def test_usage_counts_gpus_cpus_and_memory_from_placement_to_end(self, stores: ClusterStores) -> None:
+    async def test_usage_counts_gpus_cpus_and_memory_from_placement_to_end(
+        self, stores: ClusterStores
+    ) -> None:
         await see(stores, nodes=[node(gpus=2)])
         run = await submit(stores, user="bob", queue=LAB, project="p", resources=Resources(1500, GIB, 2))
         attempt = await start(stores, run.id, ("n1", (0, 1)), seconds=10)
         await stores.cluster.record_status(running(attempt), now=at(20))
         await stores.cluster.record_status(exited(attempt), now=at(110))
-        assert await stores.usage.usage(at(0), at(1000), now=at(500)) == [Usage("bob", LAB, "p", 1, 100.0, 200.0, 150.0, 100.0 * GIB)]
+        assert await stores.usage.usage(at(0), at(1000), now=at(500)) == [
+            Usage("bob", LAB, "p", 1, 100.0, 200.0, 150.0, 100.0 * GIB)
+        ]
 
     async def test_usage_counts_shares_of_a_gpu_and_every_replica(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(gpus=1)])
@@ -33,7 +49,8 @@ class UsageCases:
         assert (found.gpu_s, found.cpu_s, found.memory_byte_s) == (20.0, 40.0, 80.0 * GIB)
 
     @pytest.mark.parametrize(
-        ("since", "until", "held_s"), [(0, 1000, 100), (50, 1000, 60), (0, 50, 40), (20, 30, 10), (110, 200, None), (0, 10, None)]
+        ("since", "until", "held_s"),
+        [(0, 1000, 100), (50, 1000, 60), (0, 50, 40), (20, 30, 10), (110, 200, None), (0, 10, None)],
     )
     async def test_usage_outside_the_span_is_cut_off(
         self, stores: ClusterStores, since: float, until: float, held_s: float | None
@@ -51,7 +68,9 @@ class UsageCases:
         (found,) = await stores.usage.usage(at(0), at(1000), now=at(60))
         assert (found.attempts, found.held_s, found.cpu_s) == (1, 60.0, 120.0)
 
-    async def test_usage_sums_the_attempts_of_a_preempted_run_and_outlives_the_run(self, stores: ClusterStores) -> None:
+    async def test_usage_sums_the_attempts_of_a_preempted_run_and_outlives_the_run(
+        self, stores: ClusterStores
+    ) -> None:
         run, attempt = await started(stores)
         await stores.cluster.record_status(running(attempt), now=at(0))
         await preempt(stores, attempt, seconds=10)

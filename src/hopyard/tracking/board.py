@@ -33,11 +33,14 @@ class Board:
     rows: tuple[Row, ...]
 
 
-def rank_runs(dataset: Dataset, runs: Sequence[Summarised], *, metric: str = "", limit: int | None = None) -> Board:
+def rank_runs(
+    dataset: Dataset, runs: Sequence[Summarised], *, metric: str = "", limit: int | None = None
+) -> Board:
     """Best first, one row a run; equal values go to the earlier submission.
 
-    metric: "" takes the dataset's, else the name that most of the runs summarised (the first of the alphabet of several).
-    The direction is the dataset's where it says one for this metric, else what the metric's name tells.
+    metric: "" takes the dataset's, else the name that most of the runs summarised (the first of the alphabet
+    of several). The direction is the dataset's where it says one for this metric, else what the metric's name
+    tells.
     """
     chosen = metric or dataset.metric or most_used(runs)
     told = dataset.higher_is_better if chosen == dataset.metric or not dataset.metric else None
@@ -49,12 +52,14 @@ def rank_runs(dataset: Dataset, runs: Sequence[Summarised], *, metric: str = "",
 
 
 def most_used(runs: Sequence[Summarised]) -> str:
-    counts = Counter(name for run in runs for name in run.summary if name not in TALLIES)  # how many trials a study made is no result
+    # how many trials a study made is no result
+    counts = Counter(name for run in runs for name in run.summary if name not in TALLIES)
     return min(counts, key=lambda name: (-counts[name], name), default="")
 
 
 async def keep_best(runs: RunStore, datasets: DatasetStore, ended: Run) -> RunId | None:
-    """A run ended: keep the newest checkpoint of the best run of each dataset that it used. The last best run, if any.
+    """A run ended: keep the newest checkpoint of the best run of each dataset that it used.
+    The last best run, if any.
 
     A checkpoint that was kept because it was best once stays kept: somebody may have taken note of it.
     """

@@ -1,5 +1,6 @@
-"""Who waits for news of a run. A follower holds flags, and of each stream that grew its newest piece where that is short: one that keeps
-up need not read what was just taken in, and a slow one costs next to no memory."""
+"""Who waits for news of a run. A follower holds flags, and of each stream that grew its newest piece where
+that is short: one that keeps up need not read what was just taken in, and a slow one costs next to no
+memory."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ PIECE_BYTES = 4096  # a longer piece of output is read from its stream again
 
 
 class Watch:
-    """One follower's flags: what may have changed since it looked last. bell: shared by who watches several runs.
+    """One follower's flags: what may have changed since it looked last.
+    bell: shared by who watches several runs.
 
     grown: how long each stream of output is that grew, and its last bytes; none where they are many.
     """

@@ -1,7 +1,7 @@
 """Takes in what replicas ship: appends bytes at exact offsets, reads events and metrics as they pass.
 
-The streams are the truth. What is kept in memory is made again from them after a restart, and nothing that a stream holds
-can break the taking in: a line or record that makes no sense is skipped.
+The streams are the truth. What is kept in memory is made again from them after a restart, and nothing that a
+stream holds can break the taking in: a line or record that makes no sense is skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ log = logging.getLogger("hopyard.tracking")
 
 @dataclass(slots=True)
 class _Replica:
-    """What is remembered of one replica's streams between two syncs. superseded: by a later attempt of its run. limits: what is kept."""
+    """What is remembered of one replica's streams between two syncs.
+    superseded: by a later attempt of its run. limits: what is kept."""
 
     attempt: AttemptId
     rank: int
@@ -43,40 +44,67 @@ class _Replica:
     superseded: bool = False
     limits: StreamLimits = UNLIMITED
     lengths: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)  # streams beyond their limit: up to where their bytes came
-    lines: dict[str, LineReader] = field(default_factory=lambda: {"events": LineReader(), "system": LineReader()})
-    points: dict[str, PointReader] = field(default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()})
+    # streams beyond their limit: up to where their bytes came
+    refused: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, LineReader] = field(
+        default_factory=lambda: {"events": LineReader(), "system": LineReader()}
+    )
+    points: dict[str, PointReader] = field(
+        default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()}
+    )
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     ready: bool = False
 
 
 class Ingest:
-    """One per server. All calls belong to one event loop. limits: of the streams of each replica; a run may have smaller ones."""
+    """One per server. All calls belong to one event loop.
+    limits: of the streams of each replica; a run may have smaller ones."""
 
-    def __init__(self, runs: RunStore, streams: Streams, hub: Hub, *, limits: StreamLimits = UNLIMITED) -> None:
+    def __init__(
+        self, runs: RunStore, streams: Streams, hub: Hub, *, limits: StreamLimits = UNLIMITED
+    ) -> None:
         self._runs, self._streams, self._hub, self._limits = runs, streams, hub, limits
         self._live: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
-        self._begun: dict[AttemptId, asyncio.Task[LiveRun]] = {}  # while what is seen before an attempt is read
+        # while what is seen before an attempt is read
+        self._begun: dict[AttemptId, asyncio.Task[LiveRun]] = {}
         self._replicas: dict[tuple[AttemptId, int], _Replica] = {}
         self._over: dict[RunId, None] = {}  # runs that ended, oldest first
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], *, over: bool = False) -> Mapping[str, int]:
-        """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
+    async def take(
+        self, attempt: AttemptId, rank: int, segments: Sequence[Segment], *, over: bool = False
+    ) -> Mapping[str, int]:
+        """Append what comes in order; the length of each of the replica's streams afterwards, whether or not
+        all was taken.
 
-        over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a superseded attempt still
-        ships is kept, and counts for nothing; its journal is not, since a later attempt resumes from what stood there. Bytes beyond the
-        limit of a stream are acknowledged and not kept, so that no replica waits for ever. Raises NotFound for an attempt that its run
-        never had, StorageFull."""
+        over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a
+        superseded attempt still ships is kept, and counts for nothing; its journal is not, since a later
+        attempt resumes from what stood there. Bytes beyond the limit of a stream are acknowledged and not
+        kept, so that no replica waits for ever. Raises NotFound for an attempt that its run never had,
+        StorageFull."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
             await self._reread(replica)
-            sent, segments = segments, [_within(one, replica.limits.most_bytes(one.stream)) for one in segments]
-            if over and any(one.offset + len(one.data) > replica.lengths.get(one.stream, 0) for one in segments if one.data):
-                raise Conflict(f"run {split_attempt(attempt)[0]} is over: nothing is added to what it wrote", hints=("`hop fork` runs it again",))
+            sent, segments = (
+                segments,
+                [_within(one, replica.limits.most_bytes(one.stream)) for one in segments],
+            )
+            if over and any(
+                one.offset + len(one.data) > replica.lengths.get(one.stream, 0)
+                for one in segments
+                if one.data
+            ):
+                raise Conflict(
+                    f"run {split_attempt(attempt)[0]} is over: nothing is added to what it wrote",
+                    hints=("`hop fork` runs it again",),
+                )
             taken = [one for one in segments if one.stream != JOURNAL] if replica.superseded else segments
-            dropped = {one.stream: one.offset + len(one.data) for one in sent if one.stream == JOURNAL and replica.superseded}
+            dropped = {
+                one.stream: one.offset + len(one.data)
+                for one in sent
+                if one.stream == JOURNAL and replica.superseded
+            }
             try:
                 lengths = await self._streams.append(attempt, rank, taken) if taken else ()
                 self._look_at(replica, taken, lengths)
@@ -92,12 +120,19 @@ class Ingest:
         passed: dict[str, int] = {}
         for segment in sent:
             most, end = replica.limits.most_bytes(segment.stream), segment.offset + len(segment.data)
-            before = max(passed.get(segment.stream, 0), replica.refused.get(segment.stream, 0), replica.lengths.get(segment.stream, 0))
+            before = max(
+                passed.get(segment.stream, 0),
+                replica.refused.get(segment.stream, 0),
+                replica.lengths.get(segment.stream, 0),
+            )
             if most is not None and end > most and before >= max(most, segment.offset):
                 passed[segment.stream] = max(before, end)
         for stream in sorted(passed.keys() - replica.refused.keys()):
             run, most = replica.live.run, replica.limits.most_bytes(stream)
-            text = f"{stream} of replica {replica.rank} is longer than a replica sends ({bytes_in_words(most or 0)}): the server keeps no more of it"
+            text = (
+                f"{stream} of replica {replica.rank} is longer than a replica sends "
+                f"({bytes_in_words(most or 0)}): the server keeps no more of it"
+            )
             log.warning("run %s: %s", run, text)
             await self._runs.record_unstored(run, [text])
             self._hub.state_changed(run)
@@ -114,7 +149,9 @@ class Ingest:
             replica.lengths[segment.stream] = after
             fresh = bytes(segment.data[before - segment.offset : after - segment.offset])
             if segment.stream in _OUTPUT:
-                self._hub.output_grew(run, StreamKey(replica.attempt, replica.rank, segment.stream), after, fresh)
+                self._hub.output_grew(
+                    run, StreamKey(replica.attempt, replica.rank, segment.stream), after, fresh
+                )
             told |= self._look(replica, segment.stream, fresh)
         if told:
             self._hub.progressed(run)
@@ -135,16 +172,23 @@ class Ingest:
         return (await self._replica(attempt, rank)).limits
 
     async def offline(self, attempt: AttemptId, rank: int) -> bool:
-        """Whether these are the streams of a run that was recorded without a server. Raises NotFound as `take`."""
+        """Whether these are the streams of a run that was recorded without a server.
+        Raises NotFound as `take`."""
         return (await self._replica(attempt, rank)).offline
 
     def live(self, run: RunId) -> LiveRun | None:
-        """What a run says now; None when nothing of it was heard since the server started (the store then knows all)."""
+        """What a run says now; None when nothing of it was heard since the server started (the store then
+        knows all)."""
         return self._live.get(run)
 
-    def latest(self, stored: Mapping[RunId, Mapping[str, tuple[int, float]]]) -> dict[RunId, dict[str, tuple[int, float]]]:
+    def latest(
+        self, stored: Mapping[RunId, Mapping[str, tuple[int, float]]]
+    ) -> dict[RunId, dict[str, tuple[int, float]]]:
         """The store's latest metrics, overlaid with newer ones that are still only in memory."""
-        return {run: {**told, **(self._live[run].latest if run in self._live else {})} for run, told in stored.items()}
+        return {
+            run: {**told, **(self._live[run].latest if run in self._live else {})}
+            for run, told in stored.items()
+        }
 
     async def retire(self, run: RunId) -> None:
         """The run is over: write what it said last. Its memory goes when that of enough later ones came."""
@@ -182,10 +226,13 @@ class Ingest:
         live = LiveRun(run_id, attempt) if number < max(numbers) else await self._begin(attempt)
         superseded = self._live.get(run_id) is not live
         limits = self._limits.of_run(run.spec)
-        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live, run.offline, superseded, limits))
+        return self._replicas.setdefault(
+            (attempt, rank), _Replica(attempt, rank, live, run.offline, superseded, limits)
+        )
 
     async def _begin(self, attempt: AttemptId) -> LiveRun:
-        """What the run says now, of which this is the newest attempt. All of its replicas wait for the first one to look back."""
+        """What the run says now, of which this is the newest attempt.
+        All of its replicas wait for the first one to look back."""
         run, number = split_attempt(attempt)
         live = self._live.get(run)
         if live is not None and live.attempt == attempt:
@@ -193,13 +240,16 @@ class Ingest:
         if number > 1:
             begun = self._begun.get(attempt)
             if begun is None:
-                begun = self._begun[attempt] = asyncio.get_running_loop().create_task(self._look_back(attempt))
+                begun = self._begun[attempt] = asyncio.get_running_loop().create_task(
+                    self._look_back(attempt)
+                )
                 begun.add_done_callback(lambda _: self._begun.pop(attempt, None))
             live = await asyncio.shield(begun)
         else:
             live = LiveRun(run, attempt)
         known = self._live.get(run)
-        if known is not None and known.attempt is not None and split_attempt(known.attempt)[1] >= number:  # another replica was quicker
+        # another replica was quicker
+        if known is not None and known.attempt is not None and split_attempt(known.attempt)[1] >= number:
             return known if known.attempt == attempt else live
         self._live[run] = live
         if known is not None:
@@ -208,8 +258,9 @@ class Ingest:
         return live
 
     async def _look_back(self, attempt: AttemptId) -> LiveRun:
-        """What is seen of the attempts before this one: its points are counted on from there, and what is rolled back is said no longer. And
-        what its replicas said themselves, where this server is a new one: they come one by one."""
+        """What is seen of the attempts before this one: its points are counted on from there, and what is
+        rolled back is said no longer. And what its replicas said themselves, where this server is a new one:
+        they come one by one."""
         run, _ = split_attempt(attempt)
         live, past = LiveRun(run, attempt, anew=True), await look_back(self._runs, self._streams, run)
         keys = await self._streams.list(run)
@@ -242,10 +293,13 @@ class Ingest:
         replica.ready = True
 
     async def _read(self, replica: _Replica, stream: str, limit: int | None) -> int:
-        """Look at the first `limit` bytes of a stream, at all of it where that is None; how many there were."""
+        """Look at the first `limit` bytes of a stream, at all of it where that is None; how many there
+        were."""
         key, at = StreamKey(replica.attempt, replica.rank, stream), 0
         while limit is None or at < limit:
-            data = await self._streams.read(key, at, _REREAD_BYTES if limit is None else min(_REREAD_BYTES, limit - at))
+            data = await self._streams.read(
+                key, at, _REREAD_BYTES if limit is None else min(_REREAD_BYTES, limit - at)
+            )
             if not data:
                 break
             self._look(replica, stream, data)
@@ -270,7 +324,8 @@ class Ingest:
                 told |= sample is not None and live.take_system(rank, sample)
         return told
 
-    # -- writing to the store, at most every two seconds ----------------------------------------------------------
+    # -- writing to the store, at most every two seconds
+    # ----------------------------------------------------------
 
     def _write_soon(self) -> None:
         if self._timer is None:

@@ -13,7 +13,8 @@ LINE_LIMIT = 1024 * 1024  # a longer line is skipped
 class LineReader:
     """Turns bytes into the JSON objects of whole lines; a line that is not one is skipped and counted.
 
-    needed: a line without any of these is passed over, which takes a hundredth of the time of decoding it; () decodes all.
+    needed: a line without any of these is passed over, which takes a hundredth of the time of decoding it; ()
+    decodes all.
     """
 
     def __init__(self, needed: Sequence[bytes] = ()) -> None:

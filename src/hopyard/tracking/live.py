@@ -1,4 +1,5 @@
-"""What a run says now: latest metrics, progress, use of the machine. Kept in memory, written to the store now and then."""
+"""What a run says now: latest metrics, progress, use of the machine.
+Kept in memory, written to the store now and then."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ NAMES_LIMIT = 10_000  # metrics, parameters … of one run that are kept in memo
 TEXT_LIMIT = 16 * 1024
 _LATEST = 2.0**33  # unix seconds: no clock says more
 _MACHINE_ENV_LIMIT = 1000  # variables
-_MOST_LIMITS = 20  # notices of a time limit: each is an event of the run, and an attempt has one, or few where the limit was changed
+# notices of a time limit: each is an event of the run, and an attempt has one, or few where the limit was
+# changed
+_MOST_LIMITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,9 @@ class Progress:
 class LiveRun:
     """Everything here can be made again from the streams.
 
-    attempt: whose word it is, beside what is seen of those before it. began_at: by rank and name, the step of the newest point that is
-    seen of those before it. anew: the store may know metrics that are seen no longer.
+    attempt: whose word it is, beside what is seen of those before it. began_at: by rank and name, the step of
+    the newest point that is seen of those before it. anew: the store may know metrics that are seen no
+    longer.
     """
 
     run: RunId
@@ -45,7 +49,8 @@ class LiveRun:
     began_at: dict[int, dict[str, int]] = field(default_factory=dict)
     anew: bool = False
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
-    ranks: dict[str, int] = field(default_factory=dict)  # which replica's word on a metric counts: the lowest rank's
+    # which replica's word on a metric counts: the lowest rank's
+    ranks: dict[str, int] = field(default_factory=dict)
     progress: Progress | None = None
     system: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # rank -> newest sample
     last_at: float = 0.0  # the newest time that an event named, unix seconds
@@ -61,7 +66,9 @@ class LiveRun:
         """Whether anything of it counts."""
         counted = False
         for name, point in newest.items():
-            if self.ranks.get(name, rank) < rank or (name not in self.latest and len(self.latest) >= NAMES_LIMIT):
+            if self.ranks.get(name, rank) < rank or (
+                name not in self.latest and len(self.latest) >= NAMES_LIMIT
+            ):
                 continue
             self.ranks[name] = rank
             self.latest[name] = self._metrics[name] = point
@@ -69,7 +76,8 @@ class LiveRun:
         return counted
 
     def take_event(self, rank: int, event: Mapping[str, Any]) -> bool:
-        """Take in one line of an `events` stream, whatever it holds. Whether it said something new about the run."""
+        """Take in one line of an `events` stream, whatever it holds.
+        Whether it said something new about the run."""
         at = number(event.get("t"))
         if at is not None and math.isfinite(at):
             self.last_at = max(self.last_at, at)
@@ -101,7 +109,11 @@ class LiveRun:
         return bool(known)
 
     def _take_summary(self, values: Mapping[str, Any]) -> bool:
-        known = {name: found for name, value in values.items() if _is_name(name) and (found := number(value)) is not None}
+        known = {
+            name: found
+            for name, value in values.items()
+            if _is_name(name) and (found := number(value)) is not None
+        }
         self._summary.update(list(known.items())[:NAMES_LIMIT])
         return bool(known)
 
@@ -127,17 +139,29 @@ class LiveRun:
         return True
 
     def _take_machine_env(self, values: Mapping[str, Any]) -> bool:
-        known = {name: value for name, value in values.items() if _is_name(name) and (value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT))}
+        known = {
+            name: value
+            for name, value in values.items()
+            if _is_name(name) and (value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT))
+        }
         self._machine_env = dict(list(known.items())[:_MACHINE_ENV_LIMIT])
         return True
 
     @property
     def dirty(self) -> bool:
-        told = self._metrics or self._summary or self._params or self._unstored or self._limit or self._machine_env is not None
+        told = (
+            self._metrics
+            or self._summary
+            or self._params
+            or self._unstored
+            or self._limit
+            or self._machine_env is not None
+        )
         return bool(told or self.anew)
 
     async def write(self, runs: RunStore) -> None:
-        """Bring the store up to date. What the store refuses is kept for the next time, unless a later attempt began meanwhile."""
+        """Bring the store up to date. What the store refuses is kept for the next time, unless a later
+        attempt began meanwhile."""
         anew, self.anew = self.anew, False
         metrics, self._metrics = self._metrics, {}
         summary, self._summary = self._summary, {}
@@ -153,7 +177,9 @@ class LiveRun:
             if summary:
                 await runs.record_summary(self.run, summary, attempt=self.attempt)
             if metrics or anew:
-                await runs.record_metrics(self.run, dict(self.latest) if anew else metrics, attempt=self.attempt, anew=anew)
+                await runs.record_metrics(
+                    self.run, dict(self.latest) if anew else metrics, attempt=self.attempt, anew=anew
+                )
             if unstored:
                 await runs.record_unstored(self.run, unstored)
             if limit is not None:
@@ -162,7 +188,11 @@ class LiveRun:
             return
         except BaseException:
             self.anew |= anew
-            self._metrics, self._summary, self._params = metrics | self._metrics, summary | self._summary, params | self._params
+            self._metrics, self._summary, self._params = (
+                metrics | self._metrics,
+                summary | self._summary,
+                params | self._params,
+            )
             self._unstored = unstored + self._unstored
             self._limit = self._limit or limit
             self._machine_env = machine_env if self._machine_env is None else self._machine_env

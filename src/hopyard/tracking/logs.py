@@ -26,7 +26,9 @@ async def visible_parts(streams: Streams, past: Past, *, stream: str, rank: int)
     for attempt in past.view.attempts:
         length = (await streams.lengths(attempt, rank)).get(stream, 0)
         limit = past.view.limit(attempt, rank, stream)
-        parts.append(Part(StreamKey(attempt, rank, stream), 0, length if limit is None else min(limit, length)))
+        parts.append(
+            Part(StreamKey(attempt, rank, stream), 0, length if limit is None else min(limit, length))
+        )
     return [part for part in parts if part.end]
 
 

@@ -23,7 +23,8 @@ _LAST_STEP = 2**63 - 1
 
 @dataclass(slots=True)
 class Series:
-    """One metric. steps, values, times (unix seconds) have equal lengths; `count` is how many points there were before thinning."""
+    """One metric. steps, values, times (unix seconds) have equal lengths; `count` is how many points there
+    were before thinning."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -33,7 +34,8 @@ class Series:
 
 
 class _Columns:
-    """The series of one rank while its streams are read: of the names that are wanted the first `limit`, in order of the alphabet."""
+    """The series of one rank while its streams are read: of the names that are wanted the first `limit`, in
+    order of the alphabet."""
 
     def __init__(self, wanted: set[str] | None, after: str | None, limit: int | None) -> None:
         self.series: dict[str, Series] = {}
@@ -46,7 +48,11 @@ class _Columns:
     def find(self, name: str) -> Series | None:
         """The series to which points of this name go; None where it is not wanted."""
         found = self.series.get(name)
-        if found is not None or (self._wanted is not None and name not in self._wanted) or (self._after is not None and name <= self._after):
+        if (
+            found is not None
+            or (self._wanted is not None and name not in self._wanted)
+            or (self._after is not None and name <= self._after)
+        ):
             return found
         if self._limit is not None and len(self._kept) >= self._limit:
             if name > self._kept[-1]:
@@ -104,10 +110,12 @@ async def read_series(
 ) -> dict[str, Series]:
     """The metrics as users see them, rolled-back parts left out, by name.
 
-    names: only these. after, limit: only names after this one, and at most so many. rank: only this replica's word; None takes for each name
-    the lowest rank that logged it. max_points: at most about so many a series; of each stretch the least and the largest value are kept.
-    There are never more than MOST_POINTS: all series are thinned then.
-    A point that was logged without a step gets the one after the step before it. A damaged stream is read up to the damage.
+    names: only these. after, limit: only names after this one, and at most so many. rank: only this replica's
+    word; None takes for each name the lowest rank that logged it. max_points: at most about so many a series;
+    of each stretch the least and the largest value are kept. There are never more than MOST_POINTS: all
+    series are thinned then.
+    A point that was logged without a step gets the one after the step before it. A damaged stream is read up
+    to the damage.
     """
     wanted = None if names is None else set(names)
     keys = await streams.list(past.run.id)
@@ -130,7 +138,9 @@ async def read_series(
 async def series_bytes(streams: Streams, past: Past, *, max_points: int | None) -> int:
     """About how much memory `read_series` and an answer with all that it gives take at most."""
     points = 0
-    for attempt, rank in {(key.attempt, key.rank) for key in await streams.list(past.run.id) if key.name in _STREAMS}:
+    for attempt, rank in {
+        (key.attempt, key.rank) for key in await streams.list(past.run.id) if key.name in _STREAMS
+    }:
         lengths = await streams.lengths(attempt, rank)
         points += sum(lengths.get(stream, 0) for stream in _STREAMS) // POINT_BYTES
     return min(points, MOST_POINTS) * (_BYTES_OF_POINT + (_BYTES_OF_ANSWERED if max_points is None else 0))
@@ -143,7 +153,9 @@ def _finish(found: dict[str, Series], max_points: int | None) -> None:
             thin(series, max_points)
 
 
-async def _collect(streams: Streams, key: StreamKey, limit: int | None, columns: _Columns, others: dict[str, Series]) -> None:
+async def _collect(
+    streams: Streams, key: StreamKey, limit: int | None, columns: _Columns, others: dict[str, Series]
+) -> None:
     reader, at = columns.reader(), 0
     while limit is None or at < limit:
         data = await streams.read(key, at, _READ_BYTES if limit is None else min(_READ_BYTES, limit - at))
@@ -172,7 +184,8 @@ def _shrink(every: Sequence[Series]) -> None:
 
 
 def thin(series: Series, max_points: int) -> None:
-    """Keep the least and the largest of each of max_points / 2 stretches, in order; the first and last point always stay."""
+    """Keep the least and the largest of each of max_points / 2 stretches, in order; the first and last point
+    always stay."""
     count = len(series.values)
     if count <= max_points or max_points < 1:
         return
@@ -188,7 +201,8 @@ def thin(series: Series, max_points: int) -> None:
 
 
 def _extremes(values: Sequence[float], begin: int, end: int) -> tuple[int, ...]:
-    """Where the least and the largest value of a stretch stand; values that are not numbers are passed over."""
+    """Where the least and the largest value of a stretch stand; values that are not numbers are passed
+    over."""
     numbers = [at for at in range(begin, end) if values[at] == values[at]]
     if not numbers:
         return ()

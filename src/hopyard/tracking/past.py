@@ -1,4 +1,5 @@
-"""A run with all that reading its streams needs: attempts, checkpoints, and the view that follows from them."""
+"""A run with all that reading its streams needs: attempts, checkpoints, and the view that follows from
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Metric streams that come in pieces: the latest value of each metric, at the price of one look at each point."""
+"""Metric streams that come in pieces: the latest value of each metric, at the price of one look at each
+point."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from hopyard.errors import IntegrityError
 
 
 class PointReader:
-    """Takes the bytes of one metric stream as they come. A damaged stream is read up to the damage and no further.
+    """Takes the bytes of one metric stream as they come.
+    A damaged stream is read up to the damage and no further.
 
-    last: by name, the step of the newest point before this stream; points that are logged without a step are counted on from there, as
-    `metrics.read_series` counts them.
+    last: by name, the step of the newest point before this stream; points that are logged without a step are
+    counted on from there, as `metrics.read_series` counts them.
     """
 
     def __init__(self, last: Mapping[str, int] | None = None) -> None:
@@ -40,10 +42,16 @@ class PointReader:
         self._rest = b"" if self.damaged else bytes(joined[used:])
         return {self._names[series]: found for series, found in newest.items() if series in self._names}
 
-    def _look(self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]) -> None:
+    def _look(
+        self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]
+    ) -> None:
         last = self._last
         for _, series, given, _, value in points:
-            step = given if given != NO_STEP else (last[series] if series in last else self._step_before(series)) + 1
+            step = (
+                given
+                if given != NO_STEP
+                else (last[series] if series in last else self._step_before(series)) + 1
+            )
             last[series] = step
             newest[series] = (step, value)
 
@@ -53,4 +61,6 @@ class PointReader:
     @property
     def last(self) -> dict[str, int]:
         """By name, the step of the newest point so far."""
-        return self._before | {self._names[series]: step for series, step in self._last.items() if series in self._names}
+        return self._before | {
+            self._names[series]: step for series, step in self._last.items() if series in self._names
+        }

@@ -18,7 +18,8 @@ MOST_SAMPLES = 100_000  # of all replicas together; never more than twice as man
 async def read_system(streams: Streams, past: Past, *, max_points: int | None = None) -> list[dict[str, Any]]:
     """Samples of all replicas in order of time (what was used is never rolled back).
 
-    max_points: at most so many per replica; of each stretch the sample with the most memory is kept. Many samples are thinned in any case.
+    max_points: at most so many per replica; of each stretch the sample with the most memory is kept. Many
+    samples are thinned in any case.
     """
     by_rank: dict[int, list[dict[str, Any]]] = {}
     for key in await streams.list(past.run.id):
@@ -56,5 +57,6 @@ def _thin(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]
         return samples
     edges = [at * count // max_points for at in range(max_points + 1)]
     return [
-        max(samples[begin:end], key=lambda sample: int(sample["memory_bytes"])) for begin, end in pairwise(edges)
+        max(samples[begin:end], key=lambda sample: int(sample["memory_bytes"]))
+        for begin, end in pairwise(edges)
     ]

@@ -1,7 +1,9 @@
-"""Where the streams of a gang's other ranks stood at a checkpoint that one of them saved, so that all roll back together.
+"""Where the streams of a gang's other ranks stood at a checkpoint that one of them saved, so that all roll
+back together.
 
-Each rank notes its own offsets in its events as it comes to the turn of the checkpoint: it may come there earlier or later than the
-rank that saves. A rank that never does, such as a script without `hop.loop`, is cut where the saving rank saw its streams end.
+Each rank notes its own offsets in its events as it comes to the turn of the checkpoint: it may come there
+earlier or later than the rank that saves. A rank that never does, such as a script without `hop.loop`, is cut
+where the saving rank saw its streams end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Offsets = Mapping[str, int]
 
 @dataclass(slots=True)
 class _Noted:
-    """What one rank noted in one attempt. at: its own offsets by step. others: by step, those that it saw of other ranks."""
+    """What one rank noted in one attempt. at: its own offsets by step.
+    others: by step, those that it saw of other ranks."""
 
     at: dict[int, Offsets] = field(default_factory=dict)
     others: dict[int, Mapping[int, Offsets]] = field(default_factory=dict)
@@ -36,11 +39,19 @@ class _Noted:
         self.at.setdefault(step, _offsets(event.get("offsets")))
         peers = event.get("peers")
         if isinstance(peers, dict):
-            self.others.setdefault(step, {int(rank): _offsets(said) for rank, said in peers.items() if rank.isdecimal() and len(rank) <= _RANK_DIGITS})
+            self.others.setdefault(
+                step,
+                {
+                    int(rank): _offsets(said)
+                    for rank, said in peers.items()
+                    if rank.isdecimal() and len(rank) <= _RANK_DIGITS
+                },
+            )
 
 
 async def cut_together(streams: Streams, view: View, *, size: int) -> View:
-    """The view with cuts for all of `size` ranks, where it has them only for those that saved the checkpoints."""
+    """The view with cuts for all of `size` ranks, where it has them only for those that saved the
+    checkpoints."""
     cuts, known = dict(view.cuts), {key[:2] for key in view.cuts}
     for attempt, (saver, step) in view.turned.items():
         saved = await _read(streams, attempt, saver)

@@ -1,4 +1,5 @@
-"""What of a run's streams users see: parts after the checkpoint that a later attempt started from are left out."""
+"""What of a run's streams users see: parts after the checkpoint that a later attempt started from are left
+out."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ JOURNAL = "journal"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one ends for users.
-    every: all attempts: a journal is what happened, and is seen whole. turned: of attempts that end for users at a checkpoint, which
-    rank saved it at which step."""
+    """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one
+    ends for users. every: all attempts: a journal is what happened, and is seen whole. turned: of attempts
+    that end for users at a checkpoint, which rank saved it at which step."""
 
     attempts: tuple[AttemptId, ...]
     cuts: Mapping[tuple[AttemptId, int, str], int]
@@ -35,9 +36,9 @@ class View:
 def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpoint]) -> View:
     """The view after all attempts so far.
 
-    An attempt that started from a checkpoint of this run hides what the saving attempt said after it and whatever came
-    between; one that started from nothing (or from another run's checkpoint) hides all before it. An offline run has had
-    one attempt, which exists before it is recorded.
+    An attempt that started from a checkpoint of this run hides what the saving attempt said after it and
+    whatever came between; one that started from nothing (or from another run's checkpoint) hides all before
+    it. An offline run has had one attempt, which exists before it is recorded.
     """
     if run.offline and not attempts:
         return View((attempt_id(run.id, 1),), {}, (attempt_id(run.id, 1),))
@@ -58,11 +59,16 @@ def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpo
                         key = (checkpoint.attempt, checkpoint.rank, stream)
                         cuts[key] = min(offset, cuts.get(key, offset))
         seen.append(attempt.id)
-    return View(tuple(seen), cuts, every, {attempt: turn for attempt, turn in turned.items() if attempt in seen})
+    return View(
+        tuple(seen), cuts, every, {attempt: turn for attempt, turn in turned.items() if attempt in seen}
+    )
 
 
-def _source(attempt: Attempt, checkpoints: Sequence[Checkpoint], seen: Sequence[AttemptId]) -> Checkpoint | None:
-    """The newest checkpoint of the step that this attempt started from, saved by an attempt whose words still count."""
+def _source(
+    attempt: Attempt, checkpoints: Sequence[Checkpoint], seen: Sequence[AttemptId]
+) -> Checkpoint | None:
+    """The newest checkpoint of the step that this attempt started from, saved by an attempt whose words still
+    count."""
     if attempt.resumed_from_step is None:
         return None
     fitting = [c for c in checkpoints if c.step == attempt.resumed_from_step and c.attempt in seen]

@@ -22,24 +22,48 @@ from hopyard.studies.journal import read_records
 from tests.studies.hopper import toy
 
 ROOT = Path(__file__).parents[3]
-QUICK = {"gather_s": 3.0, "absent_s": 3.0, "grace_s": 0.3, "silent_s": 1.0, "nobody_s": 20.0, "save_s": 1000.0}
+QUICK = {
+    "gather_s": 3.0,
+    "absent_s": 3.0,
+    "grace_s": 0.3,
+    "silent_s": 1.0,
+    "nobody_s": 20.0,
+    "save_s": 1000.0,
+}
 
 
 class Cluster:
     """trials: (params, budget) each."""
 
     def __init__(
-        self, folder: Path, trials: list[tuple[dict[str, Any], int]], *, workers: int = 3, parts: int = 3, unit_s: float = 0.01, **said: Any
+        self,
+        folder: Path,
+        trials: list[tuple[dict[str, Any], int]],
+        *,
+        workers: int = 3,
+        parts: int = 3,
+        unit_s: float = 0.01,
+        **said: Any,
     ) -> None:
         self.folder = folder
         self.workers, self.unit_s, self.size = workers, unit_s, said.pop("size", 0)
         self.worker = said.pop("worker", "toy_worker")
         secret = os.urandom(16)
-        self.common = {"secret": secret.hex(), "shelf": hashlib.blake2b(secret, digest_size=8).hexdigest(), "disk": str(folder)}
+        self.common = {
+            "secret": secret.hex(),
+            "shelf": hashlib.blake2b(secret, digest_size=8).hexdigest(),
+            "disk": str(folder),
+        }
         self.said = {
-            **self.common, "folder": str(folder), "port": 0, "workers": workers, "parts": parts,
-            "trials": [{"params": params, "budget": budget} for params, budget in trials], "patience": QUICK, **said,
-        }  # fmt: skip
+            **self.common,
+            "folder": str(folder),
+            "port": 0,
+            "workers": workers,
+            "parts": parts,
+            "trials": [{"params": params, "budget": budget} for params, budget in trials],
+            "patience": QUICK,
+            **said,
+        }
         self.driver: subprocess.Popen[bytes] | None = None
         self.crew: dict[str, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
@@ -47,7 +71,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self._all:
             if process.poll() is None:
                 process.kill()
@@ -55,7 +81,11 @@ class Cluster:
 
     def _run(self, module: str, said: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{module}-{len(self._all)}.log", "wb") as log:
-            process = subprocess.Popen([sys.executable, "-m", f"tests.studies.hopper.{module}", json.dumps(said)], cwd=ROOT, stderr=log)
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"tests.studies.hopper.{module}", json.dumps(said)],
+                cwd=ROOT,
+                stderr=log,
+            )
         self._all.append(process)
         return process
 
@@ -73,8 +103,17 @@ class Cluster:
         self.said["port"] = int((self.folder / "port").read_text())
 
     def join(self, worker: str, **more: Any) -> None:
-        said = {**self.common, "worker": worker, "driver": f"127.0.0.1:{self.said['port']}", "unit_s": self.unit_s, "size": self.size, **more}
-        self.crew[worker] = self._run(self.worker, said | {"study": self.said} if self.worker != "toy_worker" else said)
+        said = {
+            **self.common,
+            "worker": worker,
+            "driver": f"127.0.0.1:{self.said['port']}",
+            "unit_s": self.unit_s,
+            "size": self.size,
+            **more,
+        }
+        self.crew[worker] = self._run(
+            self.worker, said | {"study": self.said} if self.worker != "toy_worker" else said
+        )
 
     def kill_driver(self) -> None:
         assert self.driver is not None
@@ -120,26 +159,39 @@ class Cluster:
         failed = {record["trial"] for record in records if record["kind"] == "toy-over" and record["error"]}
         hops = {record["state"]: record for record in records if record["kind"] == "hop"}
         assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
-        told = Counter((record["trial"], record["step"]) for record in records if record["kind"] == "toy-told")
+        told = Counter(
+            (record["trial"], record["step"]) for record in records if record["kind"] == "toy-told"
+        )
         assert set(told.values()) <= {1}
         for number, wanted in enumerate(self.said["trials"]):
             trial = TrialId(str(number))
             if trial in failed:
                 continue
             states = replayed(book, hops, trial, wanted["params"], self.said.get("seed", 7))
-            visits = Counter((epoch, partition) for epoch, partitions in states.visits for partition in partitions)
+            visits = Counter(
+                (epoch, partition) for epoch, partitions in states.visits for partition in partitions
+            )
             assert visits == {(epoch, part): 1 for epoch in range(wanted["budget"]) for part in range(parts)}
             for state, did in states.did.items():
                 assert book.digests.get(state, toy.digest_of(did, self.size)) == toy.digest_of(did, self.size)
             for step in range(1, wanted["budget"] + 1):
                 did = states.did[states.ends[step]]
-                expected = weighted({PartitionId(at): ({"score": toy.measured(did, at)}, toy.rows(at)) for at in range(parts)})
-                (report,) = [one for one in records if one["kind"] == "toy-told" and (one["trial"], one["step"]) == (trial, step)]
+                expected = weighted(
+                    {PartitionId(at): ({"score": toy.measured(did, at)}, toy.rows(at)) for at in range(parts)}
+                )
+                (report,) = [
+                    one
+                    for one in records
+                    if one["kind"] == "toy-told" and (one["trial"], one["step"]) == (trial, step)
+                ]
                 assert report["metrics"] == expected, "the metrics are those of the state after the epoch"
 
     def repeated(self) -> int:
         """Visits beyond those that the trials' final states are made of."""
-        return sum(len(hop["partitions"]) for hop in self.of_kind("hop")) - sum(trial["budget"] for trial in self.said["trials"]) * self.said["parts"]
+        return (
+            sum(len(hop["partitions"]) for hop in self.of_kind("hop"))
+            - sum(trial["budget"] for trial in self.said["trials"]) * self.said["parts"]
+        )
 
 
 class Replayed:
@@ -149,7 +201,9 @@ class Replayed:
         self.ends: dict[int, str] = {}
 
 
-def replayed(book: Book, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int) -> Replayed:
+def replayed(
+    book: Book, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
+) -> Replayed:
     """The trial done again from the order in which it hopped."""
     out = Replayed()
     did = toy.fresh(trial, params, seed)

@@ -1,7 +1,9 @@
-"""A real worker for the toy driver: `python -m tests.studies.hopper.real_worker SETTINGS`, a JSON object. The code is that in `folder`.
+"""A real worker for the toy driver: `python -m tests.studies.hopper.real_worker SETTINGS`, a JSON object.
+The code is that in `folder`.
 
-memory, host: as if it was on a host of its own, where others reach it under that address. unlent: so many connections that it makes to lend a
-state fail, as where there are no more descriptors. damaged: so many of its states lose a bit before somebody else has them.
+memory, host: as if it was on a host of its own, where others reach it under that address. unlent: so many
+connections that it makes to lend a state fail, as where there are no more descriptors. damaged: so many of
+its states lose a bit before somebody else has them.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ if __name__ == "__main__":
 
     class Damaging(Server):
         def know(self, name: str, digest_of: str) -> None:
-            """Who computes digests beside the training may come to this one late: it would be that of what is damaged already."""
+            """Who computes digests beside the training may come to this one late: it would be that of what is
+            damaged already."""
             if name not in hurt:
                 super().know(name, digest_of)
 
@@ -62,4 +65,13 @@ if __name__ == "__main__":
     worker.Server = Damaging  # type: ignore[misc]
     own = {"host": said["host"], "memory": Path(said["memory"])} if "memory" in said else {}
     scratch = Path(said["memory"]) / "disk" if own else folder
-    run_worker(said["driver"], bytes.fromhex(said["secret"]), spec, folder / "data", said["worker"], scratch, code=folder, **own)
+    run_worker(
+        said["driver"],
+        bytes.fromhex(said["secret"]),
+        spec,
+        folder / "data",
+        said["worker"],
+        scratch,
+        code=folder,
+        **own,
+    )

@@ -1,4 +1,5 @@
-"""Workers are killed and frozen, and so is the driver: nothing is lost but what was under way, nothing is done twice."""
+"""Workers are killed and frozen, and so is the driver: nothing is lost but what was under way, nothing is
+done twice."""
 
 from __future__ import annotations
 
@@ -129,8 +130,12 @@ def test_a_straggler_is_told_and_helped(tmp_path: Path) -> None:
         cluster.join("w1")
         cluster.join("w2", unit_s=0.3)
         cluster.finish()
-        assert [note["worker"] for note in cluster.of_kind("worker") if note["event"] == "straggler"] == ["w2"]
-        others = [hop for hop in cluster.of_kind("hop") if hop["partitions"] == [2] and hop["workers"] != ["w2"]]
+        assert [note["worker"] for note in cluster.of_kind("worker") if note["event"] == "straggler"] == [
+            "w2"
+        ]
+        others = [
+            hop for hop in cluster.of_kind("hop") if hop["partitions"] == [2] and hop["workers"] != ["w2"]
+        ]
         assert others, "its partition was opened by another"
 
 
@@ -142,7 +147,9 @@ def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
         assert cluster.driver is not None
         cluster.until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
         assert "no worker can begin: the data is not there" in "".join(cluster.logs())
-        assert not [note for note in cluster.of_kind("worker") if note["event"] == "cannot open"], "it is told once, as the study's error"
+        assert not [note for note in cluster.of_kind("worker") if note["event"] == "cannot open"], (
+            "it is told once, as the study's error"
+        )
 
 
 def test_one_that_cannot_open_the_data_is_left_out(tmp_path: Path) -> None:
@@ -166,7 +173,9 @@ def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
         cluster.start()
         for blow in range(6):
             target = len(cluster.of_kind("hop")) + chance.randrange(1, 12)
-            cluster.until(lambda least=target: len(cluster.of_kind("hop")) >= least or cluster.of_kind("toy-done"))
+            cluster.until(
+                lambda least=target: len(cluster.of_kind("hop")) >= least or cluster.of_kind("toy-done")
+            )
             if cluster.of_kind("toy-done"):
                 break
             alive = [name for name, process in cluster.crew.items() if process.poll() is None]

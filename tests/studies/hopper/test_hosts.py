@@ -1,4 +1,5 @@
-"""Workers on hosts of their own: states go from one to the other, or by way of the driver where they cannot reach each other."""
+"""Workers on hosts of their own: states go from one to the other, or by way of the driver where they cannot
+reach each other."""
 
 from __future__ import annotations
 
@@ -39,45 +40,78 @@ TOGETHER = """
 
 
 def hosts(
-    folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[dict[str, Any], int]] = TRIALS, unlent: int = 0,
-    damaged: int = 0, **said: Any,
-) -> Cluster:  # fmt: skip
-    """One worker on each, where the others look for it at this address; the driver is on a host of its own, too."""
+    folder: Path,
+    *addresses: str,
+    code: str = CODE,
+    trials: list[tuple[dict[str, Any], int]] = TRIALS,
+    unlent: int = 0,
+    damaged: int = 0,
+    **said: Any,
+) -> Cluster:
+    """One worker on each, where the others look for it at this address; the driver is on a host of its own,
+    too."""
     (folder / "data").mkdir()
     np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
     (folder / "code.py").write_text(code)
     for at in range(len(addresses) + 2):
         (folder / f"memory-{at}" / "disk").mkdir(parents=True)
-    own = {"memory": str(folder / f"memory-{len(addresses)}"), "disk": str(folder / f"memory-{len(addresses)}" / "disk")}
-    cluster = Cluster(folder, trials, worker="real_worker", trainable="code.py:Sums", patience=PATIENCE, workers=len(addresses), parts=2, **said)
+    own = {
+        "memory": str(folder / f"memory-{len(addresses)}"),
+        "disk": str(folder / f"memory-{len(addresses)}" / "disk"),
+    }
+    cluster = Cluster(
+        folder,
+        trials,
+        worker="real_worker",
+        trainable="code.py:Sums",
+        patience=PATIENCE,
+        workers=len(addresses),
+        parts=2,
+        **said,
+    )
     cluster.drive(**own)
     for at, address in enumerate(addresses):
-        cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent, damaged=damaged)
+        cluster.join(
+            f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent, damaged=damaged
+        )
     return cluster
 
 
 def reported(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
     assert not [record for record in records if record["kind"] == "toy-over" and record["error"]]
-    return {(record["trial"], record["step"]): record["metrics"]["visits"] for record in records if record["kind"] == "toy-told"}
+    return {
+        (record["trial"], record["step"]): record["metrics"]["visits"]
+        for record in records
+        if record["kind"] == "toy-told"
+    }
 
 
 ALL = {(str(trial), step): 2 * step for trial in range(3) for step in range(1, 4)}
 
 
-@pytest.mark.parametrize("addresses", [("", ""), ("", NOBODY), (NOBODY, NOBODY)], ids=["both", "one", "neither"])
+@pytest.mark.parametrize(
+    "addresses", [("", ""), ("", NOBODY), (NOBODY, NOBODY)], ids=["both", "one", "neither"]
+)
 def test_states_hop_between_hosts_whoever_can_be_reached(tmp_path: Path, addresses: tuple[str, ...]) -> None:
     with hosts(tmp_path, *addresses) as cluster:
         records = cluster.finish(60)
         assert reported(records) == ALL
-        visits = Counter((r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"])
-        assert visits == {(str(trial), epoch, part): 1 for trial in range(3) for epoch in range(3) for part in range(2)}
+        visits = Counter(
+            (r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]
+        )
+        assert visits == {
+            (str(trial), epoch, part): 1 for trial in range(3) for epoch in range(3) for part in range(2)
+        }
         assert sum(r["fetched_bytes"] for r in records if r["kind"] == "hop") > 0
         assert cluster.of_kind("saved"), "the driver has them brought, too"
-        cluster.until(lambda: all(not list((tmp_path / f"memory-{at}").glob("hopyard-*/state-*")) for at in range(3)))
+        cluster.until(
+            lambda: all(not list((tmp_path / f"memory-{at}").glob("hopyard-*/state-*")) for at in range(3))
+        )
 
 
 def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
-    """Who waits for one of its states by way of the driver waits no longer, and another host takes its place."""
+    """Who waits for one of its states by way of the driver waits no longer, and another host takes its
+    place."""
     with hosts(tmp_path, NOBODY, NOBODY) as cluster:
         cluster.until(lambda: len(cluster.of_kind("hop")) > 3)
         cluster.crew["w1"].kill()
@@ -109,7 +143,9 @@ def test_a_trial_whose_states_are_all_damaged_fails(tmp_path: Path) -> None:
 def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_path: Path) -> None:
     """Each time it went back to an older state, and how often a worker was lost was forgotten."""
     code = CODE.replace("import numpy as np", "import os, signal\nimport numpy as np").replace(
-        '        state["visits"] += 1', '        state["visits"] += 1\n        if state["visits"] == 3:\n            os.kill(os.getpid(), signal.SIGKILL)'
+        '        state["visits"] += 1',
+        '        state["visits"] += 1\n        if state["visits"] == 3:\n'
+        "            os.kill(os.getpid(), signal.SIGKILL)",
     )
     with hosts(tmp_path, "", code=code, trials=TRIALS[:1]) as cluster:
 

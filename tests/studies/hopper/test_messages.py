@@ -36,10 +36,28 @@ from hopyard.studies.messages import (
 )
 
 KINDS = (
-    Hello, Ready, Finished, Named, Evaluated, Failed, Progress, Beat, Open, Train, Evaluate, Prefetch, Cancel, Drop, Acknowledge, End, Doing,
+    Hello,
+    Ready,
+    Finished,
+    Named,
+    Evaluated,
+    Failed,
+    Progress,
+    Beat,
+    Open,
+    Train,
+    Evaluate,
+    Prefetch,
+    Cancel,
+    Drop,
+    Acknowledge,
+    End,
+    Doing,
     Member,
-)  # fmt: skip
-st.register_type_strategy(PartitionPlan, st.builds(PartitionPlan, parts=st.integers(1, 99), columns=st.tuples(st.text())))
+)
+st.register_type_strategy(
+    PartitionPlan, st.builds(PartitionPlan, parts=st.integers(1, 99), columns=st.tuples(st.text()))
+)
 messages = st.one_of(*(st.builds(kind) for kind in KINDS[:-2]))
 
 

@@ -1,4 +1,5 @@
-"""The parts of the driver's side that need no worker: seats, means, what is kept, from where a trial goes on."""
+"""The parts of the driver's side that need no worker: seats, means, what is kept, from where a trial goes
+on."""
 
 from __future__ import annotations
 
@@ -28,11 +29,15 @@ from hopyard.studies.messages import Hello, Open, to_head
 from hopyard.studies.trainer import Work
 
 TRIAL = TrialId("0")
-held = st.dictionaries(st.sampled_from([WorkerId(one) for one in "abcd"]), st.frozensets(st.integers(0, 3)), min_size=1)
+held = st.dictionaries(
+    st.sampled_from([WorkerId(one) for one in "abcd"]), st.frozensets(st.integers(0, 3)), min_size=1
+)
 
 
 @given(held, st.integers(1, 4), st.integers(1, 9))
-def test_every_seat_is_taken_and_nobody_loses_one(before: dict[WorkerId, frozenset[int]], count: int, parts: int) -> None:
+def test_every_seat_is_taken_and_nobody_loses_one(
+    before: dict[WorkerId, frozenset[int]], count: int, parts: int
+) -> None:
     before = {worker: frozenset(seat for seat in taken if seat < count) for worker, taken in before.items()}
     after = seats.with_all_taken(before, range(count))
     assert frozenset().union(*after.values()) == frozenset(range(count))
@@ -48,7 +53,10 @@ def test_a_newcomer_takes_what_is_free_or_from_who_has_most() -> None:
     assert seats.with_one_for(c, {a: frozenset({0}), b: frozenset({1}), c: frozenset()}, 2) == (None, None)
 
 
-@given(st.permutations(range(4)), st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(0, 99)), min_size=4, max_size=4))
+@given(
+    st.permutations(range(4)),
+    st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(0, 99)), min_size=4, max_size=4),
+)
 def test_a_mean_is_the_same_whoever_evaluated_first(order: list[int], parts: list[tuple[float, int]]) -> None:
     results = {PartitionId(at): ({"loss": value}, rows) for at, (value, rows) in enumerate(parts)}
     shuffled = {PartitionId(at): results[PartitionId(at)] for at in order}
@@ -57,7 +65,11 @@ def test_a_mean_is_the_same_whoever_evaluated_first(order: list[int], parts: lis
 
 
 def test_a_mean_of_what_is_no_number_is_none() -> None:
-    results = {PartitionId(0): ({"loss": math.inf}, 1), PartitionId(1): ({"loss": -math.inf, "acc": 0.5}, 3), PartitionId(2): ({"acc": 1.0}, 1)}
+    results = {
+        PartitionId(0): ({"loss": math.inf}, 1),
+        PartitionId(1): ({"loss": -math.inf, "acc": 0.5}, 3),
+        PartitionId(2): ({"acc": 1.0}, 1),
+    }
     found = weighted(results)
     assert math.isnan(found["loss"])
     assert found["acc"] == 0.625
@@ -85,13 +97,22 @@ def test_who_hangs_is_ended_once_it_is_there_to_be_told() -> None:
     hub = Hub(b"secret", host="127.0.0.1")
     try:
         crew = Crew(
-            hub, count=1, parts=1, patience=Patience(), opening=lambda parts: Open((), (), "", PartitionPlan(1), "", True, 1),
+            hub,
+            count=1,
+            parts=1,
+            patience=Patience(),
+            opening=lambda parts: Open((), (), "", PartitionPlan(1), "", True, 1),
             note=lambda worker, event, _: notes.append((worker, event)),
-        )  # fmt: skip
+        )
         there = Came(1, to_head(Hello(WorkerId("w"), 7, "here", "shelf", "127.0.0.1:1")), b"")
         crew.take(there)
         crew.take(Closed(1, "its connection broke"))
-        stragglers = Stragglers(MopCoordinator([PartitionId(0)], validation=[]), crew, lambda worker, event, _: notes.append((worker, event)), unit_timeout_s=5.0)
+        stragglers = Stragglers(
+            MopCoordinator([PartitionId(0)], validation=[]),
+            crew,
+            lambda worker, event, _: notes.append((worker, event)),
+            unit_timeout_s=5.0,
+        )
         unit = Unit(1, TRIAL, 0, (PartitionId(0),), (WorkerId("w"),), "", True, time.monotonic() - 8.0)
         stragglers.check([unit], [])
         assert (notes, unit.frozen_s) == ([("w", "joined")], 0.0)
@@ -105,22 +126,43 @@ def test_who_hangs_is_ended_once_it_is_there_to_be_told() -> None:
 
 
 def hop(state: str, parent: str, epoch: int, *partitions: int) -> dict[str, Any]:
-    return {"kind": "hop", "trial": "0", "epoch": epoch, "partitions": list(partitions), "start_from": parent, "state": state}
+    return {
+        "kind": "hop",
+        "trial": "0",
+        "epoch": epoch,
+        "partitions": list(partitions),
+        "start_from": parent,
+        "state": state,
+    }
 
 
 BEGUN = {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 3, "params": {}}
-HOPS = [BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0), hop("d", "c", 1, 1), hop("e", "d", 2, 1)]
+HOPS = [
+    BEGUN,
+    hop("a", "", 0, 1),
+    hop("b", "a", 0, 0),
+    hop("c", "b", 1, 0),
+    hop("d", "c", 1, 1),
+    hop("e", "d", 2, 1),
+]
 
 
 def test_an_attempt_waits_for_workers_of_its_own() -> None:
     begun = {"kind": "study", "attempt": "run.1"}
-    notes = [{"kind": "worker", "worker": worker, "event": event} for worker, event in (("w0", "joined"), ("w1", "joined"), ("w1", "lost"))]
+    notes = [
+        {"kind": "worker", "worker": worker, "event": event}
+        for worker, event in (("w0", "joined"), ("w1", "joined"), ("w1", "lost"))
+    ]
     assert Book.of([begun, *notes, begun], 2).present == {"w0"}, "another driver of the same attempt"
     assert Book.of([begun, *notes, {"kind": "study", "attempt": "run.2"}], 2).present == set()
 
 
-def gone_on(records: list[dict[str, Any]], there: str, *, done: int = 0) -> tuple[str, Position, tuple[int, ...]]:
-    training = resumed(Book.of(records, 2), Work(TRIAL, {}, 3, done, resumed=True), lambda state: state in there)
+def gone_on(
+    records: list[dict[str, Any]], there: str, *, done: int = 0
+) -> tuple[str, Position, tuple[int, ...]]:
+    training = resumed(
+        Book.of(records, 2), Work(TRIAL, {}, 3, done, resumed=True), lambda state: state in there
+    )
     return training.state, training.at, training.order
 
 
@@ -132,7 +174,9 @@ def test_what_was_lost_is_done_again_in_the_same_order() -> None:
     assert gone_on(HOPS, "b") == ("b", Position(1), (0, 1, 1))
     assert gone_on(HOPS, "") == ("", Position(), (1, 0, 0, 1, 1))
     again = [*HOPS, {"kind": "again", "trial": "0", "state": "b", "order": [0, 1, 1]}, hop("f", "b", 1, 0)]
-    assert gone_on(again, "f", done=1) == ("f", Position(1, frozenset({PartitionId(0)})), (1, 1)), "also if it is interrupted"
+    assert gone_on(again, "f", done=1) == ("f", Position(1, frozenset({PartitionId(0)})), (1, 1)), (
+        "also if it is interrupted"
+    )
     assert gone_on(again, "b", done=1) == ("b", Position(1), (0, 1, 1)), "more than once"
 
 
@@ -147,8 +191,16 @@ def test_the_trial_of_a_fork_goes_on_from_what_it_began_with_where_all_else_is_l
     records = [begun, hop("a", "begin-1", 4, 1), hop("b", "a", 4, 0), hop("c", "b", 5, 0)]
     book = Book.of(records, 2, first)
     assert book.made["b"].at == Position(5)
-    for there, state, at, order in (("bc", "c", Position(5, frozenset({PartitionId(0)})), ()), ("b", "b", Position(5), (0,)), ("", "begin-1", Position(4), (1, 0, 0))):
-        found = resumed(book, Work(TRIAL, {}, 6, 4, resumed=True), lambda name, there=there: name in there or name == "begin-1")  # type: ignore[misc]
+    for there, state, at, order in (
+        ("bc", "c", Position(5, frozenset({PartitionId(0)})), ()),
+        ("b", "b", Position(5), (0,)),
+        ("", "begin-1", Position(4), (1, 0, 0)),
+    ):
+        found = resumed(
+            book,
+            Work(TRIAL, {}, 6, 4, resumed=True),
+            lambda name, there=there: name in there or name == "begin-1",
+        )  # type: ignore[misc]
         assert (found.state, found.at, found.order) == (state, at, order)
     assert origin_of(Book(2, first), {}, Work(TRIAL, {}, 6, 4), lambda _: True) == ("begin-1", Position(4))
 
@@ -166,4 +218,8 @@ def test_of_another_studys_checkpoint_a_fork_takes_only_what_it_begins_with(tmp_
 
 def test_what_a_group_did_is_done_again_when_there_is_a_group() -> None:
     assert gone_on([BEGUN, hop("a", "", 0, 0, 1), hop("b", "a", 1, 1)], "") == ("", Position(), ())
-    assert gone_on([BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0, 1)], "") == ("", Position(), (1, 0))
+    assert gone_on([BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0, 1)], "") == (
+        "",
+        Position(),
+        (1, 0),
+    )

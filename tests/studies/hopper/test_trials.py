@@ -1,4 +1,5 @@
-"""What a searcher asks of trials: pause and go on, stop, begin from another's state; also over a driver's end."""
+"""What a searcher asks of trials: pause and go on, stop, begin from another's state; also over a driver's
+end."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_a_trial_that_was_paused_goes_on_where_it_was(tmp_path: Path) -> None:
         assert line(cluster, ZERO) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("0", 2)] * 3
 
 
-def test_one_that_is_paused_in_the_middle_of_an_epoch_goes_on_after_the_last_whole_one(tmp_path: Path) -> None:
+def test_one_that_is_paused_in_the_middle_of_an_epoch_goes_on_after_the_last_whole_one(
+    tmp_path: Path,
+) -> None:
     with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster, driving(cluster) as hopper:
         workers(cluster)
         hopper.start(Work(ZERO, {}, 9))
@@ -91,7 +94,10 @@ def test_a_trial_begins_with_a_copy_of_another_and_with_values_of_its_own(tmp_pa
         hopper.start(Work(ONE, {"lr": 7}, 3, done=2, start_from=ZERO))
         until(hopper, reached(ONE))
         assert line(cluster, ONE) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("1", 2)] * 3
-        assert [one["params"] for one in cluster.of_kind("begun") if one["trial"] == "1"] == [{"lr": 1}, {"lr": 7}]
+        assert [one["params"] for one in cluster.of_kind("begun") if one["trial"] == "1"] == [
+            {"lr": 1},
+            {"lr": 7},
+        ]
 
 
 def test_one_that_is_stopped_gets_no_more_and_leaves_nothing(tmp_path: Path) -> None:

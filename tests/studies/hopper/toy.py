@@ -1,4 +1,5 @@
-"""What the toy workers compute: a state is all that was ever done to it, so that whatever happened twice, or not at all, shows."""
+"""What the toy workers compute: a state is all that was ever done to it, so that whatever happened twice, or
+not at all, shows."""
 
 from __future__ import annotations
 

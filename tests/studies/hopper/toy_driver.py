@@ -1,9 +1,10 @@
 """A driver with a real Hopper and a searcher that wants every trial trained to its budget.
 
-    python -m tests.studies.hopper.toy_driver '{"folder": …, "port": 0, "trials": [{"params": {}, "budget": 2}, …], "parts": 3, …}'
+    python -m tests.studies.hopper.toy_driver '{"folder": …, "port": 0, "trials": [{"params": {}, "budget":
+        2}, …], "parts": 3, …}'
 
-It writes its port to `folder/port`, its journal to `folder/journal`, and what it saved to `folder/saved`. Killed and started again with the
-same words it goes on.
+It writes its port to `folder/port`, its journal to `folder/journal`, and what it saved to `folder/saved`.
+Killed and started again with the same words it goes on.
 """
 
 from __future__ import annotations
@@ -27,10 +28,20 @@ from hopyard.studies.trainer import Ground, Reached, Reported, Saved, TrialFaile
 
 def spec_of(said: Mapping[str, Any]) -> StudySpec:
     plan = PartitionPlan(said["parts"], validation=said.get("validation", 0.2))
-    mop = MopSpec(said.get("trainable", "train.py:Toy"), said["workers"], "toy", plan, hybrid=said.get("hybrid", True))
+    mop = MopSpec(
+        said.get("trainable", "train.py:Toy"), said["workers"], "toy", plan, hybrid=said.get("hybrid", True)
+    )
     return StudySpec(
-        "toy", Space(()), "score", Goal.MAX, Parallel.MOP, concurrent=said.get("concurrent", 0), max_epochs=9, seed=7, mop=mop
-    )  # fmt: skip
+        "toy",
+        Space(()),
+        "score",
+        Goal.MAX,
+        Parallel.MOP,
+        concurrent=said.get("concurrent", 0),
+        max_epochs=9,
+        seed=7,
+        mop=mop,
+    )
 
 
 class Save:
@@ -63,7 +74,11 @@ def make(said: Mapping[str, Any]) -> tuple[Hopper, Journal]:
         listen=("127.0.0.1", said.get("port", 0)),
         stopping=lambda: False,
     )
-    shelf = Shelf(said["shelf"], Path(said["disk"]), memory=Path(said["memory"])) if said.get("memory") else Shelf(said["shelf"], Path(said["disk"]))
+    shelf = (
+        Shelf(said["shelf"], Path(said["disk"]), memory=Path(said["memory"]))
+        if said.get("memory")
+        else Shelf(said["shelf"], Path(said["disk"]))
+    )
     return Hopper(ground, shelf, folder, patience=Patience(**said.get("patience", {}))), journal
 
 
@@ -89,7 +104,9 @@ def main(said: Mapping[str, Any]) -> None:
             wanted = said["trials"][int(trial)]
             if trial not in began:
                 journal.write("toy-asked", trial=trial)
-            work = Work(TrialId(trial), wanted["params"], wanted["budget"], told[trial], resumed=trial in began)
+            work = Work(
+                TrialId(trial), wanted["params"], wanted["budget"], told[trial], resumed=trial in began
+            )
             hopper.start(work)
         hopper.room()
         for news in hopper.wait(1.0):

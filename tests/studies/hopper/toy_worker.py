@@ -1,6 +1,7 @@
 """A worker that really connects, keeps states on a real shelf and may be killed, but only pretends to train.
 
-    python -m tests.studies.hopper.toy_worker '{"worker": "w0", "driver": "127.0.0.1:4000", "shelf": …, "disk": …, "unit_s": 0.01, …}'
+python -m tests.studies.hopper.toy_worker '{"worker": "w0", "driver": "127.0.0.1:4000", "shelf": …, "disk": …,
+    "unit_s": 0.01, …}'
 """
 
 from __future__ import annotations
@@ -58,9 +59,12 @@ class ToyWorker:
         self.cancelled: set[str] = set()
         self.train: tuple[int, ...] = ()
         self.validation: tuple[int, ...] = ()
-        self.line = Line(said["driver"], self.secret, self, patience_s=said.get("patience_s", 20.0), beat_s=0.1)
+        self.line = Line(
+            said["driver"], self.secret, self, patience_s=said.get("patience_s", 20.0), beat_s=0.1
+        )
 
-    # -- what the line asks -----------------------------------------------------------------------------------------
+    # -- what the line asks
+    # -----------------------------------------------------------------------------------------
 
     def hello(self, local_host: str) -> Mapping[str, Any]:
         with self.lock:
@@ -69,10 +73,18 @@ class ToyWorker:
         address = f"{local_host}:{self.server.port}"
         return to_head(
             Hello(
-                self.said["worker"], os.getpid(), "here", self.shelf.id, address, self.train, self.validation, states, doing,
+                self.said["worker"],
+                os.getpid(),
+                "here",
+                self.shelf.id,
+                address,
+                self.train,
+                self.validation,
+                states,
+                doing,
                 together=self.said.get("together", True),
             )
-        )  # fmt: skip
+        )
 
     def beat(self) -> Mapping[str, Any]:
         return to_head(Beat())
@@ -96,7 +108,8 @@ class ToyWorker:
     def lost(self, why: str) -> None:
         os._exit(3)
 
-    # -- what it does -------------------------------------------------------------------------------------------------
+    # -- what it does
+    # -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         self.line.start()
@@ -115,7 +128,9 @@ class ToyWorker:
 
     def open(self, order: Open) -> None:
         if self.said.get("cannot_open"):
-            self.tell(Failed("", "open", "the data is not there", "Traceback\nOSError: the data is not there"), None)
+            self.tell(
+                Failed("", "open", "the data is not there", "Traceback\nOSError: the data is not there"), None
+            )
             return
         self.train, self.validation = order.train, order.validation
         counts = tuple(map(toy.rows, order.train)), tuple(map(toy.rows, order.validation))
@@ -134,9 +149,16 @@ class ToyWorker:
                 assert order.partition in (self.train if order.training else self.validation)
                 value = toy.measured(state, order.partition)
                 news = Evaluated(
-                    order.unit, order.trial, order.epoch, order.partition, order.state, {"score": value}, toy.rows(order.partition), began,
+                    order.unit,
+                    order.trial,
+                    order.epoch,
+                    order.partition,
+                    order.state,
+                    {"score": value},
+                    toy.rows(order.partition),
+                    began,
                     time.time(),
-                )  # fmt: skip
+                )
                 self.tell(news, ("unit", order.unit))
         except HopyardError as lost:
             self.tell(Failed(order.unit, "state", str(lost)), ("unit", order.unit))
@@ -158,9 +180,18 @@ class ToyWorker:
         encoded = encode({"did": after, "padding": bytes(self.said.get("size", 0))})
         size = self.shelf.put(order.unit, encoded)
         news = Finished(
-            order.unit, order.trial, order.epoch, tuple(partitions), order.state, order.unit, size, began, time.time()
-        )  # fmt: skip
-        self.tell(news, ("unit", order.unit))  # also if it was cancelled meanwhile: the driver drops the state
+            order.unit,
+            order.trial,
+            order.epoch,
+            tuple(partitions),
+            order.state,
+            order.unit,
+            size,
+            began,
+            time.time(),
+        )
+        # also if it was cancelled meanwhile: the driver drops the state
+        self.tell(news, ("unit", order.unit))
         self.tell(Named(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
 
     def tell(self, message: Message, key: tuple[str, str] | None) -> None:

@@ -19,7 +19,9 @@ ZERO, ONE = TrialId("0"), TrialId("1")
 
 
 def _spec(*, tensorboard: bool = False, mlflow: str = "") -> StudySpec:
-    return StudySpec("digits", Space(()), "acc", Goal.MAX, Parallel.MOP, tensorboard=tensorboard, mlflow=mlflow)
+    return StudySpec(
+        "digits", Space(()), "acc", Goal.MAX, Parallel.MOP, tensorboard=tensorboard, mlflow=mlflow
+    )
 
 
 def _play(mirrors: Mirrors) -> None:
@@ -57,9 +59,16 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
     client = mlflow.tracking.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("digits")
     runs = {run.data.tags["hopyard.trial"]: run for run in client.search_runs([experiment.experiment_id])}
-    assert (runs["0"].data.params, runs["0"].data.metrics, runs["0"].info.status) == ({"lr": "0.1"}, {"acc": 0.75, "loss": 1.0}, "FINISHED")
+    assert (runs["0"].data.params, runs["0"].data.metrics, runs["0"].info.status) == (
+        {"lr": "0.1"},
+        {"acc": 0.75, "loss": 1.0},
+        "FINISHED",
+    )
     assert (runs["1"].data.metrics, runs["1"].info.status) == ({"acc": 0.25}, "FAILED")
-    assert [(m.step, m.value) for m in client.get_metric_history(runs["0"].info.run_id, "acc")] == [(1, 0.5), (2, 0.75)]
+    assert [(m.step, m.value) for m in client.get_metric_history(runs["0"].info.run_id, "acc")] == [
+        (1, 0.5),
+        (2, 0.75),
+    ]
 
 
 def test_a_driver_that_began_again_goes_on_in_the_same_runs(tmp_path: Path) -> None:
@@ -103,14 +112,20 @@ def test_a_mirror_that_breaks_is_told_of_once_and_left_out() -> None:
     assert (broken.asked, said) == (1, ["curves go to MLflow no longer: ConnectionError: refused"])
 
 
-def test_a_server_that_does_not_answer_is_told_of_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_told_of_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and never listens
         said: list[str] = []
-        mirrors = mirrors_of(_spec(mlflow=f"http://127.0.0.1:{closed.getsockname()[1]}"), tmp_path, said.append)
+        mirrors = mirrors_of(
+            _spec(mlflow=f"http://127.0.0.1:{closed.getsockname()[1]}"), tmp_path, said.append
+        )
     _play(mirrors)
     mirrors.close()
     (line,) = said
-    assert line.startswith("no curves go to MLflow: http://127.0.0.1:") and "\n" not in line and len(line) < 300
+    assert (
+        line.startswith("no curves go to MLflow: http://127.0.0.1:") and "\n" not in line and len(line) < 300
+    )

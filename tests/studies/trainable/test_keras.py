@@ -20,11 +20,21 @@ from tests.studies.trainable.together import in_turns
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", minversion="3.3", reason="needs Keras 3")
-pytestmark = [pytest.mark.keras, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.keras,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 
 def model(config: Config) -> Any:
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(int(config.get("width", 8)), "relu"), keras.layers.Dropout(0.3), keras.layers.Dense(2)])
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(int(config.get("width", 8)), "relu"),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(2),
+        ]
+    )
 
 
 def made(**changed: Any) -> KerasTrainable:
@@ -43,7 +53,10 @@ def parts() -> list[Partition]:
     draws = np.random.Generator(np.random.PCG64(0))
     y = np.arange(60) % 2
     x = draws.normal(size=(60, 4)) + 2 * y[:, None]
-    return [in_memory({"x": x[at::2][np.argsort(draws.random(30))], "y": y[at::2]}, index=at, peers=(30, 30)) for at in (0, 1)]
+    return [
+        in_memory({"x": x[at::2][np.argsort(draws.random(30))], "y": y[at::2]}, index=at, peers=(30, 30))
+        for at in (0, 1)
+    ]
 
 
 def bits(state: Any) -> bytes:
@@ -56,7 +69,9 @@ def visits(trainable: KerasTrainable, parts: list[Partition], *, apart: bool) ->
     state = trainable.init(config)
     for epoch in range(2):
         for part in parts:
-            state = (made() if apart else trainable).train(decode(bytearray(bits(state))), part, config.at(epoch))
+            state = (made() if apart else trainable).train(
+                decode(bytearray(bits(state))), part, config.at(epoch)
+            )
     return state
 
 
@@ -66,14 +81,20 @@ def test_hopping_changes_no_bit(parts: list[Partition]) -> None:
 
 def test_it_learns_and_evaluates() -> None:
     y = np.arange(300) % 2
-    part = in_memory({"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y})
+    part = in_memory(
+        {"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y}
+    )
     trainable, config = made(), Config({"lr": 0.02})
     state = trainable.init(config)
     for epoch in range(3):
         state = trainable.train(state, part, config.at(epoch))
     told = trainable.evaluate(state, part, config)
     assert told["accuracy"] > 0.9
-    outputs = np.asarray(keras.ops.convert_to_numpy(trainable.whole(state, config)(part["x"].astype(np.float32), training=False)))
+    outputs = np.asarray(
+        keras.ops.convert_to_numpy(
+            trainable.whole(state, config)(part["x"].astype(np.float32), training=False)
+        )
+    )
     assert told["accuracy"] == pytest.approx(float((outputs.argmax(1) == y).mean()))
     assert told["loss"] == pytest.approx(float(trainable.loss(y, outputs)), rel=1e-4)
 
@@ -104,7 +125,10 @@ def test_rates_follow_the_schedule_and_the_config(parts: list[Partition]) -> Non
 def test_a_model_may_come_compiled_with_a_schedule(parts: list[Partition]) -> None:
     def compiled(config: Config) -> Any:
         made = model(config)
-        made.compile(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)), "sparse_categorical_crossentropy")
+        made.compile(
+            keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)),
+            "sparse_categorical_crossentropy",
+        )
         return made
 
     trainable, config = KerasTrainable(model=compiled), Config({})
@@ -128,14 +152,18 @@ def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
         made(**changed).init(Config({"lr": 0.1}))
 
 
-# -- several workers on one state ----------------------------------------------------------------------------------------
+# -- several workers on one state
+# ----------------------------------------------------------------------------------------
 
 
 def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
     """Against gradients by hand: of half the squared error of a line, with SGD."""
     draws = np.random.Generator(np.random.PCG64(3))
     xs = [draws.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
-    rows = [in_memory({"x": x, "y": (x @ [1.0, -2.0]).astype(np.float32)[:, None]}, index=at, peers=(6, 6)) for at, x in enumerate(xs)]
+    rows = [
+        in_memory({"x": x, "y": (x @ [1.0, -2.0]).astype(np.float32)[:, None]}, index=at, peers=(6, 6))
+        for at, x in enumerate(xs)
+    ]
     line = KerasTrainable(
         model=lambda config: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)]),
         optimizer=lambda config: keras.optimizers.SGD(0.1),
@@ -152,16 +180,22 @@ def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
 
 def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
     """Dropout and all, where the batches are the same: 30 rows, 10 at a time."""
-    config, alone = Config({"lr": 0.02}), in_memory({name: parts[0][name] for name in "xy"}, index=0, peers=(30,))
+    config, alone = (
+        Config({"lr": 0.02}),
+        in_memory({name: parts[0][name] for name in "xy"}, index=0, peers=(30,)),
+    )
     one, other = made(batch_size=10), made(batch_size=10)
     together = one.train_together(one.init(config), [alone], config, lambda arrays: arrays)
     apart = other.train(other.init(config), alone, config)
-    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(together["weights"], apart["weights"], strict=True))
+    assert all(
+        np.allclose(a, b, atol=1e-5) for a, b in zip(together["weights"], apart["weights"], strict=True)
+    )
 
 
 @pytest.mark.parametrize("group", [(0, 1), (1,)])
 def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
-    """Each worker by itself, with a reduce that waits for the others, against one process with all partitions: bit for bit."""
+    """Each worker by itself, with a reduce that waits for the others, against one process with all
+    partitions: bit for bit."""
     config, together = Config({"lr": 0.02}), [parts[at] for at in group]
 
     def train(at: int, reduce: Reduce) -> bytes:
@@ -176,4 +210,8 @@ def test_together_one_process_does_what_several_do(parts: list[Partition], group
 def normed() -> KerasTrainable:
     """Without dropout: threads of one process share its generators."""
     layers = keras.layers
-    return made(model=lambda config: keras.Sequential([keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(2)]))
+    return made(
+        model=lambda config: keras.Sequential(
+            [keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(2)]
+        )
+    )

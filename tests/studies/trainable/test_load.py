@@ -79,7 +79,11 @@ def test_a_file_named_like_a_module_of_pythons(code: Path) -> None:
         (":Kept", "names nothing", "it looks like"),
         ("mine.py:Asks", "missing 1 required positional argument: 'size'", "called without arguments"),
         ("mine.py:Lacking", r"`Lacking` has no `evaluate\(state, partition, config\)`", "make a trainable"),
-        ("mine.py:Wrong", r"`train\(state, partition\)` cannot be called as train\(state, partition, config\): too many", "make a trainable"),
+        (
+            "mine.py:Wrong",
+            r"`train\(state, partition\)` cannot be called as train\(state, partition, config\): too many",
+            "make a trainable",
+        ),
         ("empty.py", r"the module has no `init\(config\)`", "make a trainable"),
     ],
 )
@@ -96,19 +100,29 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
     with pytest.raises(SpecError) as told:
         load("broken.py:X", code)
     assert told.value.message.startswith("`broken.py` cannot be imported:\n  File ")
-    assert '  File "broken.py", line 2, in deep' in told.value.message and told.value.message.endswith("ZeroDivisionError: division by zero")
+    assert '  File "broken.py", line 2, in deep' in told.value.message and told.value.message.endswith(
+        "ZeroDivisionError: division by zero"
+    )
     assert "importlib" not in told.value.message
-    (code / "asks.py").write_text("from hopyard.domain.ids import check_name\ncheck_name('a b', what='--name')\n")
+    (code / "asks.py").write_text(
+        "from hopyard.domain.ids import check_name\ncheck_name('a b', what='--name')\n"
+    )
     with pytest.raises(SpecError) as told:
         load("asks.py:X", code)
     refused = told.value.message.splitlines()
-    assert refused[:3] == ["`asks.py` cannot be imported:", '  File "asks.py", line 2, in <module>', "    check_name('a b', what='--name')"]
+    assert refused[:3] == [
+        "`asks.py` cannot be imported:",
+        '  File "asks.py", line 2, in <module>',
+        "    check_name('a b', what='--name')",
+    ]
     assert refused[-1].startswith("--name: ") and "hopyard" not in told.value.message
     assert told.value.hints, "ours come with theirs"
     (code / "needs.py").write_text("import no_such_package\n")
     with pytest.raises(SpecError, match="No module named 'no_such_package'") as told:
         load("needs:X", code)
-    assert any("`requirements:`" in hint and "pip install no_such_package" in hint for hint in told.value.hints)
+    assert any(
+        "`requirements:`" in hint and "pip install no_such_package" in hint for hint in told.value.hints
+    )
     (code / "bad.py").write_text("def f(:\n")
     with pytest.raises(SpecError, match=r'File "bad\.py", line 1\n.*\n.*\n?SyntaxError'):
         load("bad.py:X", code)
@@ -118,8 +132,20 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
 
 def test_a_config_says_what_it_has() -> None:
     config = Config({"lr": 0.1, "width": 3}, trial="7", seed=2, epoch=1, epochs=5)
-    assert (config.lr, config["width"], config.trial, config.seed, config.epoch, config.epochs) == (0.1, 3, "7", 2, 1, 5)
-    assert dict(config) == {"lr": 0.1, "width": 3} and "lr" in config and len(config) == 2 and config.get("depth", 4) == 4
+    assert (config.lr, config["width"], config.trial, config.seed, config.epoch, config.epochs) == (
+        0.1,
+        3,
+        "7",
+        2,
+        1,
+        5,
+    )
+    assert (
+        dict(config) == {"lr": 0.1, "width": 3}
+        and "lr" in config
+        and len(config) == 2
+        and config.get("depth", 4) == 4
+    )
     assert config.at(3).epoch == 3 and config.at(3).epochs == 5
     with pytest.raises(AttributeError, match="no parameter `widht`; it has lr, width; did you mean `width`"):
         _ = config.widht

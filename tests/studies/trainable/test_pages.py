@@ -19,7 +19,12 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "trainables.md"
 SHOWN = {block.word: block.body for block in blocks(PAGE) if block.language == "python" and block.word}
-X: dict[str, tuple[int, ...]] = {"train.py": (784,), "digits.py": (28, 28), "transfer.py": (1, 28, 28), "mlp.py": (100,)}
+X: dict[str, tuple[int, ...]] = {
+    "train.py": (784,),
+    "digits.py": (28, 28),
+    "transfer.py": (1, 28, 28),
+    "mlp.py": (100,),
+}
 NAMES = {"train.py": "", "digits.py": ":digits", "transfer.py": ":heads", "mlp.py": ":mlp"}
 
 
@@ -40,4 +45,6 @@ def test_what_the_page_shows_trains(file: str, tmp_path: Path, monkeypatch: pyte
     config = Config({"lr": 0.01, "width": 8, "batch_size": 16})
     state = unit.train(trainable, unit.begin(trainable, config, 0), part, config)
     there = unit.load(trainable, bytearray(unit.keep(trainable, state).to_bytes()), config.at(1))
-    assert unit.evaluate(trainable, unit.train(trainable, there, part, config.at(1)), part, config)["loss"] > 0
+    assert (
+        unit.evaluate(trainable, unit.train(trainable, there, part, config.at(1)), part, config)["loss"] > 0
+    )

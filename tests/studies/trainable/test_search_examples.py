@@ -45,9 +45,14 @@ def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int)
     for epoch in range(epochs):
         for at in range(parts.parts):
             state = unit.load(trainable, bytearray(data), config.at(epoch))
-            data = unit.keep(trainable, unit.train(trainable, state, parts.open(at), config.at(epoch))).to_bytes()
+            data = unit.keep(
+                trainable, unit.train(trainable, state, parts.open(at), config.at(epoch))
+            ).to_bytes()
     state = unit.load(trainable, bytearray(data), config)
-    told = [unit.evaluate(trainable, state, parts.open(at, "validation"), config)["val_acc"] for at in range(parts.parts)]
+    told = [
+        unit.evaluate(trainable, state, parts.open(at, "validation"), config)["val_acc"]
+        for at in range(parts.parts)
+    ]
     return data, sum(told) / len(told)
 
 
@@ -55,7 +60,9 @@ def test_digits(digits: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="labels")
     assert check(digits, plan).rows == 5000
     params = {"lr": 4e-3, "batch_size": 32, "channels": 4, "dropout": 0.1}
-    first, accuracy = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1)
+    first, accuracy = trained(
+        "digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1
+    )
     again, _ = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1)
     assert first == again
     assert accuracy > 0.75

@@ -42,7 +42,9 @@ def _one_thread() -> None:
 def parts(tmp_path: Path) -> list[Partition]:
     """Partitions of 41, 41 and 40 rows of two clouds."""
     y = np.arange(122) % 2
-    x = np.random.Generator(np.random.PCG64(0)).normal(size=(122, 4)).astype(np.float32) + 2 * y[:, None].astype(np.float32)
+    x = np.random.Generator(np.random.PCG64(0)).normal(size=(122, 4)).astype(np.float32) + 2 * y[
+        :, None
+    ].astype(np.float32)
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "x.npy", x)
     np.save(tmp_path / "data" / "y.npy", y)
@@ -51,7 +53,13 @@ def parts(tmp_path: Path) -> list[Partition]:
 
 
 def net(config: Config) -> Any:
-    return nn.Sequential(nn.Linear(4, int(config.get("width", 8))), nn.BatchNorm1d(int(config.get("width", 8))), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Linear(4, int(config.get("width", 8))),
+        nn.BatchNorm1d(int(config.get("width", 8))),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(8, 2),
+    )
 
 
 def made(**changed: Any) -> TorchTrainable:
@@ -60,7 +68,9 @@ def made(**changed: Any) -> TorchTrainable:
         "optimizer": lambda parameters, config: torch.optim.Adam(parameters, lr=config.lr),
         "loss": F.cross_entropy,
         "metrics": {"acc": "accuracy", "zero": lambda outputs, targets: 0.0},
-        "schedule": lambda optimizer, config: torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3], gamma=0.5),
+        "schedule": lambda optimizer, config: torch.optim.lr_scheduler.MultiStepLR(
+            optimizer, [1, 3], gamma=0.5
+        ),
         "batch_size": 8,
     }
     return TorchTrainable(**{**with_all, **changed})
@@ -75,7 +85,13 @@ def hopped(trainable: TorchTrainable, state: TorchState, config: Config) -> Torc
     return trainable.restore(decode(bytearray(bits(trainable, state))), config)
 
 
-def visits(trainable: TorchTrainable, parts: list[Partition], *, hop: Callable[..., TorchState] | None, epochs: int = 3) -> TorchState:
+def visits(
+    trainable: TorchTrainable,
+    parts: list[Partition],
+    *,
+    hop: Callable[..., TorchState] | None,
+    epochs: int = 3,
+) -> TorchState:
     config = Config({"lr": 0.01}, epochs=epochs)
     state = trainable.init(config)
     for epoch in range(epochs):
@@ -90,17 +106,26 @@ SCHEDULES = {
     "none": {"schedule": None},
     "epoch": {},
     "batch": {
-        "schedule": lambda optimizer, config, steps: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=3 * steps),
+        "schedule": lambda optimizer, config, steps: torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.05, total_steps=3 * steps
+        ),
         "schedule_every": "batch",
     },
     "chained": {
         "schedule": lambda optimizer, config: torch.optim.lr_scheduler.SequentialLR(
             optimizer,
-            [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 2), torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch)],
+            [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 2),
+                torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+            ],
             milestones=[2],
         )
     },
-    "sgd": {"optimizer": lambda parameters, config: torch.optim.SGD(parameters, lr=config.lr, momentum=0.9, nesterov=True)},
+    "sgd": {
+        "optimizer": lambda parameters, config: torch.optim.SGD(
+            parameters, lr=config.lr, momentum=0.9, nesterov=True
+        )
+    },
 }
 
 
@@ -118,7 +143,9 @@ def test_hopping_changes_no_bit(parts: list[Partition], kind: str) -> None:
     trainable = made(**SCHEDULES[kind])
     stayed, moved = visits(trainable, parts, hop=None), visits(trainable, parts, hop=hopped)
     assert bits(trainable, stayed) == bits(trainable, moved)
-    assert [group["lr"] for group in stayed.optimizer.param_groups] == [group["lr"] for group in moved.optimizer.param_groups]
+    assert [group["lr"] for group in stayed.optimizer.param_groups] == [
+        group["lr"] for group in moved.optimizer.param_groups
+    ]
 
 
 def test_it_learns_and_evaluates(parts: list[Partition]) -> None:
@@ -128,7 +155,9 @@ def test_it_learns_and_evaluates(parts: list[Partition]) -> None:
     told = trainable.evaluate(state, parts[0], Config({"lr": 0.01}))
     assert told["acc"] > 0.85 and told["zero"] == 0
     outputs = state.model(torch.from_numpy(parts[0]["x"]))
-    assert told["loss"] == pytest.approx(float(F.cross_entropy(outputs.detach(), torch.from_numpy(parts[0]["y"]))), rel=1e-5)
+    assert told["loss"] == pytest.approx(
+        float(F.cross_entropy(outputs.detach(), torch.from_numpy(parts[0]["y"]))), rel=1e-5
+    )
     assert bits(trainable, state) == before
 
 
@@ -154,7 +183,8 @@ def test_a_schedule_steps_once_an_epoch(parts: list[Partition]) -> None:
 
 
 def test_the_config_may_change_while_a_trial_goes_on(parts: list[Partition]) -> None:
-    """Population based training: the learning rate is the new one, as far down its schedule as the old one was."""
+    """Population based training: the learning rate is the new one, as far down its schedule as the old one
+    was."""
     trainable, config = made(), Config({"lr": 0.01})
     state = trainable.train(trainable.init(config), parts[0], config.at(0))
     state = trainable.train(state, parts[1], config.at(1))
@@ -170,7 +200,8 @@ def test_the_config_may_change_while_a_trial_goes_on(parts: list[Partition]) -> 
 
 @pytest.mark.parametrize("group", [(0, 1, 2), (2, 0)])
 def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
-    """Each worker by itself, with a reduce that waits for the others, against one process with all partitions."""
+    """Each worker by itself, with a reduce that waits for the others, against one process with all
+    partitions."""
     config = Config({"lr": 0.01})
     together = [parts[at] for at in sorted(group)]
     alone = made(schedule=None)
@@ -181,12 +212,15 @@ def test_together_one_process_does_what_several_do(parts: list[Partition], group
         return bits(own, own.train_together(own.init(config), [together[at]], config, reduce))
 
     same = made(schedule=None, model=net_without_chance)
-    assert in_turns(len(together), train) == {bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))}
+    assert in_turns(len(together), train) == {
+        bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))
+    }
     assert bits(alone, whole) != bits(alone, alone.init(config))
 
 
 def net_without_chance(config: Config) -> Any:
-    """Threads of one process share their generators, so nothing is dropped here; `test_dropout…` looks at those."""
+    """Threads of one process share their generators, so nothing is dropped here; `test_dropout…` looks at
+    those."""
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
@@ -198,7 +232,12 @@ def test_in_a_group_each_partition_draws_what_it_would_draw_alone(parts: list[Pa
             drawn.setdefault(int(inputs[0, 0] * 1e6), []).append(float(torch.rand(1)))
             return super().training_loss(model, inputs, targets, config)
 
-    trainable = Draws(model=net_without_chance, optimizer=lambda p, c: torch.optim.SGD(p, lr=0.0), loss=F.cross_entropy, batch_size=64)
+    trainable = Draws(
+        model=net_without_chance,
+        optimizer=lambda p, c: torch.optim.SGD(p, lr=0.0),
+        loss=F.cross_entropy,
+        batch_size=64,
+    )
     config = Config({})
     trainable.train_together(trainable.init(config), parts, config, lambda arrays: arrays)
     together, drawn = drawn, {}
@@ -208,7 +247,14 @@ def test_in_a_group_each_partition_draws_what_it_would_draw_alone(parts: list[Pa
 
 
 def test_partitions_of_few_rows_make_as_many_steps() -> None:
-    rows = [in_memory({"x": np.zeros((n, 4), dtype=np.float32), "y": np.zeros(n, dtype=np.int64)}, index=at, peers=(3, 2)) for at, n in enumerate((3, 2))]
+    rows = [
+        in_memory(
+            {"x": np.zeros((n, 4), dtype=np.float32), "y": np.zeros(n, dtype=np.int64)},
+            index=at,
+            peers=(3, 2),
+        )
+        for at, n in enumerate((3, 2))
+    ]
     trainable, config = made(model=net_without_norm, batch_size=1), Config({"lr": 0.01})
     trainable.train_together(trainable.init(config), rows, config, lambda arrays: arrays)
 
@@ -232,7 +278,9 @@ def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
     state = trainable.train(trainable.init(config), parts[0], config)
     there = hopped(trainable, state, config)
     assert there.model.second.weight is there.model.first.weight
-    assert bits(trainable, trainable.train(there, parts[1], config)) == bits(trainable, trainable.train(state, parts[1], config))
+    assert bits(trainable, trainable.train(there, parts[1], config)) == bits(
+        trainable, trainable.train(state, parts[1], config)
+    )
 
 
 @pytest.mark.usefixtures("built")
@@ -290,7 +338,12 @@ def test_a_table_becomes_a_matrix_and_pictures_floats() -> None:
 
         return Sees()
 
-    trainable = made(model=model, loss=lambda outputs, targets: (outputs - targets).square().mean(), metrics={}, schedule=None)
+    trainable = made(
+        model=model,
+        loss=lambda outputs, targets: (outputs - targets).square().mean(),
+        metrics={},
+        schedule=None,
+    )
     config = Config({"lr": 0.1})
     table = in_memory({"a": np.arange(6), "b": np.arange(6) / 2, "label": np.zeros(6)})
     trainable.evaluate(trainable.init(config), table, config)
@@ -303,7 +356,12 @@ def test_a_table_becomes_a_matrix_and_pictures_floats() -> None:
 
 
 def test_transforms_see_whole_batches() -> None:
-    trainable = made(transform=lambda batch, config, training: (torch.stack([batch["a"], batch["b"]] * 2, 1).float(), batch["c"]))
+    trainable = made(
+        transform=lambda batch, config, training: (
+            torch.stack([batch["a"], batch["b"]] * 2, 1).float(),
+            batch["c"],
+        )
+    )
     part = in_memory({"a": np.arange(20.0), "b": np.arange(20), "c": np.arange(20, dtype=np.int32) % 2})
     config = Config({"lr": 0.1})
     assert trainable.evaluate(trainable.train(trainable.init(config), part, config), part, config)["loss"] > 0
@@ -317,7 +375,9 @@ def test_a_loader_of_the_users_own(parts: list[Partition]) -> None:
         return ((batch["x"], batch["y"]) for batch in loaded)
 
     trainable = made(loader=loader, model=net_without_norm)
-    assert bits(trainable, visits(trainable, parts, hop=None)) == bits(trainable, visits(trainable, parts, hop=hopped))
+    assert bits(trainable, visits(trainable, parts, hop=None)) == bits(
+        trainable, visits(trainable, parts, hop=hopped)
+    )
     config = Config({"lr": 0.1})
     assert set(trainable.evaluate(trainable.init(config), parts[0], config)) == {"loss", "acc", "zero"}
     with pytest.raises(SpecError, match="as many on every worker"):
@@ -339,7 +399,10 @@ def test_wrong_parts_are_named(changed: dict[str, Any], message: str) -> None:
         made(**changed)
 
 
-@pytest.mark.parametrize("each", [lambda outputs, targets: outputs.argmax(1) == targets, lambda outputs, targets: np.zeros(len(targets))])
+@pytest.mark.parametrize(
+    "each",
+    [lambda outputs, targets: outputs.argmax(1) == targets, lambda outputs, targets: np.zeros(len(targets))],
+)
 def test_a_metric_is_one_number(parts: list[Partition], each: Callable[..., Any]) -> None:
     trainable = made(metrics={"each": each})
     with pytest.raises(SpecError, match=r"`each` has shape \(41,\), not one number"):
@@ -349,11 +412,21 @@ def test_a_metric_is_one_number(parts: list[Partition], each: Callable[..., Any]
 def test_means_of_whatever_a_metric_returns() -> None:
     """Also of a tensor that it uses for every batch, and of numbers of all kinds."""
     means, running = Means(), torch.zeros(1)
-    kinds = [True, 3, torch.tensor([2]), np.float32(5.5), torch.tensor(1.5, requires_grad=True), np.full((1, 1), 4, np.int8)]
+    kinds = [
+        True,
+        3,
+        torch.tensor([2]),
+        np.float32(5.5),
+        torch.tensor(1.5, requires_grad=True),
+        np.full((1, 1), 4, np.int8),
+    ]
     for at, value in enumerate(kinds):
         means.add(at + 1, {"same": running.fill_(at), "kinds": value})
     found = means.of_all()
-    assert found == {"same": pytest.approx(sum(at * (at + 1) for at in range(6)) / 21), "kinds": pytest.approx((1 + 6 + 6 + 22 + 7.5 + 24) / 21)}
+    assert found == {
+        "same": pytest.approx(sum(at * (at + 1) for at in range(6)) / 21),
+        "kinds": pytest.approx((1 + 6 + 6 + 22 + 7.5 + 24) / 21),
+    }
 
 
 @pytest.mark.parametrize(
@@ -363,10 +436,15 @@ def test_means_of_whatever_a_metric_returns() -> None:
         ({"model": lambda config: nn.LazyLinear(3)}, "lazy parameters"),
         ({"optimizer": lambda parameters, config: None}, "returned NoneType, not an optimiser"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"schedule": lambda optimizer, config: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}, "takes no metric"),
+        (
+            {"schedule": lambda optimizer, config: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)},
+            "takes no metric",
+        ),
     ],
 )
-def test_what_functions_return_is_looked_at(parts: list[Partition], changed: dict[str, Any], message: str) -> None:
+def test_what_functions_return_is_looked_at(
+    parts: list[Partition], changed: dict[str, Any], message: str
+) -> None:
     trainable = made(**changed)
     with pytest.raises(SpecError, match=message) as told:
         trainable.train(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))

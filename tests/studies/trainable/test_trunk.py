@@ -53,7 +53,11 @@ def parts(tmp_path: Path) -> list[Partition]:
     Trunk.seen = 0
     (tmp_path / "data").mkdir()
     y = np.arange(90) % 2
-    np.save(tmp_path / "data" / "x.npy", np.random.Generator(np.random.PCG64(0)).normal(size=(90, 4)).astype(np.float32) + 2 * y[:, None].astype(np.float32))
+    np.save(
+        tmp_path / "data" / "x.npy",
+        np.random.Generator(np.random.PCG64(0)).normal(size=(90, 4)).astype(np.float32)
+        + 2 * y[:, None].astype(np.float32),
+    )
     np.save(tmp_path / "data" / "y.npy", y)
     found = split(tmp_path / "data", PartitionPlan(parts=2), "m", tmp_path / "cache")
     return [found.open(at) for at in range(2)]
@@ -84,7 +88,9 @@ def test_a_head_on_features_is_the_whole_model(parts: list[Partition]) -> None:
     with torch.no_grad():
         outputs = whole(torch.from_numpy(parts[0]["x"]))
     told = trainable.evaluate(state, parts[0], CONFIG)
-    assert told["loss"] == pytest.approx(float(F.cross_entropy(outputs, torch.from_numpy(parts[0]["y"]))), rel=1e-5)
+    assert told["loss"] == pytest.approx(
+        float(F.cross_entropy(outputs, torch.from_numpy(parts[0]["y"]))), rel=1e-5
+    )
 
 
 def test_features_that_do_not_fit_are_mapped(parts: list[Partition], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +114,8 @@ def test_a_damaged_file_of_features_is_made_again(parts: list[Partition], tmp_pa
 
 def test_a_transform_comes_before_the_trunk() -> None:
     part = in_memory({"a": np.arange(20.0), "c": np.arange(20) % 2})
-    trainable = made(transform=lambda batch, config, training: (batch["a"].reshape(-1, 1).expand(-1, 4), batch["c"]))
+    trainable = made(
+        transform=lambda batch, config, training: (batch["a"].reshape(-1, 1).expand(-1, 4), batch["c"])
+    )
     state = trainable.train(trainable.init(CONFIG), part, CONFIG)
     assert trainable.evaluate(state, part, CONFIG)["loss"] > 0

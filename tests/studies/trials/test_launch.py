@@ -18,7 +18,18 @@ TRIAL = {"project": "p", "roles": [], "params": {"lr": 0.1, "fixed": 7}, "tags":
 
 
 def study(**given: Any) -> StudySpec:
-    return StudySpec(**{"name": "s", "space": Space(()), "metric": "m", "goal": Goal.MIN, "parallel": Parallel.TRIALS, "max_epochs": 9, "trial": TRIAL, **given})
+    return StudySpec(
+        **{
+            "name": "s",
+            "space": Space(()),
+            "metric": "m",
+            "goal": Goal.MIN,
+            "parallel": Parallel.TRIALS,
+            "max_epochs": 9,
+            "trial": TRIAL,
+            **given,
+        }
+    )
 
 
 def work(budget: int = 3, *, done: int = 0, trial: str = "4", **params: Any) -> Work:
@@ -63,12 +74,15 @@ def test_one_that_goes_on_does_so_from_its_checkpoint() -> None:
     [
         (Launched(TrialId("7"), RunId("other"), 4, 4), 4, 4, 0, 6),
         (Launched(TrialId("7"), RunId("other"), 4, 4), 3, 4, 1, 5),  # the newest checkpoint that there is
-        (Launched(TrialId("7"), RunId("other"), 9, 12, -3), 12, 9, -8, 14),  # more than the study's epochs, and epochs all the same
+        # more than the study's epochs, and epochs all the same
+        (Launched(TrialId("7"), RunId("other"), 9, 12, -3), 12, 9, -8, 14),
         (Launched(TrialId("7"), RunId("other"), 4, 4), 5000, 4, 0, 6),  # batches
         (Launched(TrialId("7"), RunId("other"), 4, 6, -2), 5000, 4, -2, 8),
     ],
 )
-def test_a_copy_trains_as_many_epochs_as_it_was_given(copied: Launched, step: int, epochs: int, shift: int, last: int) -> None:
+def test_a_copy_trains_as_many_epochs_as_it_was_given(
+    copied: Launched, step: int, epochs: int, shift: int, last: int
+) -> None:
     source = {"run": "other", "step": step, "manifest": "f" * 64}
     found = shift_of_copy(copied, step, epochs, done=4)
     launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=found)
@@ -85,7 +99,15 @@ def test_a_study_that_says_nothing_of_epochs_leaves_the_script_as_it_is() -> Non
 def test_a_record_says_all_that_is_needed_to_submit_it_again() -> None:
     source = {"run": "other", "step": 2, "manifest": "f" * 64}
     launched, body = plan_run(STUDY, study(), work(6, done=4, lr=0.2), source, shift=2)
-    record = {"kind": "run", "trial": "4", "run": launched.run, "budget": 6, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
+    record = {
+        "kind": "run",
+        "trial": "4",
+        "run": launched.run,
+        "budget": 6,
+        "last": launched.last,
+        "shift": launched.shift,
+        "resume": launched.resume,
+    }
     again = Launched.of_record(record)
     assert again == launched
     assert submission(STUDY, study(), work(6, done=5, lr=0.2), again.resume, again.last) == body

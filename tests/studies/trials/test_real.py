@@ -1,4 +1,5 @@
-"""Studies whose trials are runs, on a real server: scripts that report, save and fail in all the ways that scripts do."""
+"""Studies whose trials are runs, on a real server: scripts that report, save and fail in all the ways that
+scripts do."""
 
 from __future__ import annotations
 
@@ -24,25 +25,66 @@ for epoch in hop.loop(range({turns})):
 """
 
 
-def script(*, epochs: str = "epochs=1", bind: str = "hop.bind(state=state)", turns: str = "p.epochs", log: str = "hop.log(acc=measure(state['done']), step=epoch)") -> str:
+def script(
+    *,
+    epochs: str = "epochs=1",
+    bind: str = "hop.bind(state=state)",
+    turns: str = "p.epochs",
+    log: str = "hop.log(acc=measure(state['done']), step=epoch)",
+) -> str:
     return TRAINS.format(epochs=epochs, bind=bind, turns=turns, log=log)
 
 
 # For each study its script, and what its file says beside the usual.
 STUDIES: dict[str, tuple[str, str]] = {
-    "partly-nan": (script(log="hop.log(acc=float('nan') if p.lr > 0.05 else measure(epoch), other=1.0, step=epoch)"), "trials: 3\nepochs: 2\nsearcher: grid\n"),
-    "raises": (script(log="hop.log(loss=1.0, step=epoch)\n    assert p.lr < 0.05, 'too hot'\n    hop.log(acc=0.5, step=epoch)"), "trials: 3\nepochs: 2\nsearcher: grid\n"),
-    "silent": (script(log="hop.log(loss=1.0, val=2.0, step=epoch)"), "trials: 3\nepochs: 2\nconcurrent: 3\nsearcher: grid\n"),
+    "partly-nan": (
+        script(log="hop.log(acc=float('nan') if p.lr > 0.05 else measure(epoch), other=1.0, step=epoch)"),
+        "trials: 3\nepochs: 2\nsearcher: grid\n",
+    ),
+    "raises": (
+        script(
+            log=(
+                "hop.log(loss=1.0, step=epoch)\n    assert p.lr < 0.05, 'too hot'\n"
+                "    hop.log(acc=0.5, step=epoch)"
+            )
+        ),
+        "trials: 3\nepochs: 2\nsearcher: grid\n",
+    ),
+    "silent": (
+        script(log="hop.log(loss=1.0, val=2.0, step=epoch)"),
+        "trials: 3\nepochs: 2\nconcurrent: 3\nsearcher: grid\n",
+    ),
     "saves-nothing": (script(bind=""), "trials: 4\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "population": (script(), "trials: 4\nepochs: 3\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n"),
-    "staggered": (script(log="time.sleep(0.3 * (p.lr > 0.01)); hop.log(acc=state['done'], step=epoch)"), "trials: 4\nepochs: 4\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n"),
-    "deaf": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=measure(state['done']), step=epoch)"), "trials: 2\nepochs: 2\nsearcher: grid\n"),
-    "runs-on": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=state['done'], step=epoch)"), "trials: 2\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
+    "staggered": (
+        script(log="time.sleep(0.3 * (p.lr > 0.01)); hop.log(acc=state['done'], step=epoch)"),
+        "trials: 4\nepochs: 4\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n",
+    ),
+    "deaf": (
+        script(
+            epochs="width=1",
+            turns="10_000",
+            log="time.sleep(0.02); hop.log(acc=measure(state['done']), step=epoch)",
+        ),
+        "trials: 2\nepochs: 2\nsearcher: grid\n",
+    ),
+    "runs-on": (
+        script(
+            epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=state['done'], step=epoch)"
+        ),
+        "trials: 2\nepochs: 4\nsearcher: {name: halving, eta: 2}\n",
+    ),
     "as-it-is": (script(epochs="epochs=5"), "trials: 2\nsearcher: grid\n"),
-    "no-steps": (script(log="hop.log(acc=measure(state['done']))"), "trials: 3\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
+    "no-steps": (
+        script(log="hop.log(acc=measure(state['done']))"),
+        "trials: 3\nepochs: 4\nsearcher: {name: halving, eta: 2}\n",
+    ),
     "own": (script(), "trials: 2\nepochs: 2\nsearcher: mine.py:Mine\n"),
-    "uneven": (script(log="hop.log(acc=state['done'], step=epoch)"), "trials: 2\nepochs: 6\nsearcher: mine.py:Uneven\n"),
-}  # fmt: skip
+    "uneven": (
+        script(log="hop.log(acc=state['done'], step=epoch)"),
+        "trials: 2\nepochs: 6\nsearcher: mine.py:Uneven\n",
+    ),
+}
 OWN = """
 from hopyard.domain.trial import Proposal, SearchState, Verdict
 class Mine:
@@ -99,7 +141,11 @@ class Found:
         return [record for record in self.records if record["kind"] == kind]
 
     def told(self, trial: str) -> list[tuple[int, float]]:
-        return [(r["report"]["step"], r["report"]["value"]) for r in self.of_kind("told") if r["report"]["trial"] == trial]
+        return [
+            (r["report"]["step"], r["report"]["value"])
+            for r in self.of_kind("told")
+            if r["report"]["trial"] == trial
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +175,10 @@ def studies(world: World) -> dict[str, Found]:
         found = world.run(name)
         return found if found["phase"] in ("succeeded", "failed", "cancelled") else None
 
-    return {name: Found(world, until(lambda ref=ref: ended(ref), f"the end of {name}")) for name, ref in names.items()}  # type: ignore[misc]
+    return {
+        name: Found(world, until(lambda ref=ref: ended(ref), f"the end of {name}"))
+        for name, ref in names.items()
+    }  # type: ignore[misc]
 
 
 def test_what_is_not_a_number_fails_its_trial_alone(studies: dict[str, Found]) -> None:
@@ -169,11 +218,19 @@ def test_a_script_that_saves_nothing_begins_again_and_is_told_so_once(studies: d
 def test_a_population_copies_and_goes_on_from_checkpoints(studies: dict[str, Found]) -> None:
     study = studies["population"]
     assert study.run["phase"] == "succeeded"
-    copies = [r["answer"] for r in study.of_kind("asked") if r["answer"]["start_from"] not in (None, r["answer"]["trial"])]
+    copies = [
+        r["answer"]
+        for r in study.of_kind("asked")
+        if r["answer"]["start_from"] not in (None, r["answer"]["trial"])
+    ]
     assert copies
     source = {record["run"]: record["trial"] for record in study.of_kind("run")}
     for record in study.of_kind("run"):
-        answers = [r["answer"] for r in study.of_kind("asked") if (r["answer"]["trial"], r["answer"]["budget"]) == (record["trial"], record["budget"])]
+        answers = [
+            r["answer"]
+            for r in study.of_kind("asked")
+            if (r["answer"]["trial"], r["answer"]["budget"]) == (record["trial"], record["budget"])
+        ]
         wanted = answers[0]["start_from"]
         assert (None if record["resume"] is None else source[record["resume"]["run"]]) == wanted
     for trial in map(str, range(4)):
@@ -188,7 +245,9 @@ def test_a_copy_of_one_that_is_ahead_has_the_state_after_its_own_epochs(studies:
 def test_every_value_of_a_population_is_of_a_state_with_as_many_epochs(studies: dict[str, Found]) -> None:
     study = studies["staggered"]
     assert study.run["phase"] == "succeeded"
-    assert [r for r in study.of_kind("asked") if r["answer"]["start_from"] not in (None, r["answer"]["trial"])], "none copied"
+    assert [
+        r for r in study.of_kind("asked") if r["answer"]["start_from"] not in (None, r["answer"]["trial"])
+    ], "none copied"
     for trial in map(str, range(4)):
         assert study.told(trial) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
@@ -199,7 +258,9 @@ def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dic
     assert study.said.count("the script takes no parameter `epochs`") == 1
     assert [step for step, _ in study.told("0")] == [1, 2]
     assert {one["phase"] for one in study.trials} == {"cancelled"}
-    assert all("checkpoint saved" in one["exit"]["reason"] for one in study.trials), [one["exit"] for one in study.trials]
+    assert all("checkpoint saved" in one["exit"]["reason"] for one in study.trials), [
+        one["exit"] for one in study.trials
+    ]
 
 
 def test_one_that_went_on_beyond_its_budget_goes_on_from_before_that(studies: dict[str, Found]) -> None:
@@ -249,7 +310,9 @@ def test_a_study_and_its_trials_are_listed(world: World, studies: dict[str, Foun
     assert len(world.ok("ps", "-a", "--json", "--parent", own.run["name"]).json) == 2
     assert len(world.ok("ps", "-a", "--json", "--trials").json) > len(listed)
     text = world.ok("ps", "-a").out
-    assert "2 runs of its trials" in next(line for line in text.splitlines() if line.startswith(own.run["name"]))
+    assert "2 runs of its trials" in next(
+        line for line in text.splitlines() if line.startswith(own.run["name"])
+    )
     world.ok("rm", "-y", own.run["name"])
     assert world.get("/runs", parent=own.run["id"])["runs"] == []
 
@@ -257,7 +320,9 @@ def test_a_study_and_its_trials_are_listed(world: World, studies: dict[str, Foun
 def test_a_study_that_makes_room_goes_on_where_it_was(world: World) -> None:
     world.write("slow.py", script(log="time.sleep(0.1); hop.log(acc=measure(state['done']), step=epoch)"))
     more = "trials: 3\nepochs: 4\nsearcher: {name: asha, eta: 2}\n"
-    world.write("slow.yaml", FILE.format(name="slow", points=3, more=more).replace("concurrent: 2", "concurrent: 1"))
+    world.write(
+        "slow.yaml", FILE.format(name="slow", points=3, more=more).replace("concurrent: 2", "concurrent: 1")
+    )
     run = world.run(world.ok("search", "slow.yaml", "--detach").out.strip())
 
     def told() -> bool:
@@ -274,6 +339,12 @@ def test_a_study_that_makes_room_goes_on_where_it_was(world: World) -> None:
     ended = Found(world, world.reaches(run["id"], "succeeded"))
     assert len(ended.of_kind("study")) >= 2
     calm = Found(world, world.reaches(world.ok("search", "slow.yaml", "--detach").out.strip(), "succeeded"))
-    assert [(r["kind"], r.get("answer"), r.get("report"), r.get("verdict")) for r in ended.records if r["kind"] in ("asked", "told")] == [
-        (r["kind"], r.get("answer"), r.get("report"), r.get("verdict")) for r in calm.records if r["kind"] in ("asked", "told")
+    assert [
+        (r["kind"], r.get("answer"), r.get("report"), r.get("verdict"))
+        for r in ended.records
+        if r["kind"] in ("asked", "told")
+    ] == [
+        (r["kind"], r.get("answer"), r.get("report"), r.get("verdict"))
+        for r in calm.records
+        if r["kind"] in ("asked", "told")
     ]

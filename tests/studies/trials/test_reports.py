@@ -1,4 +1,5 @@
-"""From metric streams to reports by epoch: every one, in order, whatever pieces they come in and whatever the script counts."""
+"""From metric streams to reports by epoch: every one, in order, whatever pieces they come in and whatever the
+script counts."""
 
 from __future__ import annotations
 
@@ -27,10 +28,18 @@ def logged(*calls: tuple[int | None, dict[str, float]]) -> bytes:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 5), st.dictionaries(st.sampled_from(["acc", "loss", "lr"]), st.floats(0, 1), min_size=1)), max_size=12),
+    st.lists(
+        st.tuples(
+            st.integers(0, 5),
+            st.dictionaries(st.sampled_from(["acc", "loss", "lr"]), st.floats(0, 1), min_size=1),
+        ),
+        max_size=12,
+    ),
     st.data(),
 )
-def test_rows_are_the_same_in_whatever_pieces_they_come(calls: list[tuple[int, dict[str, float]]], data: st.DataObject) -> None:
+def test_rows_are_the_same_in_whatever_pieces_they_come(
+    calls: list[tuple[int, dict[str, float]]], data: st.DataObject
+) -> None:
     whole = logged(*calls)  # type: ignore[arg-type]
     wanted, latest = [], {}
     for step, metrics in calls:
@@ -47,7 +56,9 @@ def test_rows_are_the_same_in_whatever_pieces_they_come(calls: list[tuple[int, d
 
 
 def test_a_report_has_what_was_logged_with_it() -> None:
-    (row, second) = StreamRows("acc").feed(logged((0, {"lr": 0.1}), (0, {"acc": 0.5, "loss": 2.0}), (1, {"loss": 1.0, "acc": 0.6})))
+    (row, second) = StreamRows("acc").feed(
+        logged((0, {"lr": 0.1}), (0, {"acc": 0.5, "loss": 2.0}), (1, {"loss": 1.0, "acc": 0.6}))
+    )
     assert row == Row(0, {"lr": 0.1, "acc": 0.5, "loss": 2.0})
     assert second == Row(1, {"lr": 0.1, "acc": 0.6, "loss": 1.0})
 
@@ -78,12 +89,24 @@ def test_steps_are_told_as_epochs(begun: int, last: int, steps: list[int | None]
 
 
 def child(**given: Any) -> Child:
-    return Child(**{"run": RunId("run-one"), "trial": TrialId("3"), "budget": 3, "metric": "acc", "last": 3, **given})
+    return Child(
+        **{"run": RunId("run-one"), "trial": TrialId("3"), "budget": 3, "metric": "acc", "last": 3, **given}
+    )
 
 
-def see(one: Child, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = "") -> None:
+def see(
+    one: Child, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = ""
+) -> None:
     exit = {"reason": reason} if reason else None
-    one.see({"name": "a/b/1", "phase": phase, "exit": exit, "attempt": f"run-one.{attempt}", "resumed_from_step": step})
+    one.see(
+        {
+            "name": "a/b/1",
+            "phase": phase,
+            "exit": exit,
+            "attempt": f"run-one.{attempt}",
+            "resumed_from_step": step,
+        }
+    )
 
 
 def feed(one: Child, data: bytes, *, attempt: int = 1, rank: int = 0, stream: str = "metrics") -> list[News]:
@@ -106,15 +129,26 @@ def test_a_lost_attempt_repeats_no_report() -> None:
 
 
 def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
-    """The checkpoint is older than what was reported: what is reported again was counted on, so that the last epoch was never trained."""
+    """The checkpoint is older than what was reported: what is reported again was counted on, so that the last
+    epoch was never trained."""
     one = child(budget=4, last=4)
     see(one)
-    assert epochs_of(feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))) == [1, 2, 3]
+    assert epochs_of(feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))) == [
+        1,
+        2,
+        3,
+    ]
     see(one, attempt=2, step=1000)
     assert epochs_of(feed(one, logged((1500, {"acc": 0.3})), attempt=2)) == []
     see(one, attempt=3, step=400)  # from before the first report
-    news = feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3}), (2000, {"acc": 0.4})), attempt=3)
-    assert [(report.step, report.metrics["acc"]) for report in news if isinstance(report, Reported)] == [(4, 0.4)]
+    news = feed(
+        one,
+        logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3}), (2000, {"acc": 0.4})),
+        attempt=3,
+    )
+    assert [(report.step, report.metrics["acc"]) for report in news if isinstance(report, Reported)] == [
+        (4, 0.4)
+    ]
 
 
 def test_bytes_that_come_twice_or_too_early_are_not_taken() -> None:

@@ -25,7 +25,12 @@ def test_idle_time_and_pauses_of_two_workers() -> None:
 def test_between_two_attempts_nobody_is_idle() -> None:
     """Another driver of the same attempt is no other attempt."""
     first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
-    units = [hop(0, "0", "0", at=0.0), hop(1, "1", "1", at=0.5), hop(2, "1", "0", at=10.0), hop(3, "0", "1", at=10.0)]
+    units = [
+        hop(0, "0", "0", at=0.0),
+        hop(1, "1", "1", at=0.5),
+        hop(2, "1", "0", at=10.0),
+        hop(3, "0", "1", at=10.0),
+    ]
     chart = gantt(StudyView.of([first, *units[:2], first, second, *units[2:]]))
     assert chart.breaks == ((1.5, 10.0),)
     assert (chart.span_s, chart.attended_s) == (11.0, 2.5)
@@ -56,10 +61,15 @@ def test_a_study_without_units_has_an_empty_chart() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0.0, 50.0)), min_size=1, max_size=25), st.integers(1, 40), st.sets(st.integers(0, 25))
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0.0, 50.0)), min_size=1, max_size=25),
+    st.integers(1, 40),
+    st.sets(st.integers(0, 25)),
 )
-def test_busy_and_idle_and_breaks_make_the_whole(units: list[tuple[int, int, float]], columns: int, attempts: set[int]) -> None:
-    """Also where units overlap, which clocks of several machines can make it seem. attempts: units before which one begins."""
+def test_busy_and_idle_and_breaks_make_the_whole(
+    units: list[tuple[int, int, float]], columns: int, attempts: set[int]
+) -> None:
+    """Also where units overlap, which clocks of several machines can make it seem.
+    attempts: units before which one begins."""
     records = [SPEC]
     for n, (worker, trial, at) in enumerate(units):
         records += [{**SPEC, "attempt": f"run.{n}"}] if n in attempts else []

@@ -15,10 +15,15 @@ SPEC = {"kind": "study", "spec": {"name": "digits", "metric": "acc", "goal": "ma
 
 
 def asked(trial: str, *, budget: int = 2, start_from: str | None = None, **params: Any) -> dict[str, Any]:
-    return {"kind": "asked", "answer": {"trial": trial, "params": params, "budget": budget, "start_from": start_from}}
+    return {
+        "kind": "asked",
+        "answer": {"trial": trial, "params": params, "budget": budget, "start_from": start_from},
+    }
 
 
-def told(trial: str, step: int, value: float | None, verdict: str = "continue", outcome: str = "running") -> dict[str, Any]:
+def told(
+    trial: str, step: int, value: float | None, verdict: str = "continue", outcome: str = "running"
+) -> dict[str, Any]:
     return {
         "kind": "told",
         "report": {"trial": trial, "step": step, "value": value, "outcome": outcome},
@@ -27,17 +32,43 @@ def told(trial: str, step: int, value: float | None, verdict: str = "continue", 
     }
 
 
-def hop(n: int, trial: str, worker: str = "0", *, epoch: int = 0, partition: int = 0, at: float = 0.0, size: int = 10) -> dict[str, Any]:
+def hop(
+    n: int,
+    trial: str,
+    worker: str = "0",
+    *,
+    epoch: int = 0,
+    partition: int = 0,
+    at: float = 0.0,
+    size: int = 10,
+) -> dict[str, Any]:
     return {
-        "kind": "hop", "n": n, "trial": trial, "epoch": epoch, "partitions": [partition], "workers": [worker],
-        "began_at": at, "ended_at": at + 1.0, "start_from": None, "state": f"s{n}", "bytes": size, "fetch_s": 0.0, "save_s": 0.0,
-    }  # fmt: skip
+        "kind": "hop",
+        "n": n,
+        "trial": trial,
+        "epoch": epoch,
+        "partitions": [partition],
+        "workers": [worker],
+        "began_at": at,
+        "ended_at": at + 1.0,
+        "start_from": None,
+        "state": f"s{n}",
+        "bytes": size,
+        "fetch_s": 0.0,
+        "save_s": 0.0,
+    }
 
 
 def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
     view = StudyView.of([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
     trial = view.trials["0"]
-    assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (Phase.COMPLETED, 2, 0.4, 0.5, 1)
+    assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (
+        Phase.COMPLETED,
+        2,
+        0.4,
+        0.5,
+        1,
+    )
     assert trial.params == {"lr": 0.1}
     assert trial.points == [(1, 0.5), (2, 0.4)]
 
@@ -46,7 +77,11 @@ def test_a_paused_trial_goes_on_when_it_is_asked_again() -> None:
     records = [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause")]
     assert StudyView.of(records).trials["0"].state is Phase.PAUSED
     view = StudyView.of([*records, asked("0", budget=3, start_from="0")])
-    assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (Phase.TRAINING, 3, None)
+    assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (
+        Phase.TRAINING,
+        3,
+        None,
+    )
 
 
 def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
@@ -56,7 +91,16 @@ def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
 
 def test_stopped_and_failed_trials() -> None:
     failed = {"kind": "failed", "trial": "1", "error": "ValueError: no", "traceback": "…"}
-    view = StudyView.of([SPEC, asked("0"), told("0", 1, 0.2, "stop"), asked("1"), failed, told("1", 0, None, "stop", "failed")])
+    view = StudyView.of(
+        [
+            SPEC,
+            asked("0"),
+            told("0", 1, 0.2, "stop"),
+            asked("1"),
+            failed,
+            told("1", 0, None, "stop", "failed"),
+        ]
+    )
     assert view.trials["0"].state is Phase.STOPPED
     assert (view.trials["1"].state, view.trials["1"].error) == (Phase.FAILED, "ValueError: no")
     assert view.counts()[Phase.FAILED] == 1
@@ -68,7 +112,14 @@ def test_the_final_word_on_a_completed_trial_leaves_it_completed() -> None:
 
 
 def test_ranks_by_goal_and_those_without_a_value_last() -> None:
-    records = [asked("0"), told("0", 1, 0.5), asked("1"), told("1", 1, 0.9), asked("2"), told("2", 1, math.nan)]
+    records = [
+        asked("0"),
+        told("0", 1, 0.5),
+        asked("1"),
+        told("1", 1, 0.9),
+        asked("2"),
+        told("2", 1, math.nan),
+    ]
     assert [t.id for t in StudyView.of([SPEC, *records]).ranked()] == ["1", "0", "2"]
     least = {"kind": "study", "spec": SPEC["spec"] | {"goal": "min"}}  # type: ignore[operator]
     assert [t.id for t in StudyView.of([least, *records]).ranked()] == ["0", "1", "2"]
@@ -90,7 +141,9 @@ def test_hops_told_twice_count_once(numbers: list[int]) -> None:
 
 
 def test_paused_trials_of_a_study_that_is_over_have_stopped() -> None:
-    view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}])
+    view = StudyView.of(
+        [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}]
+    )
     assert view.done and view.trials["0"].state is Phase.STOPPED
 
 
@@ -108,4 +161,6 @@ def test_a_run_has_its_id_until_it_was_taken_under_a_name() -> None:
     assert view.trials["0"].run_name == "alice/mnist/12"
     view.take({"kind": "run", "trial": "0", "run": "r2"})
     view.take({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
-    assert (view.trials["0"].run, view.trials["0"].run_name) == ("r2", ""), "a later run has a name of its own"
+    assert (view.trials["0"].run, view.trials["0"].run_name) == ("r2", ""), (
+        "a later run has a name of its own"
+    )

@@ -34,14 +34,19 @@ from hopyard.studies.states.shelf import Shelf
 
 SECRET = bytes(range(32))
 WAIT_S = 60.0
-WATCHES = "import sys; from hopyard.studies.__main__ import keep_alive; sys.exit(keep_alive(sys.argv[1:], what='worker', patience_s=3))"
+WATCHES = (
+    "import sys; from hopyard.studies.__main__ import keep_alive; sys.exit(keep_alive(sys.argv[1:], "
+    "what='worker', patience_s=3))"
+)
 Kind = TypeVar("Kind")
 
 
 class Driver:
     """Hears everything; sends what a test wants. acknowledges: whether it says that it wrote news down."""
 
-    def __init__(self, plan: PartitionPlan, *, trainable: str = "code.py", port: int = 0, acknowledges: bool = True) -> None:
+    def __init__(
+        self, plan: PartitionPlan, *, trainable: str = "code.py", port: int = 0, acknowledges: bool = True
+    ) -> None:
         self.hub = Hub(SECRET, host="127.0.0.1", port=port)
         self.plan, self.trainable, self.acknowledges = plan, trainable, acknowledges
         self.heard: list[tuple[str, Any]] = []
@@ -56,7 +61,9 @@ class Driver:
     def pump(self, timeout_s: float) -> None:
         for event in self.hub.wait(timeout_s):
             if isinstance(event, Closed):
-                for worker in [one for one, number in self._connections.items() if number == event.connection]:
+                for worker in [
+                    one for one, number in self._connections.items() if number == event.connection
+                ]:
                     del self._connections[worker]
                     self.heard.append((worker, "closed"))
             if isinstance(event, Came):
@@ -80,7 +87,12 @@ class Driver:
         self.hub.send(self._connections[worker], to_head(message))
 
     def expect(
-        self, kind: type[Kind], worker: str = "", *, unit: str = "", where: Callable[[Kind], bool] = lambda _: True
+        self,
+        kind: type[Kind],
+        worker: str = "",
+        *,
+        unit: str = "",
+        where: Callable[[Kind], bool] = lambda _: True,
     ) -> Kind:
         """The first of these that was not expected before; waits for it."""
         until = time.monotonic() + WAIT_S
@@ -94,14 +106,20 @@ class Driver:
                 ):
                     del self.heard[at]
                     return message
-            assert time.monotonic() < until, f"no {kind.__name__} of {worker or 'anybody'}; heard {self.heard}"
+            assert time.monotonic() < until, (
+                f"no {kind.__name__} of {worker or 'anybody'}; heard {self.heard}"
+            )
             self.pump(0.2)
 
-    def open(self, worker: str, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = "") -> Ready:
+    def open(
+        self, worker: str, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = ""
+    ) -> Ready:
         self.send(worker, self.opening(train, validation, trainable=trainable))
         return self.expect(Ready, worker)
 
-    def opening(self, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = "") -> Open:
+    def opening(
+        self, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = ""
+    ) -> Open:
         return Open(train, validation, "digits", self.plan, trainable or self.trainable)  # type: ignore[arg-type]
 
     def unit(self) -> str:
@@ -126,7 +144,14 @@ class Driver:
         return unit
 
     def evaluate(
-        self, worker: str, partition: int, state: str, *, trial: str = "0", params: Mapping[str, Any] = {}, training: bool = False
+        self,
+        worker: str,
+        partition: int,
+        state: str,
+        *,
+        trial: str = "0",
+        params: Mapping[str, Any] = {},
+        training: bool = False,
     ) -> str:
         unit = self.unit()
         self.send(worker, Evaluate(unit, trial, 0, params, 10, 7, state, partition, training))  # type: ignore[arg-type]
@@ -137,7 +162,8 @@ class Driver:
 
 
 class Workers:
-    """Processes, all of which end with the test. folder: has the user's code, the data, and what the workers write."""
+    """Processes, all of which end with the test. folder: has the user's code, the data, and what the workers
+    write."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
@@ -145,13 +171,24 @@ class Workers:
         for name in ("code", "data", "memory", "scratch"):
             (folder / name).mkdir()
         rng = np.random.default_rng(0)
-        np.savez(folder / "data" / "table.npz", x=rng.normal(size=(60, 4)).astype("f4"), y=np.arange(60, dtype="f4"))
+        np.savez(
+            folder / "data" / "table.npz",
+            x=rng.normal(size=(60, 4)).astype("f4"),
+            y=np.arange(60, dtype="f4"),
+        )
 
     def code(self, text: str, name: str = "code.py") -> None:
         (self.folder / "code" / name).write_text(text)
 
     def start(
-        self, worker: str, address: str, *, memory: str = "", secret: bytes = SECRET, patience_s: float = 60.0, watched: bool = False
+        self,
+        worker: str,
+        address: str,
+        *,
+        memory: str = "",
+        secret: bytes = SECRET,
+        patience_s: float = 60.0,
+        watched: bool = False,
     ) -> subprocess.Popen[bytes]:
         """watched: by a parent, as in a study, which is what is returned."""
         said = {
@@ -194,4 +231,8 @@ def joined(workers: Workers, driver: Driver, *names: str) -> None:
 
 
 def shelf_of(workers: Workers) -> Shelf:
-    return Shelf(hashlib.blake2b(SECRET, digest_size=8).hexdigest(), workers.folder / "scratch", memory=workers.folder / "memory")
+    return Shelf(
+        hashlib.blake2b(SECRET, digest_size=8).hexdigest(),
+        workers.folder / "scratch",
+        memory=workers.folder / "memory",
+    )

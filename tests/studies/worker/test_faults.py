@@ -1,4 +1,5 @@
-"""Workers that are killed or frozen, drivers that come and go: nothing that was done is lost, nobody waits for the dead."""
+"""Workers that are killed or frozen, drivers that come and go: nothing that was done is lost, nobody waits
+for the dead."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def began(driver: Driver, workers: Workers, trial: str) -> None:
         driver.pump(0.01)
 
 
-def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(workers: Workers, drive: Drives) -> None:
+def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
+    workers: Workers, drive: Drives
+) -> None:
     """It had not written down what the workers had told it, and one of them was at work."""
     workers.code(WAITS)
     driver = drive(acknowledges=False)
@@ -72,13 +75,17 @@ def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(worker
     assert last.expect(Finished, "b").unit == last.expect(Named, "b").unit == at_work
     last.expect(Hello, "a")
     last.expect(Beat, "a")
-    assert not [message for worker, message in last.heard if worker == "a" and isinstance(message, (Finished, Named))]
+    assert not [
+        message for worker, message in last.heard if worker == "a" and isinstance(message, (Finished, Named))
+    ]
     for name in ("a", "b"):
         last.send(name, End())
         assert workers.processes[name].wait(20) == 0
 
 
-def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(workers: Workers, drive: Drives) -> None:
+def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
+    workers: Workers, drive: Drives
+) -> None:
     workers.code(WAITS)
     driver = drive()
     joined(workers, driver, "a")
@@ -89,12 +96,20 @@ def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(workers: W
         driver.close()
         driver = drive(port=port)
         (doing,) = driver.expect(Hello, "a").doing
-        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.training) == (unit, "1", 3, (0,), True)
+        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.training) == (
+            unit,
+            "1",
+            3,
+            (0,),
+            True,
+        )
     (workers.folder / "go").touch()
     assert driver.expect(Finished).unit == unit
 
 
-def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(workers: Workers, drive: Drives) -> None:
+def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
+    workers: Workers, drive: Drives
+) -> None:
     workers.code(WAITS)
     driver = drive()
     joined(workers, driver, "a", "b")
@@ -106,7 +121,8 @@ def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(workers
     workers.processes["a"].kill()
     while ("a", "closed") not in driver.heard:
         driver.pump(0.1)
-    driver.open("b", (0, 1), (0, 1))  # its partition is read elsewhere, and only the unit in flight is repeated
+    # its partition is read elsewhere, and only the unit in flight is repeated
+    driver.open("b", (0, 1), (0, 1))
     driver.train(("b", 0), state=first.state, params=params)
     assert driver.expect(Finished, "b").start_from == first.state
     workers.start("a", driver.address)  # and who comes back finds all states
@@ -151,7 +167,8 @@ def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(workers: Workers
     assert not list((workers.folder / "memory").iterdir())
 
 
-# -- groups ------------------------------------------------------------------------------------------------------------
+# -- groups
+# ------------------------------------------------------------------------------------------------------------
 
 TOGETHER = """
 import os, time
@@ -186,7 +203,9 @@ def evaluate(state, partition, config):
 """
 
 
-def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(workers: Workers, drive: Drives) -> None:
+def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
+    workers: Workers, drive: Drives
+) -> None:
     import numpy as np
 
     from hopyard.studies.states.decode import decode
@@ -260,15 +279,25 @@ def test_code_that_cannot_train_together_says_so(workers: Workers, drive: Drives
 
 
 def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
-    hangs = "import io, sys\nfrom hopyard.studies.worker import process\ndef here(): process.die('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
-    done = subprocess.run([sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False)
+    hangs = (
+        "import io, sys\nfrom hopyard.studies.worker import process\n"
+        "def here(): process.die('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     assert "this worker is ended: 601 s on one unit" in done.stderr and "in here" in done.stderr
 
 
-HANGS = WAITS.replace("def train(state, partition, config):", """
+HANGS = (
+    WAITS.replace(
+        "def train(state, partition, config):",
+        """
 def train(state, partition, config):
-    hang(Path(config.folder) / "hung")""") + """
+    hang(Path(config.folder) / "hung")""",
+    )
+    + """
 def hang(mark):
     import ctypes, multiprocessing
     if not mark.exists():
@@ -276,9 +305,12 @@ def hang(mark):
         mark.touch()
         ctypes.PyDLL(None).sleep(3600)  # with the interpreter's lock
 """
+)
 
 
-def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(workers: Workers, drive: Drives) -> None:
+def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
+    workers: Workers, drive: Drives
+) -> None:
     """And so are the processes that it had started; another takes its place."""
     workers.code(HANGS)
     driver = drive()

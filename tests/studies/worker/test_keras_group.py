@@ -21,7 +21,10 @@ from .study import Driver, Workers, joined, shelf_of
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
 pytest.importorskip("keras", minversion="3.3", reason="needs Keras 3")
-pytestmark = [pytest.mark.keras, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.keras,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 CODE = """
 import keras
@@ -29,7 +32,15 @@ from hopyard.studies.trainable.keras_trainable import KerasTrainable
 
 layers = keras.layers
 line = KerasTrainable(
-    model=lambda config: keras.Sequential([keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(1)]),
+    model=lambda config: keras.Sequential(
+        [
+            keras.Input((4,)),
+            layers.Dense(8),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(1),
+        ]
+    ),
     optimizer=lambda config: keras.optimizers.Adam(config.lr),
     loss="mean_squared_error",
     batch_size=8,
@@ -37,14 +48,19 @@ line = KerasTrainable(
 """
 
 
-def test_they_come_to_the_state_of_one_process_that_has_both_partitions(workers: Workers, drive: Callable[..., Driver]) -> None:
-    """Bit for bit, with dropout and running means: each partition draws what it would draw alone, gradients are averaged in the order of
-    partitions after each batch."""
+def test_they_come_to_the_state_of_one_process_that_has_both_partitions(
+    workers: Workers, drive: Callable[..., Driver]
+) -> None:
+    """Bit for bit, with dropout and running means: each partition draws what it would draw alone, gradients
+    are averaged in the order of partitions after each batch."""
     workers.code(CODE, "line.py")
     driver = drive(trainable="line.py:line")
     joined(workers, driver, "a", "b")
     hop = driver.train(("a", 0), ("b", 1), params={"lr": 0.02})
-    digests = {driver.expect(Named, driver.expect(Finished, name, unit=hop) and name, unit=hop).digest for name in ("a", "b")}
+    digests = {
+        driver.expect(Named, driver.expect(Finished, name, unit=hop) and name, unit=hop).digest
+        for name in ("a", "b")
+    }
     assert len(digests) == 1
     shelf = shelf_of(workers)
     found = decode(shelf.read(hop))["state"]
@@ -54,8 +70,12 @@ def test_they_come_to_the_state_of_one_process_that_has_both_partitions(workers:
     data = data_of_folder(workers.folder / "data", workers.folder / "cache")(driver.plan)
     config = Config({"lr": 0.02}, TrialId("0"), seed=7, epoch=0, epochs=10)
     both = [data.open(index) for index in (0, 1)]
-    alone = units.train_together(line, line.init(config), both, config, lambda arrays: arrays, seed=7, of=(0, 1))
+    alone = units.train_together(
+        line, line.init(config), both, config, lambda arrays: arrays, seed=7, of=(0, 1)
+    )
     assert [array.tobytes() for array in found["weights"]] == [array.tobytes() for array in alone["weights"]]
-    assert [array.tobytes() for array in found["optimizer"]] == [array.tobytes() for array in alone["optimizer"]]
+    assert [array.tobytes() for array in found["optimizer"]] == [
+        array.tobytes() for array in alone["optimizer"]
+    ]
     driver.evaluate("b", 1, hop, params={"lr": 0.02})
     assert driver.expect(Evaluated, "b").metrics["loss"] > 0

@@ -28,7 +28,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_what_a_batch_frees_is_kept_for_the_next_one_unless_the_user_says_otherwise() -> None:
     def pages(*words: str, **more: str) -> int:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-        said = subprocess.run([sys.executable, "-c", _BATCHES, *words], env=environ | more, capture_output=True, text=True, check=True)
+        said = subprocess.run(
+            [sys.executable, "-c", _BATCHES, *words],
+            env=environ | more,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return int(said.stdout)
 
     whole = 5 * 4 * (20 << 20) // 4096  # of all later batches

@@ -13,7 +13,18 @@ import numpy as np
 
 from hopyard.datasets.partitions.split import split
 from hopyard.domain.study import PartitionPlan
-from hopyard.studies.messages import Cancel, Drop, End, Evaluated, Failed, Finished, Hello, Named, Prefetch, Progress
+from hopyard.studies.messages import (
+    Cancel,
+    Drop,
+    End,
+    Evaluated,
+    Failed,
+    Finished,
+    Hello,
+    Named,
+    Prefetch,
+    Progress,
+)
 from hopyard.studies.states import chance
 from hopyard.studies.states.decode import decode
 from hopyard.studies.states.digest import digest
@@ -36,7 +47,12 @@ def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, dri
 
     first = driver.train(("a", 0))
     finished = driver.expect(Finished, "a")
-    assert (finished.unit, finished.state, finished.start_from, finished.partitions) == (first, first, "", (0,))
+    assert (finished.unit, finished.state, finished.start_from, finished.partitions) == (
+        first,
+        first,
+        "",
+        (0,),
+    )
     assert finished.began_at <= finished.ended_at and finished.bytes > 0
     driver.send("b", Prefetch(first))
     driver.train(("b", 1), state=first)
@@ -47,7 +63,11 @@ def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, dri
 
     driver.evaluate("a", 0, second.state)
     measured = driver.expect(Evaluated, "a")
-    assert measured.metrics["seen"] == 2 and measured.metrics["loss"] > 0 and measured.rows == a.validation_rows[0]
+    assert (
+        measured.metrics["seen"] == 2
+        and measured.metrics["loss"] > 0
+        and measured.rows == a.validation_rows[0]
+    )
     driver.evaluate("b", 1, first, training=True)
     assert driver.expect(Evaluated, "b").rows == b.train_rows[0]
     for name in ("a", "b"):
@@ -85,7 +105,8 @@ trainable = Draws()
 
 
 def test_what_was_just_trained_is_evaluated_as_it_is(workers: Workers, drive: Drives) -> None:
-    """Once, where the parameters are the same; every other state is read. It comes to the same, what is drawn from generators too."""
+    """Once, where the parameters are the same; every other state is read.
+    It comes to the same, what is drawn from generators too."""
     workers.code(RESTORED)
     driver = drive(trainable="code.py:trainable")
     joined(workers, driver, "a")
@@ -121,10 +142,14 @@ print(check_replay(replay_trial(json.load(sys.stdin), "0", trainable, lambda *_:
 
 def test_what_capture_draws_is_nobody_elses(workers: Workers, drive: Drives) -> None:
     """A state goes on as who reads it would, also where it is not read: a replay comes to the same."""
-    workers.code(RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()"))
+    workers.code(
+        RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()")
+    )
     driver = drive(trainable="code.py:trainable")
     joined(workers, driver, "a")
-    records: list[dict[str, Any]] = [{"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 10, "params": {}}]
+    records: list[dict[str, Any]] = [
+        {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 10, "params": {}}
+    ]
     state = ""
     for _ in range(2):
         driver.train(("a", 0), state=state)
@@ -132,17 +157,37 @@ def test_what_capture_draws_is_nobody_elses(workers: Workers, drive: Drives) -> 
         named, measured = driver.expect(Named, "a"), driver.expect(Evaluated, "a")
         assert measured.metrics["restored"] == 0
         metrics = {**measured.metrics, "restored": 1}  # a replay reads it
-        records.append({"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": state, "state": named.state})
+        records.append(
+            {
+                "kind": "hop",
+                "trial": "0",
+                "epoch": 0,
+                "partitions": [0],
+                "start_from": state,
+                "state": named.state,
+            }
+        )
         records.append({"kind": "named", "state": named.state, "digest": named.digest})
-        records.append({"kind": "evaluated", "state": named.state, "partition": 0, "metrics": metrics, "rows": 6, "of": "validation"})
+        records.append(
+            {
+                "kind": "evaluated",
+                "state": named.state,
+                "partition": 0,
+                "metrics": metrics,
+                "rows": 6,
+                "of": "validation",
+            }
+        )
         state = named.state
-    command = [sys.executable, "-c", REPLAYS, str(workers.folder / "code")]  # a process of its own: a state has the generators of what is imported
+    # a process of its own: a state has the generators of what is imported
+    command = [sys.executable, "-c", REPLAYS, str(workers.folder / "code")]
     said = subprocess.run(command, input=json.dumps(records), capture_output=True, text=True, check=False)
     assert said.stdout == "(2, 2)\n", said.stderr
 
 
 def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Drives) -> None:
-    """Weights, and what was drawn from the generators, which hop along; evaluating in between changes nothing."""
+    """Weights, and what was drawn from the generators, which hop along; evaluating in between changes
+    nothing."""
     driver = drive()
     joined(workers, driver, "a", "b")
     state, order = "", [("a", 0), ("b", 1), ("b", 1), ("a", 0)]
@@ -209,7 +254,8 @@ def train(state, partition, config):
         case "column": partition["nothing"]
 
 def evaluate(state, partition, config):
-    return {"none": None, "list": [1], "word": {"loss": "much"}, "fine": {"loss": float("nan"), "n": np.int64(3)}}[config.how]
+    fine = {"loss": float("nan"), "n": np.int64(3)}
+    return {"none": None, "list": [1], "word": {"loss": "much"}, "fine": fine}[config.how]
 """
 
 
@@ -314,7 +360,9 @@ def test_a_unit_is_cancelled_between_batches_and_before_it_begins(workers: Worke
     ]
 
 
-def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(workers: Workers, drive: Drives) -> None:
+def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
+    workers: Workers, drive: Drives
+) -> None:
     workers.code(SLOW)
     driver = drive()
     joined(workers, driver, "a")
@@ -382,7 +430,9 @@ def test_a_loader_in_another_process_does_not_speak_for_the_worker(workers: Work
     for _ in range(2):
         driver.train(("a", 0))
         driver.expect(Finished, "a")
-    assert not [message for _, message in driver.heard if isinstance(message, Progress) or message == "closed"]
+    assert not [
+        message for _, message in driver.heard if isinstance(message, Progress) or message == "closed"
+    ]
 
 
 COLLECTS = """
@@ -399,7 +449,9 @@ def train(state, partition, config):
     return {"n": len(kept)}
 
 def evaluate(state, partition, config):
-    return {"watched": sum(one is kept for one in gc.get_objects()), "later": sum(isinstance(one, Later) for one in gc.get_objects()), "frozen": gc.get_freeze_count()}
+    watched = sum(one is kept for one in gc.get_objects())
+    later = sum(isinstance(one, Later) for one in gc.get_objects())
+    return {"watched": watched, "later": later, "frozen": gc.get_freeze_count()}
 
 kept = []
 kept.append(kept)
@@ -416,4 +468,5 @@ def test_what_was_imported_is_not_collected_again_and_again(workers: Workers, dr
         state = driver.expect(Finished, "a").state
     driver.evaluate("a", 0, state)
     seen = driver.expect(Evaluated, "a").metrics
-    assert seen["frozen"] > 10_000 and (seen["watched"], seen["later"]) == (0, 1)  # that of the first unit is kept as well
+    # that of the first unit is kept as well
+    assert seen["frozen"] > 10_000 and (seen["watched"], seen["later"]) == (0, 1)

@@ -1,1 +1,2 @@
-"""A dataset version split into partitions once, and reading one. Runs in users' interpreters: numpy, and what a format needs."""
+"""A dataset version split into partitions once, and reading one.
+Runs in users' interpreters: numpy, and what a format needs."""

@@ -35,8 +35,8 @@ def joined(parts: list[Array]) -> Array:
 
 
 def scatter(whole: dict[str, Array], rows: int, positions: Array, parts: Columns) -> None:
-    """Put rows where they belong, in arrays of so many rows that are made when the first of them come; arrays of objects where
-    rows differ in shape."""
+    """Put rows where they belong, in arrays of so many rows that are made when the first of them come; arrays
+    of objects where rows differ in shape."""
     for name, part in parts.items():
         if name not in whole:
             whole[name] = np.empty((rows, *part.shape[1:]), dtype=part.dtype)
@@ -53,4 +53,6 @@ def bytes_of(array: Array) -> int:
     """What it holds in memory, objects with what they hold."""
     if array.dtype != object:
         return int(array.nbytes)
-    return int(array.nbytes) + sum(int(getattr(value, "nbytes", 0)) or len(value) if hasattr(value, "__len__") else 32 for value in array)
+    return int(array.nbytes) + sum(
+        int(getattr(value, "nbytes", 0)) or len(value) if hasattr(value, "__len__") else 32 for value in array
+    )

@@ -11,8 +11,9 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def as_array(column: Any, path: str, name: str) -> Array:
-    """Numbers, truth values and times one to one; lists of equal length as (rows, length); all else as objects. A missing number
-    is NaN where the column can hold it. Raises SpecError that names path and column where it cannot."""
+    """Numbers, truth values and times one to one; lists of equal length as (rows, length); all else as
+    objects. A missing number is NaN where the column can hold it. Raises SpecError that names path and column
+    where it cannot."""
     import pyarrow as pa
 
     kind = column.type
@@ -28,7 +29,10 @@ def as_array(column: Any, path: str, name: str) -> Array:
         return _numbers(column, _FLOATS[str(kind)])
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if column.null_count:
-            hint = f"fill them (`frame['{name}'].fillna(0)`), or make it a column of floats, in which NaN says so"
+            hint = (
+                f"fill them (`frame['{name}'].fillna(0)`), or make it a column of floats, in which NaN "
+                "says so"
+            )
             raise SpecError(f"`{path}`: column `{name}` ({kind}) has rows without a value", hints=(hint,))
         return _bits(column, 1) if pa.types.is_boolean(kind) else _numbers(column, str(kind))
     return objects(column.to_pylist())
@@ -38,16 +42,27 @@ def some_as_array(column: Any, positions: Array, path: str, name: str) -> Array:
     """As `as_array`, of these rows only."""
     import pyarrow as pa
 
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+    if (
+        pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+        or pa.types.is_boolean(column.type)
+    ):
         return as_array(column, path, name)[positions]
-    return as_array(column.take(pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])), path, name)
+    return as_array(
+        column.take(pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])),
+        path,
+        name,
+    )
 
 
 def _numbers(column: Any, dtype: str) -> Array:
-    """Straight from Arrow's memory: its own way to NumPy imports pandas, which takes 40 MB of every worker."""
+    """Straight from Arrow's memory: its own way to NumPy imports pandas, which takes 40 MB of every
+    worker."""
     if not len(column):
         return np.empty(0, dtype=np.dtype(dtype))
-    values = np.frombuffer(column.buffers()[1], dtype=np.dtype(dtype))[column.offset : column.offset + len(column)]
+    values = np.frombuffer(column.buffers()[1], dtype=np.dtype(dtype))[
+        column.offset : column.offset + len(column)
+    ]
     return np.where(_bits(column, 0), values, values.dtype.type(np.nan)) if column.null_count else values
 
 
@@ -56,7 +71,9 @@ def _bits(column: Any, number: int) -> Array:
     if not len(column):
         return np.empty(0, dtype=np.bool_)
     packed = np.frombuffer(column.buffers()[number], dtype=np.uint8)
-    return np.unpackbits(packed, count=column.offset + len(column), bitorder="little")[column.offset :].astype(np.bool_)
+    return np.unpackbits(packed, count=column.offset + len(column), bitorder="little")[
+        column.offset :
+    ].astype(np.bool_)
 
 
 def _of_lists(column: Any, path: str, name: str) -> Array:

@@ -20,14 +20,22 @@ FORMATS = {
     "text": (".txt", ".text", ".jsonl"),
 }
 _OF_SUFFIX = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
-_TALK = ("readme", "license", "licence", "changelog", "requirements", "notice")  # of any data set, and not data
+# of any data set, and not data
+_TALK = ("readme", "license", "licence", "changelog", "requirements", "notice")
 _TO_PARQUET = "make it Parquet: pandas.read_csv('{0}').to_parquet('data.parquet')"
-_ELSEWISE = {".csv": _TO_PARQUET, ".tsv": _TO_PARQUET, ".gz": "unpack it: gunzip {0}", ".tgz": "unpack it: gunzip {0}", ".zip": "unpack it: unzip {0}"}
+_ELSEWISE = {
+    ".csv": _TO_PARQUET,
+    ".tsv": _TO_PARQUET,
+    ".gz": "unpack it: gunzip {0}",
+    ".tgz": "unpack it: gunzip {0}",
+    ".zip": "unpack it: unzip {0}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Paths relative to `folder`, sorted. empty_folders: those below `folder` that hold nothing of the format."""
+    """Paths relative to `folder`, sorted. empty_folders: those below `folder` that hold nothing of the
+    format."""
 
     folder: Path
     format: str
@@ -41,23 +49,45 @@ def find_files(folder: Path, plan: PartitionPlan) -> Files:
     if not folder.is_dir():
         raise SpecError(f"`{folder}` is no folder", hints=("a dataset is a folder of files",))
     if plan.format and plan.format not in FORMATS:
-        raise SpecError(f"partitions.format: there is no format `{plan.format}`", hints=(f"one of {', '.join(FORMATS)}",))
+        raise SpecError(
+            f"partitions.format: there is no format `{plan.format}`", hints=(f"one of {', '.join(FORMATS)}",)
+        )
     everything = sorted(_walk(folder))
     if plan.validation_from and not any(path.startswith(plan.validation_from) for path in everything):
-        hint = f"it is a folder or the beginning of a file's path, such as `{(everything or ['test/'])[-1].rpartition('/')[0] or 'test'}`"
-        raise SpecError(f"partitions.validation_from: no file begins with `{plan.validation_from}`", hints=(hint,))
-    validation = [path for path in everything if plan.validation_from and path.startswith(plan.validation_from)]
+        hint = (
+            "it is a folder or the beginning of a file's path, such as "
+            f"`{(everything or ['test/'])[-1].rpartition('/')[0] or 'test'}`"
+        )
+        raise SpecError(
+            f"partitions.validation_from: no file begins with `{plan.validation_from}`", hints=(hint,)
+        )
+    validation = [
+        path for path in everything if plan.validation_from and path.startswith(plan.validation_from)
+    ]
     train = [path for path in everything if path not in set(validation)] if validation else everything
     train = [path for path in train if matches(path, plan.files)]
     if not train:
         if not plan.files:
-            raise SpecError("there are no files to train on", hints=("`hop dataset push NAME FOLDER` makes a new version of a dataset",))
-        hint = f"the first of its {len(everything):,} files is `{everything[0]}`; `*` stands for any part of a path" if everything else "it holds no files"
+            raise SpecError(
+                "there are no files to train on",
+                hints=("`hop dataset push NAME FOLDER` makes a new version of a dataset",),
+            )
+        hint = (
+            (
+                f"the first of its {len(everything):,} files is `{everything[0]}`; `*` stands for any part "
+                "of a path"
+            )
+            if everything
+            else "it holds no files"
+        )
         raise SpecError(f"partitions.files: no file matches `{plan.files}`", hints=(hint,))
     format = plan.format or _format(train)
     train, validation = _of_format(train, format, plan), _of_format(validation, format, plan)
     if plan.validation_from and not validation:
-        raise SpecError(f"partitions.validation_from: no file below `{plan.validation_from}` is of format {format}, as those to train on are")
+        raise SpecError(
+            f"partitions.validation_from: no file below `{plan.validation_from}` is of format "
+            f"{format}, as those to train on are"
+        )
     for path in (*train, *validation):
         if os.path.getsize(folder / path) == 0:
             raise SpecError(f"`{path}` is an empty file", hints=("remove it, or leave it out with `files`",))
@@ -79,11 +109,17 @@ def _format(paths: Sequence[str]) -> str:
             first.setdefault(_OF_SUFFIX[suffix], path)
     if len(first) > 1:
         told = ", ".join(f"`{path}` ({name})" for name, path in first.items())
-        hints = ("say which: `format: parquet`, or `files: '*.parquet'`", "a folder of images holds nothing else")
+        hints = (
+            "say which: `format: parquet`, or `files: '*.parquet'`",
+            "a folder of images holds nothing else",
+        )
         raise SpecError(f"files of several formats: {told}", hints=hints)
     if not first:
         suffix = os.path.splitext(paths[0])[1].lower()
-        hint = _ELSEWISE.get(suffix, "").format(os.path.basename(paths[0])) or f"known: {', '.join(_OF_SUFFIX)}; or `format: text` for lines of any file"
+        hint = (
+            _ELSEWISE.get(suffix, "").format(os.path.basename(paths[0]))
+            or f"known: {', '.join(_OF_SUFFIX)}; or `format: text` for lines of any file"
+        )
         raise SpecError(f"no file is of a known format; the first is `{paths[0]}`", hints=(hint,))
     return next(iter(first))
 
@@ -91,7 +127,11 @@ def _format(paths: Sequence[str]) -> str:
 def _of_format(paths: Sequence[str], format: str, plan: PartitionPlan) -> list[str]:
     if format == "text" and plan.format == "text":
         return list(paths)  # lines of whatever files were named
-    return [path for path in paths if path.lower().endswith(FORMATS[format]) and not (format == "text" and _is_talk(path))]
+    return [
+        path
+        for path in paths
+        if path.lower().endswith(FORMATS[format]) and not (format == "text" and _is_talk(path))
+    ]
 
 
 def _is_talk(path: str) -> bool:
@@ -109,11 +149,16 @@ def _folders(folder: Path) -> Iterator[str]:
 
 
 def _tree(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Of each folder that is not hidden: its path with a slash at the end, the folders and the files in it. A link that leads back to a
-    folder that it lies in is not followed."""
+    """Of each folder that is not hidden: its path with a slash at the end, the folders and the files in it.
+    A link that leads back to a folder that it lies in is not followed."""
     for parent, folders, names in os.walk(folder, followlinks=True):
         above = os.path.realpath(parent) + os.sep
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and not above.startswith(os.path.realpath(f"{parent}/{name}") + os.sep))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and not above.startswith(os.path.realpath(f"{parent}/{name}") + os.sep)
+        )
         inner = os.path.relpath(parent, folder).replace(os.sep, "/")
         yield "" if inner == "." else f"{inner}/", folders, names
 

@@ -18,25 +18,40 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
     del prefix  # only the innermost folder counts
     for column in columns:
         if column not in _COLUMNS:
-            raise SpecError(f"partitions.columns: images have no column `{column}`", hints=("they have image and label",))
+            raise SpecError(
+                f"partitions.columns: images have no column `{column}`", hints=("they have image and label",)
+            )
     by_class: dict[str, list[str]] = {}
     for path in files:
         parent, _, _ = path.rpartition("/")
         if not parent:
-            raise SpecError(f"the image `{path}` is in no class: it lies in no folder", hints=("one folder for each class: cat/1.jpg, dog/2.jpg",))
+            raise SpecError(
+                f"the image `{path}` is in no class: it lies in no folder",
+                hints=("one folder for each class: cat/1.jpg, dog/2.jpg",),
+            )
         by_class.setdefault(parent.rpartition("/")[2], []).append(path)
-    sampled = [paths[at * len(paths) // n] for paths in by_class.values() for n in (min(pictures.SAMPLES, len(paths)),) for at in range(n)]
+    sampled = [
+        paths[at * len(paths) // n]
+        for paths in by_class.values()
+        for n in (min(pictures.SAMPLES, len(paths)),)
+        for at in range(n)
+    ]
     seen = [pictures.look(folder / path, path) for path in sampled]
     grey = all(one for one, _ in seen)
     bytes_each = sum(points for _, points in seen) / len(seen) * (1 if grey else 3)
     inner = {"files": list(files), "grey": grey}
-    return About(columns or _COLUMNS, {"image": bytes_each, "label": 8.0}, len(files), tuple(sorted(by_class)), inner)
+    return About(
+        columns or _COLUMNS, {"image": bytes_each, "label": 8.0}, len(files), tuple(sorted(by_class)), inner
+    )
 
 
 def scan(folder: Path, about: About, stratify: str) -> Scan:
     del folder
     if stratify not in ("", "folder", "label"):
-        raise SpecError(f"partitions.stratify: images have no column `{stratify}`", hints=("stratify by `folder`, which is the class",))
+        raise SpecError(
+            f"partitions.stratify: images have no column `{stratify}`",
+            hints=("stratify by `folder`, which is the class",),
+        )
     number = {name: at for at, name in enumerate(about.classes)}
     paths = about.inner["files"]
     labels = np.array([number[path.split("/")[-2]] for path in paths], dtype=np.int64)
@@ -60,10 +75,14 @@ class ImageReader:
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         read: dict[str, Array] = {}
         for name in columns:
-            read[name] = self._labels[positions] if name == "label" else stacked([self._image(at) for at in positions])
+            read[name] = (
+                self._labels[positions] if name == "label" else stacked([self._image(at) for at in positions])
+            )
         return read
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
         order = np.argsort(self._paths, kind="stable")
         for at in range(0, self.rows, _CHUNK):

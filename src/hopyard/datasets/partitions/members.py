@@ -20,8 +20,8 @@ def is_image(column: str) -> bool:
 
 
 def decoded(data: bytes, column: str, name: str, *, grey: bool) -> Any:
-    """Images and .npy as arrays, .cls and the like as whole numbers, .txt as text, .json as what it says, all else as bytes.
-    Raises SpecError that tells `name`."""
+    """Images and .npy as arrays, .cls and the like as whole numbers, .txt as text, .json as what it says, all
+    else as bytes. Raises SpecError that tells `name`."""
     kind = column.rpartition(".")[2].lower()
     try:
         if is_image(column):
@@ -36,7 +36,9 @@ def decoded(data: bytes, column: str, name: str, *, grey: bool) -> Any:
             return np.load(io.BytesIO(data), allow_pickle=False)
         return data
     except (ValueError, EOFError) as bad:
-        raise SpecError(f"`{name}` cannot be read: {bad}", hints=("write the file anew, and push the dataset again",)) from bad
+        raise SpecError(
+            f"`{name}` cannot be read: {bad}", hints=("write the file anew, and push the dataset again",)
+        ) from bad
 
 
 def look_at(data: bytes, column: str, name: str) -> tuple[bool, int]:
@@ -54,6 +56,10 @@ def uniform(values: list[Any]) -> Array:
     """Numbers and arrays of one shape as one array, all else as objects."""
     if values and all(type(value) in (int, float, bool) for value in values):
         return np.array(values)
-    if values and all(isinstance(value, np.ndarray) for value in values) and len({(value.shape, value.dtype) for value in values}) == 1:
+    if (
+        values
+        and all(isinstance(value, np.ndarray) for value in values)
+        and len({(value.shape, value.dtype) for value in values}) == 1
+    ):
         return np.stack(values)
     return objects(values)

@@ -13,7 +13,8 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def budget_bytes(given: int, partitions: int) -> int:
-    """given: bytes, or DEFAULT. partitions: how many may be on this machine, where `LOCAL_WORLD_SIZE` does not say."""
+    """given: bytes, or DEFAULT. partitions: how many may be on this machine, where `LOCAL_WORLD_SIZE` does
+    not say."""
     if given != DEFAULT:
         return given
     asked = os.environ.get(VARIABLE, "")
@@ -28,7 +29,9 @@ def _bytes(text: str) -> int:
     try:
         return int(float(number) * _UNITS.get(unit, 1))
     except ValueError as bad:
-        raise SpecError(f"{VARIABLE}: `{text}` is no amount of memory", hints=("it looks like 8G or 512M",)) from bad
+        raise SpecError(
+            f"{VARIABLE}: `{text}` is no amount of memory", hints=("it looks like 8G or 512M",)
+        ) from bad
 
 
 def _free_bytes() -> int:
@@ -36,7 +39,9 @@ def _free_bytes() -> int:
     free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     try:
         text = Path("/proc/meminfo").read_text()
-        free = [next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable"))]
+        free = [
+            next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable"))
+        ]
     except (OSError, StopIteration, ValueError):
         pass  # no Linux: what is free at least
     for limit, used in _GROUPS:

@@ -11,7 +11,10 @@ _MOST = 10
 def instead_of(name: str, there: Collection[str]) -> tuple[str, ...]:
     """Hints for a name that is not one of these: the closest, and the first few."""
     near = difflib.get_close_matches(name, there, n=1)
-    return (*(f"did you mean `{one}`?" for one in near), f"there are {listed(there)}" if there else "there is none")
+    return (
+        *(f"did you mean `{one}`?" for one in near),
+        f"there are {listed(there)}" if there else "there is none",
+    )
 
 
 def listed(names: Collection[str]) -> str:

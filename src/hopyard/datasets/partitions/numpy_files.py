@@ -1,5 +1,5 @@
-"""NumPy files. `x.npy` and `y.npy` of one folder are columns x and y; so are the arrays of an .npz file. Several folders, or several
-.npz files, follow one another."""
+"""NumPy files. `x.npy` and `y.npy` of one folder are columns x and y; so are the arrays of an .npz file.
+Several folders, or several .npz files, follow one another."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def _check(where: str, shard: Shard, first: Shard, columns: Sequence[str]) -> No
     for name in columns:
         one, other = shard[name], first[name]
         if (one.dtype, one.shape[1:]) != (other.dtype, other.shape[1:]):
-            told = f"`{_named(one)}` has rows of {one.shape[1:]} {one.dtype}, `{_named(other)}` of {other.shape[1:]} {other.dtype}"
+            told = (
+                f"`{_named(one)}` has rows of {one.shape[1:]} {one.dtype}, `{_named(other)}` of "
+                f"{other.shape[1:]} {other.dtype}"
+            )
             raise SpecError(f"column `{name}` changes: {told}")
 
 
@@ -89,7 +92,11 @@ class NumpyReader:
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         rows = self._row[positions]
         which = self._shard_of(rows)
-        made = {name: np.empty((len(rows), *s.shape[1:]), s.dtype) for name in columns for s in (self._shards[0][name],)}
+        made = {
+            name: np.empty((len(rows), *s.shape[1:]), s.dtype)
+            for name in columns
+            for s in (self._shards[0][name],)
+        }
         for number in np.unique(which):
             own = np.flatnonzero(which == number)
             for name in columns:
@@ -98,16 +105,23 @@ class NumpyReader:
                 made[name][own] = array[rows[own] - self._begin(number)]
         return made
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         order = np.argsort(self._row, kind="stable")
         rows = self._row[order]
         for number in range(len(self._shards)) if blocks is None else sorted(blocks):
             begin, end = np.searchsorted(rows, (self._begin(number), self._ends[number]))
             if begin < end:
-                yield from self._of_shard(number, columns, rows[begin:end] - self._begin(number), order[begin:end])
+                yield from self._of_shard(
+                    number, columns, rows[begin:end] - self._begin(number), order[begin:end]
+                )
 
-    def _of_shard(self, number: int, columns: Sequence[str], rows: Array, positions: Array) -> Iterator[tuple[Array, dict[str, Array]]]:
-        """The shard read from front to back, a piece of all columns at a time; only the partition's own rows are kept."""
+    def _of_shard(
+        self, number: int, columns: Sequence[str], rows: Array, positions: Array
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
+        """The shard read from front to back, a piece of all columns at a time; only the partition's own rows
+        are kept."""
         shard = self._shards[number]
         size = max(1, int(_CHUNK_BYTES / max(1.0, self.row_bytes(columns))))
         with _Pieces(self._folder, [shard[name] for name in columns]) as pieces:
@@ -115,7 +129,13 @@ class NumpyReader:
                 begin, end = np.searchsorted(rows, (at, at + size))
                 read = pieces.next(size)
                 if begin < end:
-                    yield positions[begin:end], {name: piece[rows[begin:end] - at] for name, piece in zip(columns, read, strict=True)}
+                    yield (
+                        positions[begin:end],
+                        {
+                            name: piece[rows[begin:end] - at]
+                            for name, piece in zip(columns, read, strict=True)
+                        },
+                    )
 
     def _shard_of(self, rows: Array) -> Array:
         return np.searchsorted(self._ends, rows, side="right")
@@ -163,9 +183,12 @@ class _Pieces:
 def _open(folder: Path, stored: Stored) -> IO[bytes]:
     if stored.offset is None:
         with zipfile.ZipFile(folder / stored.path) as archive:
-            file = archive.open(stored.member)  # which keeps the archive's file open until it is closed itself
+            # which keeps the archive's file open until it is closed itself
+            file = archive.open(stored.member)
         version = np.lib.format.read_magic(file)
-        (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+        (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(
+            file
+        )
         return file
     raw = (folder / stored.path).open("rb")
     raw.seek(stored.offset)
@@ -176,7 +199,9 @@ def _rows(stored: Stored, file: IO[bytes], count: int) -> Array:
     try:
         data = file.read(count * stored.row_bytes)
     except (zipfile.BadZipFile, OSError, EOFError) as bad:
-        raise SpecError(f"`{_named(stored)}` cannot be read: {bad}", hints=("write it anew with numpy.savez",)) from bad
+        raise SpecError(
+            f"`{_named(stored)}` cannot be read: {bad}", hints=("write it anew with numpy.savez",)
+        ) from bad
     return np.frombuffer(data, dtype=np.dtype(stored.dtype)).reshape(count, *stored.shape[1:])
 
 
@@ -186,7 +211,10 @@ def _whole(folder: Path, stored: Stored) -> Array:
 
 
 def _shards(about: About) -> list[Shard]:
-    return [{name: Stored(**{**stored, "shape": tuple(stored["shape"])}) for name, stored in shard.items()} for shard in about.inner["shards"]]
+    return [
+        {name: Stored(**{**stored, "shape": tuple(stored["shape"])}) for name, stored in shard.items()}
+        for shard in about.inner["shards"]
+    ]
 
 
 def _compressed(shards: Sequence[Shard]) -> bool:

@@ -16,7 +16,8 @@ _LOCAL_HEADER = 30  # bytes before the name, of a member of a zip file
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One array of one file. member: of an .npz file. offset: of its first number in the file; None where it is compressed."""
+    """One array of one file. member: of an .npz file. offset: of its first number in the file; None where it
+    is compressed."""
 
     path: str
     member: str
@@ -31,7 +32,9 @@ class Stored:
     def mapped(self, folder: Path) -> Array:
         """Memory-mapped; for arrays that are not compressed."""
         assert self.offset is not None
-        return np.memmap(folder / self.path, dtype=np.dtype(self.dtype), mode="r", offset=self.offset, shape=self.shape)
+        return np.memmap(
+            folder / self.path, dtype=np.dtype(self.dtype), mode="r", offset=self.offset, shape=self.shape
+        )
 
 
 def of_npy(folder: Path, path: str) -> Stored:
@@ -41,7 +44,10 @@ def of_npy(folder: Path, path: str) -> Stored:
         offset = file.tell()
     stored = Stored(path, "", offset, dtype, shape)
     if (folder / path).stat().st_size < offset + stored.row_bytes * shape[0]:
-        raise SpecError(f"`{path}` is cut short: {shape[0]:,} rows do not fit into its {(folder / path).stat().st_size:,} bytes")
+        raise SpecError(
+            f"`{path}` is cut short: {shape[0]:,} rows do not fit into its "
+            f"{(folder / path).stat().st_size:,} bytes"
+        )
     return stored
 
 
@@ -58,7 +64,9 @@ def of_npz(folder: Path, path: str) -> dict[str, Stored]:
                 name, extra = struct.unpack("<HH", raw.read(_LOCAL_HEADER)[26:30])
                 start = member.header_offset + _LOCAL_HEADER + name + extra + header
                 compressed = member.compress_type != zipfile.ZIP_STORED
-                found[member.filename.removesuffix(".npy")] = Stored(path, member.filename, None if compressed else start, dtype, shape)
+                found[member.filename.removesuffix(".npy")] = Stored(
+                    path, member.filename, None if compressed else start, dtype, shape
+                )
             return found
     except (zipfile.BadZipFile, OSError, EOFError, struct.error) as bad:
         raise SpecError(f"`{path}` cannot be read: {bad}", hints=("write it anew with numpy.savez",)) from bad
@@ -67,14 +75,27 @@ def of_npz(folder: Path, path: str) -> dict[str, Stored]:
 def _header(file: IO[bytes], name: str) -> tuple[str, tuple[int, ...]]:
     try:
         version = np.lib.format.read_magic(file)
-        read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read: Any = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
         shape, fortran, dtype = read(file)
     except (ValueError, EOFError) as bad:
-        raise SpecError(f"`{name}` is no array of NumPy: {bad}", hints=("numpy.save writes such files",)) from bad
+        raise SpecError(
+            f"`{name}` is no array of NumPy: {bad}", hints=("numpy.save writes such files",)
+        ) from bad
     if dtype.hasobject:
-        raise SpecError(f"`{name}` holds Python objects", hints=("save numbers or strings of fixed length, or make it Parquet",))
+        raise SpecError(
+            f"`{name}` holds Python objects",
+            hints=("save numbers or strings of fixed length, or make it Parquet",),
+        )
     if not shape:
-        raise SpecError(f"`{name}` is one number and has no rows", hints=("leave it out: partitions.columns or partitions.files",))
+        raise SpecError(
+            f"`{name}` is one number and has no rows",
+            hints=("leave it out: partitions.columns or partitions.files",),
+        )
     if fortran and len(shape) > 1:
-        raise SpecError(f"`{name}` is stored column by column", hints=("numpy.save(path, numpy.ascontiguousarray(array))",))
+        raise SpecError(
+            f"`{name}` is stored column by column",
+            hints=("numpy.save(path, numpy.ascontiguousarray(array))",),
+        )
     return dtype.str, tuple(shape)

@@ -16,8 +16,9 @@ _UNUSED_S = 30 * 24 * 3600.0  # then nobody is taken to come back for it
 
 
 def made_once(path: Path, write: Callable[[IO[bytes]], None], *, sound: Callable[[Path], bool]) -> Path:
-    """`path`, written by `write` unless it is there and `sound` says so. Of many who ask at once one writes, and the others wait; if
-    it is killed, the next begins anew. Files beside it that nobody asked for in 30 days are removed. Raises what `write` raises."""
+    """`path`, written by `write` unless it is there and `sound` says so. Of many who ask at once one writes,
+    and the others wait; if it is killed, the next begins anew. Files beside it that nobody asked for in 30
+    days are removed. Raises what `write` raises."""
     if not _there(path, sound):
         make_folder(path.parent)
         lock = open_file(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
@@ -51,7 +52,8 @@ def _write(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 
 def _forget_unused(path: Path) -> None:
-    """What is open stays readable for who has it open. Locks stay: they are empty, and somebody may wait for one."""
+    """What is open stays readable for who has it open.
+    Locks stay: they are empty, and somebody may wait for one."""
     for other in path.parent.glob(f"*{path.suffix}"):
         with suppress(OSError):
             if other != path and other.stat().st_mtime < time.time() - _UNUSED_S:

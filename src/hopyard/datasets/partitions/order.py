@@ -1,6 +1,7 @@
 """Orders made of seeds: the same on every machine and with every version of NumPy.
 
-Only the raw stream of Philox is used (NEP 19 keeps bit generators' streams; it lets what stands on them change), and a stable sort.
+Only the raw stream of Philox is used (NEP 19 keeps bit generators' streams; it lets what stands on them
+change), and a stable sort.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ def shuffled(rows: int, seed: int) -> Array:
 def epoch_order(rows: int, seed: int, blocks: Array | None, window_rows: int) -> Array:
     """The positions 0 … rows - 1 shuffled for one pass.
 
-    blocks: (rows,) the block of the file in which each row lies, where rows can only be read a block at a time: then blocks
-    are shuffled, taken together until they hold `window_rows`, and shuffled within such a window, so that a pass reads each
-    block once. None: any row is as near as any other, and all are shuffled at once.
+    blocks: (rows,) the block of the file in which each row lies, where rows can only be read a block at a
+    time: then blocks are shuffled, taken together until they hold `window_rows`, and shuffled within such a
+    window, so that a pass reads each block once. None: any row is as near as any other, and all are shuffled
+    at once.
     """
     if blocks is None:
         return shuffled(rows, seed)
-    return np.concatenate([np.empty(0, dtype=np.int64), *(positions for _, positions in windows(seed, blocks, window_rows))])
+    return np.concatenate(
+        [np.empty(0, dtype=np.int64), *(positions for _, positions in windows(seed, blocks, window_rows))]
+    )
 
 
 def windows(seed: int, blocks: Array, window_rows: int) -> list[tuple[list[int], Array]]:
@@ -48,13 +52,19 @@ def windows(seed: int, blocks: Array, window_rows: int) -> list[tuple[list[int],
         held += int(counts[at])
         if held >= window_rows or nth == len(turn) - 1:
             positions = np.concatenate([by_block[ends[b] - counts[b] : ends[b]] for b in together])
-            taken.append(([int(present[b]) for b in together], positions[shuffled(len(positions), seed_of(seed, "window", len(taken)))]))
+            taken.append(
+                (
+                    [int(present[b]) for b in together],
+                    positions[shuffled(len(positions), seed_of(seed, "window", len(taken)))],
+                )
+            )
             together, held = [], 0
     return taken
 
 
 def cuts(rows: int, size: int, *, drop_last: bool = False, steps: int | None = None) -> list[tuple[int, int]]:
-    """From where to where each batch goes. steps: into exactly so many, of sizes that differ by one at most."""
+    """From where to where each batch goes. steps: into exactly so many, of sizes that differ by one at
+    most."""
     if steps is not None:
         return [(rows * step // steps, rows * (step + 1) // steps) for step in range(steps)]
     return [(at, min(at + size, rows)) for at in range(0, rows, size) if not drop_last or at + size <= rows]

@@ -1,4 +1,5 @@
-"""Parquet files that follow one another. Lists of equal length become arrays; what is neither number nor list stays an object."""
+"""Parquet files that follow one another. Lists of equal length become arrays; what is neither number nor list
+stays an object."""
 
 from __future__ import annotations
 
@@ -27,21 +28,32 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
             first = first or schema
             for name in columns or tuple(first):
                 if schema.get(name) != first.get(name) or name not in schema:
-                    told = f"has no column `{name}`" if name not in schema else f"has column `{name}` of type {schema[name]}, `{files[0]}` of {first.get(name)}"
+                    told = (
+                        f"has no column `{name}`"
+                        if name not in schema
+                        else f"has column `{name}` of type {schema[name]}, `{files[0]}` of {first.get(name)}"
+                    )
                     raise SpecError(f"`{path}` {told}", hints=instead_of(name, schema))
-            groups.append([file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)])
+            groups.append(
+                [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
+            )
     wanted = columns or tuple(first)
     inner = {"files": list(files), "groups": groups}
     return About(wanted, _row_bytes(folder, files, groups, wanted), sum(map(sum, groups)), (), inner)
 
 
-def _row_bytes(folder: Path, files: Sequence[str], groups: Sequence[Sequence[int]], columns: Sequence[str]) -> dict[str, float]:
+def _row_bytes(
+    folder: Path, files: Sequence[str], groups: Sequence[Sequence[int]], columns: Sequence[str]
+) -> dict[str, float]:
     """Measured on the first rows there are."""
     for path, sizes in zip(files, groups, strict=True):
         if sum(sizes):
             with _open(folder, path) as file:
                 for batch in file.iter_batches(_SAMPLE_ROWS, columns=list(columns), use_threads=False):
-                    return {name: bytes_of(as_array(batch.column(name), path, name)) / max(1, batch.num_rows) for name in columns}
+                    return {
+                        name: bytes_of(as_array(batch.column(name), path, name)) / max(1, batch.num_rows)
+                        for name in columns
+                    }
     return dict.fromkeys(columns, 0.0)
 
 
@@ -63,7 +75,11 @@ class ParquetReader:
         self._folder, self._about, self._row = folder, about, locators["row"]
         self.columns, self.rows = about.columns, len(self._row)
         groups = about.inner["groups"]
-        self._places = [(path, at) for path, of_file in zip(about.inner["files"], groups, strict=True) for at in range(len(of_file))]
+        self._places = [
+            (path, at)
+            for path, of_file in zip(about.inner["files"], groups, strict=True)
+            for at in range(len(of_file))
+        ]
         self._ends = np.cumsum([size for of_file in groups for size in of_file])
         self.blocks: Array | None = np.searchsorted(self._ends, self._row, side="right")
 
@@ -78,7 +94,9 @@ class ParquetReader:
             scatter(made, len(positions), at, arrays)
         return made
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         order = np.argsort(self._row, kind="stable")
         rows = self._row[order]
         wanted = range(len(self._places)) if blocks is None else sorted(blocks)
@@ -100,14 +118,19 @@ class ParquetReader:
                 opened[1].close()
                 _give_back()
 
-    def _of_group(self, opened: tuple[str, Any], group: int, columns: Sequence[str], rows: Array, positions: Array) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def _of_group(
+        self, opened: tuple[str, Any], group: int, columns: Sequence[str], rows: Array, positions: Array
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         path, file = opened
         at = 0
         for batch in _batches(file, path, group, columns):
             begin, end = np.searchsorted(rows, (at, at + batch.num_rows))
             if begin < end:
                 own = np.ascontiguousarray(rows[begin:end] - at)
-                yield positions[begin:end], {name: some_as_array(batch.column(name), own, path, name) for name in columns}
+                yield (
+                    positions[begin:end],
+                    {name: some_as_array(batch.column(name), own, path, name) for name in columns},
+                )
             at += batch.num_rows
 
 
@@ -116,9 +139,13 @@ reader = ParquetReader
 
 def _batches(file: Any, path: str, group: int, columns: Sequence[str]) -> Iterator[Any]:
     try:
-        yield from file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False)
+        yield from file.iter_batches(
+            _BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+        )
     except (OSError, ValueError) as bad:
-        raise SpecError(f"`{path}` cannot be read: {bad}", hints=("write it anew, and push the dataset again",)) from bad
+        raise SpecError(
+            f"`{path}` cannot be read: {bad}", hints=("write it anew, and push the dataset again",)
+        ) from bad
 
 
 def _give_back() -> None:
@@ -132,8 +159,13 @@ def _open(folder: Path, path: str) -> Any:
     try:
         from pyarrow import parquet
     except ImportError as lacking:
-        raise SpecError("pyarrow is not installed in this interpreter; Parquet is read with it", hints=("pip install pyarrow",)) from lacking
+        raise SpecError(
+            "pyarrow is not installed in this interpreter; Parquet is read with it",
+            hints=("pip install pyarrow",),
+        ) from lacking
     try:
         return parquet.ParquetFile(folder / path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
     except (OSError, ValueError) as bad:  # pyarrow's own errors are these
-        raise SpecError(f"`{path}` is no Parquet file: {bad}", hints=("write it anew, or leave it out with `files`",)) from bad
+        raise SpecError(
+            f"`{path}` is no Parquet file: {bad}", hints=("write it anew, or leave it out with `files`",)
+        ) from bad

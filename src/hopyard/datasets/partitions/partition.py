@@ -19,12 +19,12 @@ _ORDERS = 2  # that are kept: some trials are an epoch behind others
 
 
 class Partition:
-    """Rows in the partition's own order, which the plan's seed shuffled. Equal data and plans give equal partitions, and equal
-    seeds equal batches, on every machine and however much memory it has.
+    """Rows in the partition's own order, which the plan's seed shuffled. Equal data and plans give equal
+    partitions, and equal seeds equal batches, on every machine and however much memory it has.
 
-    index, of: it is the index-th of so many. peers: how many rows each of them has. kind: train or validation. key: names
-    what it holds, in every study. classes: of image folders, the name of each label. folder: where what is computed from it
-    may be kept on this node; None nowhere.
+    index, of: it is the index-th of so many. peers: how many rows each of them has. kind: train or
+    validation. key: names what it holds, in every study. classes: of image folders, the name of each label.
+    folder: where what is computed from it may be kept on this node; None nowhere.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class Partition:
         self._reader, self._window = reader, window_rows
         self._memory = memory_bytes
         self._loaded: dict[str, Array] = dict(reader.arrays) if isinstance(reader, ArrayReader) else {}
-        self._refused: set[str] = set()  # columns that once did not fit: asking again costs time, and answers must not change
+        # columns that once did not fit: asking again costs time, and answers must not change
+        self._refused: set[str] = set()
         self._root = self  # of a view, whose it is: they share what memory there may be
         self._views: dict[tuple[tuple[str, Source], ...], Partition] = {}
         self._orders: dict[int, Array] = {}  # by seed, the last few
@@ -65,17 +66,30 @@ class Partition:
         return column in self.columns
 
     def __repr__(self) -> str:
-        return f"<{self.kind} partition {self.index} of {self.of}: {len(self):,} rows of {listed(self.columns)}>"
+        return (
+            f"<{self.kind} partition {self.index} of {self.of}: {len(self):,} rows of {listed(self.columns)}>"
+        )
 
-    # -- what is in memory ---------------------------------------------------------------------------------------
+    # -- what is in memory
+    # ---------------------------------------------------------------------------------------
 
     def __getitem__(self, column: str) -> Array:
-        """A whole column, kept in memory from now on. Raises SpecError for a column that there is not, or one too large."""
+        """A whole column, kept in memory from now on. Raises SpecError for a column that there is not, or one
+        too large."""
         self._known((column,))
         if not self.load((column,)):
-            about = f"column `{column}` of {self!r} takes about {self._reader.row_bytes((column,)) * len(self) / 1e6:,.0f} MB"
-            hints = ("go through it with batches() or items()", "HOPYARD_PARTITION_MEMORY=8G says how much a partition may take")
-            raise SpecError(f"{about}, more than the {budget_bytes(self._memory, self.of) / 1e6:,.0f} MB it may", hints=hints)
+            about = (
+                f"column `{column}` of {self!r} takes about "
+                f"{self._reader.row_bytes((column,)) * len(self) / 1e6:,.0f} MB"
+            )
+            hints = (
+                "go through it with batches() or items()",
+                "HOPYARD_PARTITION_MEMORY=8G says how much a partition may take",
+            )
+            raise SpecError(
+                f"{about}, more than the {budget_bytes(self._memory, self.of) / 1e6:,.0f} MB it may",
+                hints=hints,
+            )
         return self._loaded[column]
 
     def load(self, columns: Sequence[str] | None = None) -> bool:
@@ -95,7 +109,9 @@ class Partition:
     @property
     def bytes_loaded(self) -> int:
         """What its columns and those of its views take in memory now."""
-        return sum(bytes_of(array) for array in self._loaded.values()) + sum(view.bytes_loaded for view in self._views.values())
+        return sum(bytes_of(array) for array in self._loaded.values()) + sum(
+            view.bytes_loaded for view in self._views.values()
+        )
 
     def _read(self, columns: Sequence[str]) -> dict[str, Array]:
         whole: dict[str, Array] = {}
@@ -103,7 +119,8 @@ class Partition:
             scatter(whole, len(self), positions, arrays)
         return whole
 
-    # -- going through it ----------------------------------------------------------------------------------------
+    # -- going through it
+    # ----------------------------------------------------------------------------------------
 
     def rows(self, positions: Any, columns: Sequence[str] | None = None) -> dict[str, Array]:
         """The rows at these positions, in this order. Raises SpecError for positions that there are not."""
@@ -116,13 +133,23 @@ class Partition:
         return self._reader.take(at, wanted)
 
     def batches(
-        self, size: int, seed: int | None = None, drop_last: bool = False, *, columns: Sequence[str] | None = None, steps: int | None = None
+        self,
+        size: int,
+        seed: int | None = None,
+        drop_last: bool = False,
+        *,
+        columns: Sequence[str] | None = None,
+        steps: int | None = None,
     ) -> Iterator[dict[str, Array]]:
-        """Every row once, `size` at a time, the last batch with what is left. seed: shuffled by it; None in the partition's own
-        order. steps: exactly so many batches, of sizes that differ by one at most. Raises SpecError for a size below 1."""
+        """Every row once, `size` at a time, the last batch with what is left. seed: shuffled by it; None in
+        the partition's own order. steps: exactly so many batches, of sizes that differ by one at most. Raises
+        SpecError for a size below 1."""
         wanted = self._known(columns)
         if size < 1 or (steps is not None and not 1 <= steps <= max(1, len(self))):
-            raise SpecError(f"batches of {size} rows (steps: {steps}) cannot be made of {len(self)}", hints=("the size is at least 1",))
+            raise SpecError(
+                f"batches of {size} rows (steps: {steps}) cannot be made of {len(self)}",
+                hints=("the size is at least 1",),
+            )
         if len(self) == 0:
             return
         bounds = cuts(len(self), size, drop_last=drop_last, steps=steps)
@@ -137,10 +164,15 @@ class Partition:
                 yield {name: array[begin:end].copy() for name, array in whole.items()}
                 continue
             at = order[begin:end] if order is not None else np.arange(begin, end)
-            yield {name: _taken(array, at) for name, array in whole.items()} if there else self._reader.take(at, wanted)
+            yield (
+                {name: _taken(array, at) for name, array in whole.items()}
+                if there
+                else self._reader.take(at, wanted)
+            )
 
     def order(self, seed: int | None) -> Array | None:
-        """The positions in the order in which `batches(size, seed)` goes through them, not to be written to; None: 0, 1, 2, …"""
+        """The positions in the order in which `batches(size, seed)` goes through them, not to be written to;
+        None: 0, 1, 2, …"""
         if seed is None:
             return None
         if seed not in self._orders:  # many trials in turn go through it in the same order
@@ -155,14 +187,18 @@ class Partition:
             for at in range(len(next(iter(batch.values())))):
                 yield {name: array[at] for name, array in batch.items()}
 
-    def _streamed(self, bounds: list[tuple[int, int]], seed: int | None, columns: Sequence[str]) -> Iterator[dict[str, Array]]:
+    def _streamed(
+        self, bounds: list[tuple[int, int]], seed: int | None, columns: Sequence[str]
+    ) -> Iterator[dict[str, Array]]:
         """The same batches, read window by window: what a window leaves over is carried into the next."""
         blocks = self._reader.blocks
         assert blocks is not None
         left: dict[str, Array] = {}
         sizes = iter([end - begin for begin, end in bounds])
         size = next(sizes, None)
-        for numbers, positions in own_windows(blocks) if seed is None else windows(seed, blocks, self._window):
+        for numbers, positions in (
+            own_windows(blocks) if seed is None else windows(seed, blocks, self._window)
+        ):
             read = _window(self._reader, columns, numbers, positions)
             held = {name: joined([left[name], read[name]]) if left else read[name] for name in columns}
             at, there = 0, len(next(iter(held.values())))
@@ -172,11 +208,13 @@ class Partition:
                 size = next(sizes, None)
             left = {name: array[at:] for name, array in held.items()}
 
-    # -- other shapes of it --------------------------------------------------------------------------------------
+    # -- other shapes of it
+    # --------------------------------------------------------------------------------------
 
     def view(self, **sources: Source) -> Partition:
-        """The same rows with columns of these names: `view(x=("age", "height"), y="label")` makes one matrix (rows, 2) of float32
-        and one column. Asked for again, it is the same object. Raises SpecError for a column that there is not."""
+        """The same rows with columns of these names: `view(x=("age", "height"), y="label")` makes one matrix
+        (rows, 2) of float32 and one column. Asked for again, it is the same object. Raises SpecError for a
+        column that there is not."""
         for source in sources.values():
             self._known((source,) if isinstance(source, str) else source)
         key = tuple(sorted(sources.items()))
@@ -200,7 +238,8 @@ class Partition:
         )
 
     def torch_dataset(self) -> Any:
-        """A `torch.utils.data.Dataset` of dictionaries, for a `DataLoader`; an iterable one where rows cannot be had singly."""
+        """A `torch.utils.data.Dataset` of dictionaries, for a `DataLoader`; an iterable one where rows cannot
+        be had singly."""
         from hopyard.datasets.partitions.torch_dataset import iterated, mapped
 
         return mapped(self) if self._reader.blocks is None or self.load() else iterated(self)
@@ -210,38 +249,61 @@ class Partition:
             return self.columns
         for name in columns:
             if name not in self.columns:
-                raise SpecError(f"{self.kind} partition {self.index} of {self.of} has no column `{name}`", hints=instead_of(name, self.columns))
+                raise SpecError(
+                    f"{self.kind} partition {self.index} of {self.of} has no column `{name}`",
+                    hints=instead_of(name, self.columns),
+                )
         return tuple(columns)
 
 
 def _taken(array: Array, at: Array) -> Array:
-    """`array[at]`, of positions that are known to be there: a quarter faster than NumPy's indexing, which looks at each first. Of rows that
-    do not lie one after the other, `take` would copy the whole array each time."""
-    return array.take(at, axis=0, mode="clip") if array.flags.c_contiguous and array.flags.aligned else array[at]
+    """`array[at]`, of positions that are known to be there: a quarter faster than NumPy's indexing, which
+    looks at each first. Of rows that do not lie one after the other, `take` would copy the whole array each
+    time."""
+    return (
+        array.take(at, axis=0, mode="clip") if array.flags.c_contiguous and array.flags.aligned else array[at]
+    )
 
 
-def in_memory(arrays: Mapping[str, Any], *, index: int = 0, peers: Sequence[int] = (), kind: Kind = "train", key: str = "") -> Partition:
+def in_memory(
+    arrays: Mapping[str, Any],
+    *,
+    index: int = 0,
+    peers: Sequence[int] = (),
+    kind: Kind = "train",
+    key: str = "",
+) -> Partition:
     """A partition of arrays that are there already. Raises SpecError where they differ in length."""
-    return Partition(ArrayReader({name: np.asarray(array) for name, array in arrays.items()}), index=index, peers=peers, kind=kind, key=key)
+    return Partition(
+        ArrayReader({name: np.asarray(array) for name, array in arrays.items()}),
+        index=index,
+        peers=peers,
+        kind=kind,
+        key=key,
+    )
 
 
 def own_windows(blocks: Array) -> list[tuple[list[int], Array]]:
-    """The windows of the partition's own order, which `split` made: as long as each needs its blocks whole."""
+    """The windows of the partition's own order, which `split` made: as long as each needs its blocks
+    whole."""
     found: list[tuple[list[int], Array]] = []
     begin, last = 0, {int(block): at for at, block in enumerate(blocks)}
     end = -1
     for at, block in enumerate(blocks):
         end = max(end, last[int(block)])
         if at == end:
-            found.append((list(dict.fromkeys(int(b) for b in blocks[begin : at + 1])), np.arange(begin, at + 1)))
+            found.append(
+                (list(dict.fromkeys(int(b) for b in blocks[begin : at + 1])), np.arange(begin, at + 1))
+            )
             begin = at + 1
     return found
 
 
-def _window(reader: Reader, columns: Sequence[str], blocks: Sequence[int], positions: Array) -> dict[str, Array]:
+def _window(
+    reader: Reader, columns: Sequence[str], blocks: Sequence[int], positions: Array
+) -> dict[str, Array]:
     """These positions, which are all rows of these blocks, in this order."""
     parts = list(reader.chunks(columns, blocks))
     stored = np.concatenate([at for at, _ in parts])
     order = np.argsort(stored, kind="stable")[np.searchsorted(np.sort(stored), positions)]
     return {name: joined([arrays[name] for _, arrays in parts])[order] for name in columns}
-

@@ -14,7 +14,8 @@ _GREY = ("1", "L", "LA", "La")
 
 
 def decoded(data: bytes | Path, name: str, *, grey: bool) -> Array:
-    """(height, width, 3) of uint8, or (height, width) where `grey`; pictures of 16 bits keep them. Raises SpecError."""
+    """(height, width, 3) of uint8, or (height, width) where `grey`; pictures of 16 bits keep them.
+    Raises SpecError."""
     try:
         with _open(data) as picture:
             if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
@@ -37,10 +38,16 @@ def _open(data: bytes | Path) -> Any:
     try:
         from PIL import Image
     except ImportError as lacking:
-        raise SpecError("Pillow is not installed in this interpreter; images are read with it", hints=("pip install pillow",)) from lacking
+        raise SpecError(
+            "Pillow is not installed in this interpreter; images are read with it",
+            hints=("pip install pillow",),
+        ) from lacking
     return Image.open(data if isinstance(data, Path) else io.BytesIO(data))
 
 
 def _broken(name: str, bad: Exception) -> SpecError:
     reason = "no picture" if type(bad).__name__ == "UnidentifiedImageError" else str(bad)
-    return SpecError(f"the image `{name}` cannot be read: {reason}", hints=("remove it or repair it, and push the dataset again",))
+    return SpecError(
+        f"the image `{name}` cannot be read: {reason}",
+        hints=("remove it or repair it, and push the dataset again",),
+    )

@@ -1,4 +1,5 @@
-"""What a partition reads its rows with: one for each format, one for what is in memory, one that gives columns other names."""
+"""What a partition reads its rows with: one for each format, one for what is in memory, one that gives
+columns other names."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from hopyard.errors import SpecError
 
 
 class Reader(Protocol):
-    """The rows of one partition, by position 0 … rows - 1. Everything it returns has rows along the first axis."""
+    """The rows of one partition, by position 0 … rows - 1.
+    Everything it returns has rows along the first axis."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -20,7 +22,8 @@ class Reader(Protocol):
 
     @property
     def blocks(self) -> Array | None:
-        """(rows,) the block of storage that holds each row, where a row cannot be had without its block; else None."""
+        """(rows,) the block of storage that holds each row, where a row cannot be had without its block; else
+        None."""
         ...
 
     def row_bytes(self, columns: Sequence[str]) -> float:
@@ -31,7 +34,9 @@ class Reader(Protocol):
         """These rows, in this order."""
         ...
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         """Every row once (of these blocks), in order of storage, as (positions, arrays) of bounded size."""
         ...
 
@@ -55,7 +60,9 @@ class ArrayReader:
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         return {name: self.arrays[name][positions] for name in columns}
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
         size = max(1, int(_CHUNK_BYTES / max(1.0, self.row_bytes(columns))))
         for at in range(0, self.rows, size):
@@ -64,7 +71,8 @@ class ArrayReader:
 
 
 class ViewReader:
-    """Another reader's columns under other names; several of one number a row each become one matrix of float32."""
+    """Another reader's columns under other names; several of one number a row each become one matrix of
+    float32."""
 
     def __init__(self, base: Reader, sources: Mapping[str, str | tuple[str, ...]]) -> None:
         self._base, self._sources = base, dict(sources)
@@ -79,18 +87,25 @@ class ViewReader:
         return self._base.blocks
 
     def row_bytes(self, columns: Sequence[str]) -> float:
-        return sum(self._base.row_bytes([s]) if isinstance(s := self._sources[name], str) else 4.0 * len(s) for name in columns)
+        return sum(
+            self._base.row_bytes([s]) if isinstance(s := self._sources[name], str) else 4.0 * len(s)
+            for name in columns
+        )
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         return self._named(self._base.take(positions, self._needed(columns)), columns)
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         for positions, arrays in self._base.chunks(self._needed(columns), blocks):
             yield positions, self._named(arrays, columns)
 
     def _needed(self, columns: Sequence[str]) -> list[str]:
         named = (self._sources[name] for name in columns)
-        return list(dict.fromkeys(source for one in named for source in ((one,) if isinstance(one, str) else one)))
+        return list(
+            dict.fromkeys(source for one in named for source in ((one,) if isinstance(one, str) else one))
+        )
 
     def _named(self, arrays: Mapping[str, Array], columns: Sequence[str]) -> dict[str, Array]:
         made: dict[str, Array] = {}
@@ -105,7 +120,9 @@ def _matrix(arrays: Mapping[str, Array], names: Sequence[str]) -> Array:
     for at, name in enumerate(names):
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "biuf":
             hint = "name columns of numbers, or one column of arrays"
-            raise SpecError(f"column `{name}` is not one number a row, and cannot be part of a matrix", hints=(hint,))
+            raise SpecError(
+                f"column `{name}` is not one number a row, and cannot be part of a matrix", hints=(hint,)
+            )
         made[:, at] = arrays[name]
     return made
 

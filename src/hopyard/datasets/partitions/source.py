@@ -13,8 +13,9 @@ from hopyard.datasets.partitions.reader import Reader
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Every row of the data in order of storage. locators: what a reader must know of a row to find it, each (rows, …).
-    strata: (rows,) the class of each, where one was asked for. blocks: (rows,) as `Reader.blocks`."""
+    """Every row of the data in order of storage. locators: what a reader must know of a row to find it, each
+    (rows, …). strata: (rows,) the class of each, where one was asked for. blocks: (rows,) as
+    `Reader.blocks`."""
 
     rows: int
     locators: Mapping[str, Array]
@@ -26,7 +27,8 @@ class Scan:
 class About:
     """What is known of the files before their rows are looked at; goes into the index as JSON.
 
-    rows: None where only a scan can tell. row_bytes: about what each column of a row takes in memory. inner: the format's own.
+    rows: None where only a scan can tell. row_bytes: about what each column of a row takes in memory. inner:
+    the format's own.
     """
 
     columns: tuple[str, ...]
@@ -40,7 +42,8 @@ class Source(Protocol):
     """A module of a format, with these functions. All raise SpecError that names the file."""
 
     def look(self, folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> About:
-        """Headers only. columns: those asked for, () all. prefix: what all paths begin with and what is no part of their names."""
+        """Headers only. columns: those asked for, () all.
+        prefix: what all paths begin with and what is no part of their names."""
         ...
 
     def scan(self, folder: Path, about: About, stratify: str) -> Scan: ...

@@ -1,7 +1,7 @@
 """Splitting a dataset version into partitions: once for each plan, whoever asks.
 
-The index says of each partition where its rows lie; the rows themselves stay where they are. It is an .npz file, of which a worker
-reads its own partition's part only.
+The index says of each partition where its rows lie; the rows themselves stay where they are. It is an .npz
+file, of which a worker reads its own partition's part only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ _LAYOUT = 1  # of indexes, and of how rows are dealt: another number, other part
 _WINDOW_BYTES = 64 * 1024 * 1024  # of rows that are shuffled together, where they come a block at a time
 _KEY = re.compile(r"partitions(\.\w+)?")  # a message begins with the entry of the plan that it is about
 _FEW_CLASSES = 10  # are not asked how many rows they have
-_SOURCES: dict[str, Source] = {"parquet": parquet, "npy": numpy_files, "npz": numpy_files, "images": images, "tar": tar, "text": text}
+_SOURCES: dict[str, Source] = {
+    "parquet": parquet,
+    "npy": numpy_files,
+    "npz": numpy_files,
+    "images": images,
+    "tar": tar,
+    "text": text,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,8 @@ class Found:
 
 
 class PartitionSet:
-    """All partitions of one dataset version under one plan. key: names them in every study; equal data and plans give equal keys."""
+    """All partitions of one dataset version under one plan.
+    key: names them in every study; equal data and plans give equal keys."""
 
     def __init__(self, folder: Path, index: Path, key: str) -> None:
         self.folder, self.key, self._index = folder, key, index
@@ -66,11 +74,15 @@ class PartitionSet:
         return tuple(self._about["rows"].get(kind, ()))
 
     def open(self, index: int, kind: Kind = "train", *, memory_bytes: int = DEFAULT) -> Partition:
-        """One of them. memory_bytes: what its columns may take; the default is half of what is free, shared with the workers of the
-        machine. Raises SpecError for one that there is not, IntegrityError where the index is damaged."""
+        """One of them. memory_bytes: what its columns may take; the default is half of what is free, shared
+        with the workers of the machine. Raises SpecError for one that there is not, IntegrityError where the
+        index is damaged."""
         peers = self.rows(kind)
         if kind == "validation" and not peers:
-            hints = ("`validation: 0.2` sets a share of the rows apart", "`validation_from: test` names the folder that holds them")
+            hints = (
+                "`validation: 0.2` sets a share of the rows apart",
+                "`validation_from: test` names the folder that holds them",
+            )
             raise SpecError("partitions.validation: the plan sets no rows apart for validation", hints=hints)
         if not 0 <= index < len(peers):
             raise SpecError(f"there is no {kind} partition {index}: they are 0 to {len(peers) - 1}")
@@ -91,15 +103,21 @@ class PartitionSet:
         """The arrays of the index whose names begin so, by the rest of their names."""
         try:
             with np.load(self._index) as held:
-                return {name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)}
+                return {
+                    name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)
+                }
         except (zipfile.BadZipFile, ValueError, OSError, EOFError) as bad:
             self._index.unlink(missing_ok=True)
-            raise IntegrityError(f"the index of the partitions, {self._index}, is damaged: {bad}", hints=("it is removed; start again",)) from bad
+            raise IntegrityError(
+                f"the index of the partitions, {self._index}, is damaged: {bad}",
+                hints=("it is removed; start again",),
+            ) from bad
 
 
 def check(folder: Path, plan: PartitionPlan, *, dataset: str = "") -> Found:
-    """Everything that can be known of the data without reading it all: formats, headers, columns, numbers of rows. Takes a moment.
-    Raises SpecError that names the dataset as people do, and the file or the entry of the plan."""
+    """Everything that can be known of the data without reading it all: formats, headers, columns, numbers of
+    rows. Takes a moment. Raises SpecError that names the dataset as people do, and the file or the entry of
+    the plan."""
     with _of(dataset):
         return _checked(folder, plan)
 
@@ -120,9 +138,11 @@ def _checked(folder: Path, plan: PartitionPlan) -> Found:
     return Found(files.format, train.columns, rows, train.classes)
 
 
-def split(folder: Path, plan: PartitionPlan, manifest: str, cache: Path, *, dataset: str = "") -> PartitionSet:
-    """Split the dataset in `folder`, whose content `manifest` names, unless `cache` holds the index already. Any number of processes
-    may ask at once. Raises SpecError as `check`, and for what only reading shows."""
+def split(
+    folder: Path, plan: PartitionPlan, manifest: str, cache: Path, *, dataset: str = ""
+) -> PartitionSet:
+    """Split the dataset in `folder`, whose content `manifest` names, unless `cache` holds the index already.
+    Any number of processes may ask at once. Raises SpecError as `check`, and for what only reading shows."""
     with _of(dataset):
         _check_plan(plan)
         named = json.dumps([_LAYOUT, manifest, asdict(plan)], sort_keys=True)
@@ -145,7 +165,8 @@ def _of(dataset: str) -> Iterator[None]:
 
 
 def _sound(path: Path) -> bool:
-    """Whether it was written whole: a machine that lost power may have kept its name only. What is read is checked by its CRC."""
+    """Whether it was written whole: a machine that lost power may have kept its name only.
+    What is read is checked by its CRC."""
     return zipfile.is_zipfile(path)
 
 
@@ -174,23 +195,31 @@ def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
         told["rows"][kind] = [len(rows) for rows in parts]
         told[kind] = asdict(about)
         for number, rows in enumerate(parts):
-            arrays.update({f"{kind}.{number}.{name}": values[rows] for name, values in scanned.locators.items()})
+            arrays.update(
+                {f"{kind}.{number}.{name}": values[rows] for name, values in scanned.locators.items()}
+            )
     arrays["about"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
     np.savez(file, **arrays)
 
 
 def _look(files: Files, plan: PartitionPlan) -> tuple[About, About | None]:
-    """What the files to train on and those for validation say of themselves; both have the same columns and classes."""
+    """What the files to train on and those for validation say of themselves; both have the same columns and
+    classes."""
     source = _SOURCES[files.format]
     if files.format == "images" and files.empty_folders:
-        raise SpecError(f"the class `{files.empty_folders[0]}` is empty: the folder holds no image", hints=("remove the folder, or say which `files` to take",))
+        raise SpecError(
+            f"the class `{files.empty_folders[0]}` is empty: the folder holds no image",
+            hints=("remove the folder, or say which `files` to take",),
+        )
     train = source.look(files.folder, files.train, plan.columns, "")
     if not files.validation:
         return train, None
     apart = source.look(files.folder, files.validation, plan.columns, plan.validation_from)
     if set(apart.columns) != set(train.columns):
         told = f"validation has columns {listed(apart.columns)}; training has {listed(train.columns)}"
-        raise SpecError(f"partitions.validation_from: {told}", hints=("`columns` names those that both have",))
+        raise SpecError(
+            f"partitions.validation_from: {told}", hints=("`columns` names those that both have",)
+        )
     if unknown := set(apart.classes) - set(train.classes):
         raise SpecError(f"partitions.validation_from: no file to train on is of class `{min(unknown)}`")
     return train, replace(apart, columns=train.columns, classes=train.classes)
@@ -202,11 +231,19 @@ def _about(stored: Mapping[str, Any]) -> About:
 
 def _check_plan(plan: PartitionPlan) -> None:
     if plan.parts < 1:
-        raise SpecError(f"partitions.parts: {plan.parts} partitions cannot be", hints=("one for each worker, or more",))
+        raise SpecError(
+            f"partitions.parts: {plan.parts} partitions cannot be", hints=("one for each worker, or more",)
+        )
     if not 0 <= plan.validation < 1:
-        raise SpecError(f"partitions.validation: {plan.validation} is no share of the rows", hints=("a number from 0 to below 1, such as 0.2",))
+        raise SpecError(
+            f"partitions.validation: {plan.validation} is no share of the rows",
+            hints=("a number from 0 to below 1, such as 0.2",),
+        )
     if plan.validation and plan.validation_from:
-        raise SpecError("partitions: both `validation` and `validation_from` are given", hints=("a share of the rows, or the files that hold them",))
+        raise SpecError(
+            "partitions: both `validation` and `validation_from` are given",
+            hints=("a share of the rows, or the files that hold them",),
+        )
 
 
 def _check_classes(scan: Scan, column: str) -> None:
@@ -214,7 +251,11 @@ def _check_classes(scan: Scan, column: str) -> None:
     count = 0 if scan.strata is None else int(scan.strata.max(initial=-1)) + 1
     if count > max(scan.rows // 2, _FEW_CLASSES):
         hint = "stratify by the column of classes; rows are shuffled anyway"
-        raise SpecError(f"partitions.stratify: column `{column}` has {count:,} different values in {scan.rows:,} rows, no classes", hints=(hint,))
+        raise SpecError(
+            f"partitions.stratify: column `{column}` has {count:,} different values in {scan.rows:,} "
+            "rows, no classes",
+            hints=(hint,),
+        )
 
 
 def _check_enough(rows: int, plan: PartitionPlan, kind: str) -> None:
@@ -223,10 +264,20 @@ def _check_enough(rows: int, plan: PartitionPlan, kind: str) -> None:
         return
     if kind == "train":
         told = f"partitions.parts: {counted(rows)} to train on cannot be split into {plan.parts} partitions"
-        hint = f"take at most {counted(rows, 'worker')} and partitions" if rows else "`validation` sets all of them apart"
+        hint = (
+            f"take at most {counted(rows, 'worker')} and partitions"
+            if rows
+            else "`validation` sets all of them apart"
+        )
     else:
-        told = f"partitions.validation: {counted(rows)} for validation cannot be split into {plan.parts} partitions"
-        hint = "take a larger `validation`, or fewer workers and partitions: each of these is evaluated on a part of its own"
+        told = (
+            f"partitions.validation: {counted(rows)} for validation cannot be split into {plan.parts} "
+            "partitions"
+        )
+        hint = (
+            "take a larger `validation`, or fewer workers and partitions: each of these is evaluated "
+            "on a part of its own"
+        )
     raise SpecError(told, hints=(hint,))
 
 
@@ -235,10 +286,20 @@ def _check_stratify(files: Files, train: About, column: str) -> None:
     if not column or (files.format == "images" and column == "folder"):
         return
     if column not in train.columns:
-        raise SpecError(f"partitions.stratify: there is no column `{column}`", hints=instead_of(column, train.columns))
+        raise SpecError(
+            f"partitions.stratify: there is no column `{column}`", hints=instead_of(column, train.columns)
+        )
     if train.rows and files.format in ("parquet", "npy", "npz"):
         first = np.zeros(1, dtype=np.int64)
-        shape = _SOURCES[files.format].reader(files.folder, train, {"row": first}).take(first, (column,))[column].shape[1:]
+        shape = (
+            _SOURCES[files.format]
+            .reader(files.folder, train, {"row": first})
+            .take(first, (column,))[column]
+            .shape[1:]
+        )
         if shape:
             told = f"column `{column}` has {' x '.join(map(str, shape))} values a row, not one"
-            raise SpecError(f"partitions.stratify: {told}", hints=("stratify by the column of classes, or leave it out: rows are shuffled anyway",))
+            raise SpecError(
+                f"partitions.stratify: {told}",
+                hints=("stratify by the column of classes, or leave it out: rows are shuffled anyway",),
+            )

@@ -1,5 +1,5 @@
-"""Tar files of samples, as WebDataset has them: members `0001.jpg`, `0001.cls` are columns jpg and cls of sample 0001. They are read
-where they lie, nothing is unpacked."""
+"""Tar files of samples, as WebDataset has them: members `0001.jpg`, `0001.cls` are columns jpg and cls of
+sample 0001. They are read where they lie, nothing is unpacked."""
 
 from __future__ import annotations
 
@@ -46,9 +46,14 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
 
 def scan(folder: Path, about: About, stratify: str) -> Scan:
     if stratify and stratify not in about.columns:
-        raise SpecError(f"partitions.stratify: samples have no `.{stratify}`", hints=instead_of(stratify, about.columns))
+        raise SpecError(
+            f"partitions.stratify: samples have no `.{stratify}`", hints=instead_of(stratify, about.columns)
+        )
     if stratify and is_image(stratify):
-        raise SpecError(f"partitions.stratify: `.{stratify}` is an image, not a class", hints=("`cls` is what classes are called",))
+        raise SpecError(
+            f"partitions.stratify: `.{stratify}` is an image, not a class",
+            hints=("`cls` is what classes are called",),
+        )
     shards: list[int] = []
     places: dict[str, list[tuple[int, int]]] = {name: [] for name in about.columns}
     for number, path in enumerate(about.inner["files"]):
@@ -57,7 +62,10 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
             shards.append(number)
             for name in about.columns:
                 places[name].append(sample[name])
-    locators: dict[str, Array] = {"shard": np.array(shards, dtype=np.int32), **{name: np.array(at, dtype=np.int64).reshape(-1, 2) for name, at in places.items()}}
+    locators: dict[str, Array] = {
+        "shard": np.array(shards, dtype=np.int32),
+        **{name: np.array(at, dtype=np.int64).reshape(-1, 2) for name, at in places.items()},
+    }
     strata = None
     if stratify:
         every = TarReader(folder, about, locators)
@@ -66,7 +74,8 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
 
 
 def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
-    """The samples of one file in order: members that follow one another and whose names are alike up to the first dot."""
+    """The samples of one file in order: members that follow one another and whose names are alike up to the
+    first dot."""
     key, sample = "", Places()
     length = (folder / path).stat().st_size
     try:
@@ -84,7 +93,10 @@ def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
                     raise SpecError(f"`{path}`: sample `{key.removeprefix('/')}` has `.{suffix}` twice")
                 sample[suffix] = (member.offset_data, member.size)
                 if member.offset_data + member.size > length:
-                    raise SpecError(f"`{path}` is cut short within `{member.name}`", hints=("write it anew, and push the dataset again",))
+                    raise SpecError(
+                        f"`{path}` is cut short within `{member.name}`",
+                        hints=("write it anew, and push the dataset again",),
+                    )
     except tarfile.TarError as bad:
         hint = "members are read where they lie, so the file itself must not be compressed: gunzip it"
         raise SpecError(f"`{path}` is no tar file: {bad}", hints=(hint,)) from bad
@@ -95,7 +107,10 @@ def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
 def _complete(path: str, key: str, sample: Places, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in sample:
-            hint = f"it has {', '.join(f'.{suffix}' for suffix in sorted(sample))}; `columns` says which are needed"
+            hint = (
+                f"it has {', '.join(f'.{suffix}' for suffix in sorted(sample))}; `columns` says which "
+                "are needed"
+            )
             raise SpecError(f"`{path}`: sample `{key}` has no `.{name}`", hints=(hint,))
 
 
@@ -120,11 +135,16 @@ class TarReader:
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         read: dict[str, Array] = {}
         for name in columns:
-            values = [decoded(self._read(at, name), name, self._named(at, name), grey=self._about.inner["grey"]) for at in positions]
+            values = [
+                decoded(self._read(at, name), name, self._named(at, name), grey=self._about.inner["grey"])
+                for at in positions
+            ]
             read[name] = stacked(values) if is_image(name) and values else uniform(values)
         return read
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
         order = np.lexsort((self._places[self.columns[0]][:, 0], self._shard))
         for at in range(0, self.rows, _CHUNK):
@@ -136,11 +156,16 @@ class TarReader:
         if number not in self._files:
             if len(self._files) >= _OPEN_FILES:
                 os.close(self._files.pop(next(iter(self._files))))
-            self._files[number] = os.open(self._folder / self._about.inner["files"][number], os.O_RDONLY | os.O_CLOEXEC)
+            self._files[number] = os.open(
+                self._folder / self._about.inner["files"][number], os.O_RDONLY | os.O_CLOEXEC
+            )
         return os.pread(self._files[number], int(size), int(offset))
 
     def _named(self, at: int, name: str) -> str:
-        return f"{self._about.inner['files'][int(self._shard[at])]}: the .{name} at byte {int(self._places[name][at][0]):,}"
+        return (
+            f"{self._about.inner['files'][int(self._shard[at])]}: the .{name} at byte "
+            f"{int(self._places[name][at][0]):,}"
+        )
 
 
 reader = TarReader

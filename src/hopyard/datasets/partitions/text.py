@@ -17,7 +17,10 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
     del prefix  # the names of files mean nothing
     for column in columns:
         if column != "text":
-            raise SpecError(f"partitions.columns: lines of text have no column `{column}`", hints=("they have one column, `text`",))
+            raise SpecError(
+                f"partitions.columns: lines of text have no column `{column}`",
+                hints=("they have one column, `text`",),
+            )
     with (folder / files[0]).open("rb") as file:
         sample = file.read(64 * 1024)
     lines = sample.count(b"\n") or 1
@@ -26,10 +29,16 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
 
 def scan(folder: Path, about: About, stratify: str) -> Scan:
     if stratify:
-        raise SpecError(f"partitions.stratify: lines of text have no column `{stratify}`", hints=("leave `stratify` out",))
+        raise SpecError(
+            f"partitions.stratify: lines of text have no column `{stratify}`", hints=("leave `stratify` out",)
+        )
     found = [_lines(folder / path) for path in about.inner["files"]]
     numbers = np.repeat(np.arange(len(found), dtype=np.int32), [len(starts) for starts, _ in found])
-    locators = {"file": numbers, "at": np.concatenate([starts for starts, _ in found]), "size": np.concatenate([sizes for _, sizes in found])}
+    locators = {
+        "file": numbers,
+        "at": np.concatenate([starts for starts, _ in found]),
+        "size": np.concatenate([sizes for _, sizes in found]),
+    }
     return Scan(len(numbers), locators)
 
 
@@ -77,7 +86,9 @@ class TextReader:
                     lines[nth] = self._text(file.read(self._size[at]), at)
         return dict.fromkeys(columns, objects(lines))
 
-    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+    def chunks(
+        self, columns: Sequence[str], blocks: Sequence[int] | None = None
+    ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
         order = np.lexsort((self._at, self._file))
         for number in np.unique(self._file):

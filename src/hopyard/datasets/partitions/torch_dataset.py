@@ -31,7 +31,9 @@ def mapped(partition: Rows) -> Any:
 
         def __getitems__(self, positions: Sequence[int]) -> list[dict[str, Any]]:
             taken = partition.rows(positions)
-            return [{name: _tensor(array[at]) for name, array in taken.items()} for at in range(len(positions))]
+            return [
+                {name: _tensor(array[at]) for name, array in taken.items()} for at in range(len(positions))
+            ]
 
     return Mapped()
 

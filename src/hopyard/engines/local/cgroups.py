@@ -9,16 +9,22 @@ from pathlib import Path
 
 from hopyard.engines.local.node import cgroup_chain
 
-_LIMIT_FILES = {"memory": ("memory.max", "memory.limit_in_bytes"), "cpu": ("cpu.max", "cpu.cfs_quota_us"), "pids": ("pids.max",)}
+_LIMIT_FILES = {
+    "memory": ("memory.max", "memory.limit_in_bytes"),
+    "cpu": ("cpu.max", "cpu.cfs_quota_us"),
+    "pids": ("pids.max",),
+}
 _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2^63
 FOLDER = "hopyard"
 
 
 def find_cgroups() -> Mapping[str, Path]:
-    """Controller ("memory", "cpu", "pids") → a folder of ours in which groups may be made, for those controllers where it works.
+    """Controller ("memory", "cpu", "pids") → a folder of ours in which groups may be made, for those
+    controllers where it works.
 
-    The folder is as high in the hierarchy as it can be without leaving a limit that this process is under: then a replica
-    outlives the group of whoever started the server, and never escapes what the machine's owner set.
+    The folder is as high in the hierarchy as it can be without leaving a limit that this process is under:
+    then a replica outlives the group of whoever started the server, and never escapes what the machine's
+    owner set.
     """
     found = {controller: _ours(controller) for controller in _LIMIT_FILES}
     return {controller: folder for controller, folder in found.items() if folder is not None}
@@ -49,7 +55,8 @@ def _ours(controller: str) -> Path | None:
 
 
 def _set_weight(folder: Path) -> None:
-    """All runs together weigh as much as a busy process per core; by default they would weigh as much as a single process."""
+    """All runs together weigh as much as a busy process per core; by default they would weigh as much as a
+    single process."""
     cores = len(os.sched_getaffinity(0))
     for name, weight, most in (("cpu.weight", 100 * cores, 10_000), ("cpu.shares", 1024 * cores, 262_144)):
         try:
@@ -77,7 +84,8 @@ def _enable(folder: Path, controller: str) -> None:
 
 
 def _works(folder: Path, controller: str) -> bool:
-    """Whether a group can be made here, has the limit's file, and can be joined as far as permissions tell."""
+    """Whether a group can be made here, has the limit's file, and can be joined as far as permissions
+    tell."""
     probe = folder / f"probe-{os.getpid()}"
     try:
         probe.mkdir(exist_ok=True)

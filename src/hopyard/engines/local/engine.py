@@ -1,6 +1,8 @@
-"""The engine of one machine: gangs as process trees, each replica under the care of a replica program of its own.
+"""The engine of one machine: gangs as process trees, each replica under the care of a replica program of its
+own.
 
-All state is in the replicas' folders. What this object remembers (ports, cores, failed adoptions) is rebuilt or harmless when lost.
+All state is in the replicas' folders. What this object remembers (ports, cores, failed adoptions) is rebuilt
+or harmless when lost.
 """
 
 from __future__ import annotations
@@ -73,16 +75,17 @@ class _Adoption:
 class LocalEngine:
     """Implements `hopyard.interfaces.engine.Engine` for this machine (design page 0001, sections 1 and 4).
 
-    home: where the folders lie. node: what the user declared of this machine. server_url: the server's address now; replicas get
-    it in their spec. spawner_command: the argument vector of the spawner (`python -m hopyard.replica.spawner`), to which the number
-    of a socket is added. adopt: whether `observe` takes care of replicas that died (a second engine on the same home must not).
-    make_room: gives up some of the disk space that is reserved where this folder lies; False when there is none.
-    use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
-    each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from starting
-    anything.
-    max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes: of each stream of its reports.
-    pass_environment: patterns of variables of this process that runs get beside the usual ones.
-    namespaces: whether runs get a view of the home of their own.
+    home: where the folders lie. node: what the user declared of this machine. server_url: the server's
+    address now; replicas get it in their spec. spawner_command: the argument vector of the spawner (`python
+    -m hopyard.replica.spawner`), to which the number of a socket is added. adopt: whether `observe` takes
+    care of replicas that died (a second engine on the same home must not). make_room: gives up some of the
+    disk space that is reserved where this folder lies; False when there is none. use_cgroups: False limits by
+    watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for each of several
+    servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from
+    starting anything.
+    max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes: of each
+    stream of its reports. pass_environment: patterns of variables of this process that runs get beside the
+    usual ones. namespaces: whether runs get a view of the home of their own.
     """
 
     def __init__(
@@ -109,15 +112,28 @@ class LocalEngine:
         self._node, self._nvml = find_node(node, engine=name)
         self._processes = (node or NodeSettings()).processes
         self._cgroups = find_cgroups() if use_cgroups else {}
-        self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
-        self._health = Health(checks or Checks(), home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
+        # homes of one machine share a folder of cgroups
+        self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()
+        self._health = Health(
+            checks or Checks(),
+            home.root,
+            home.attempts,
+            [gpu.index for gpu in self._node.gpus] if self._nvml else [],
+        )
         self._held = Held(home.root / "cache")
-        self._spawner = SpawnerLink(spawner_command, env=for_replicas(os.environ, pass_environment), umask=umask)
-        self._pass_environment, self._max_output_bytes, self._max_metrics_bytes = tuple(pass_environment), max_output_bytes, max_metrics_bytes
+        self._spawner = SpawnerLink(
+            spawner_command, env=for_replicas(os.environ, pass_environment), umask=umask
+        )
+        self._pass_environment, self._max_output_bytes, self._max_metrics_bytes = (
+            tuple(pass_environment),
+            max_output_bytes,
+            max_metrics_bytes,
+        )
         self._adopts, self._namespaces = adopt, namespaces
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _Share] | None = None
-        self._turn = asyncio.Lock()  # one launch at a time: each is short, and the spawner is single-threaded anyway
+        # one launch at a time: each is short, and the spawner is single-threaded anyway
+        self._turn = asyncio.Lock()
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
@@ -131,7 +147,8 @@ class LocalEngine:
         return self._node
 
     def left_attempts(self) -> dict[AttemptId, bool]:
-        """The attempts that an earlier engine left with something to do or to send, and whether a replica of each lives. It blocks."""
+        """The attempts that an earlier engine left with something to do or to send, and whether a replica of
+        each lives. It blocks."""
         found: dict[AttemptId, bool] = {}
         for attempt in self._attempt_folders():
             held = {folder: folder.is_held() for folder in replica_folders(attempt)}  # first: see `_see`
@@ -141,7 +158,8 @@ class LocalEngine:
         return found
 
     async def start(self) -> None:
-        """Start the spawner beforehand: the first launch is then as fast as the others. Raises LaunchFailed."""
+        """Start the spawner beforehand: the first launch is then as fast as the others.
+        Raises LaunchFailed."""
         await self._spawner.start()
 
     async def close(self) -> None:
@@ -150,15 +168,20 @@ class LocalEngine:
             await asyncio.gather(*self._leaving.values(), return_exceptions=True)
         await self._spawner.close()
 
-    # -- launch ----------------------------------------------------------------------------------------------------
+    # -- launch
+    # ----------------------------------------------------------------------------------------------------
 
     async def launch(self, launch: Launch, /) -> None:
-        """See `Engine.launch`. A few milliseconds; what takes longer (data, environment) is the replicas' work."""
+        """See `Engine.launch`. A few milliseconds; what takes longer (data, environment) is the replicas'
+        work."""
         split_attempt(launch.attempt)
         places = {a.rank: a for a in launch.placement.assignments}
         for replica in launch.replicas:
             if replica.rank not in places or places[replica.rank].node != self._node.id:
-                raise LaunchFailed(f"replica {replica.rank} is not placed on node {self._node.id}, the only one of the local engine")
+                raise LaunchFailed(
+                    f"replica {replica.rank} is not placed on node {self._node.id}, the only one of "
+                    "the local engine"
+                )
         trouble = await asyncio.to_thread(self._health.trouble)
         if trouble:
             raise LaunchFailed(trouble)
@@ -184,11 +207,17 @@ class LocalEngine:
         if self._shares is None:
             self._shares = await asyncio.to_thread(self._read_shares)
         todo = [
-            (folder, replica) for folder, replica in zip(folders, launch.replicas, strict=True) if folder.read_state() is None and not folder.is_held()
+            (folder, replica)
+            for folder, replica in zip(folders, launch.replicas, strict=True)
+            if folder.read_state() is None and not folder.is_held()
         ]
         if todo:
             share = self._shares.setdefault(launch.attempt, _Share())
-            share.port = share.port or self._earlier_port(folders) or choose_port({s.port for s in self._shares.values()})
+            share.port = (
+                share.port
+                or self._earlier_port(folders)
+                or choose_port({s.port for s in self._shares.values()})
+            )
             for folder, replica in todo:
                 folder.write_spec(self._spec(launch, replica, places[replica.rank], share))
             await self._spawner.spawn([folder.root for folder, _ in todo])
@@ -196,7 +225,8 @@ class LocalEngine:
 
     def _spec(self, launch: Launch, replica: ReplicaLaunch, place: Assignment, share: _Share) -> ReplicaSpec:
         cores: tuple[int, ...] | None = None
-        if replica.resources.cpu_limited and "cpu" not in self._cgroups:  # a quota leaves the choice of cores to the kernel; without one, cores are the limit
+        # a quota leaves the choice of cores to the kernel; without one, cores are the limit
+        if replica.resources.cpu_limited and "cpu" not in self._cgroups:
             assert self._shares is not None
             taken = [core for other in self._shares.values() for core in other.cores]
             cores = choose_cores(replica.resources.cpu_milli, taken)
@@ -213,25 +243,38 @@ class LocalEngine:
                 gpu_milli=place.gpu_milli,
                 gpu_memory_bytes=self._gpu_memory(replica, place),
                 cpus=cores,
-                cgroups={name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}") for name, parent in self._cgroups.items()},
+                cgroups={
+                    name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}")
+                    for name, parent in self._cgroups.items()
+                },
                 local_rank=replica.rank,
                 local_world_size=len(launch.replicas),
                 grace_s=self._grace.total_seconds(),
                 nvml=self._nvml,
                 pass_environment=self._pass_environment,
-                max_output_bytes=min(filter(None, (self._max_output_bytes, replica.max_output_bytes)), default=0),
-                max_metrics_bytes=min(filter(None, (self._max_metrics_bytes, replica.max_metrics_bytes)), default=0),
+                max_output_bytes=min(
+                    filter(None, (self._max_output_bytes, replica.max_output_bytes)), default=0
+                ),
+                max_metrics_bytes=min(
+                    filter(None, (self._max_metrics_bytes, replica.max_metrics_bytes)), default=0
+                ),
                 processes=self._processes,
                 namespaces=self._namespaces,
             ),
         )
 
     def _gpu_memory(self, replica: ReplicaLaunch, place: Assignment) -> int:
-        """What a replica may use of the one GPU that it shares; 0 where it has whole ones, or where nobody knows how much there is."""
+        """What a replica may use of the one GPU that it shares; 0 where it has whole ones, or where nobody
+        knows how much there is."""
         if not replica.resources.shares_gpu:
             return 0
         return replica.resources.gpu_memory_bytes or min(
-            (gpu.memory_bytes * place.gpu_milli // WHOLE_GPU for gpu in self._node.gpus if gpu.index in place.gpus), default=0
+            (
+                gpu.memory_bytes * place.gpu_milli // WHOLE_GPU
+                for gpu in self._node.gpus
+                if gpu.index in place.gpus
+            ),
+            default=0,
         )
 
     def _read_shares(self) -> dict[AttemptId, _Share]:
@@ -248,23 +291,34 @@ class LocalEngine:
 
     @staticmethod
     def _earlier_port(folders: Sequence[ReplicaFolder]) -> int:
-        """The port that replicas of this attempt were told by an engine that crashed half-way; all must meet at the same."""
-        return next((spec.node.master_port for spec in (f.read_spec() for f in folders if f.is_held()) if spec is not None), 0)
+        """The port that replicas of this attempt were told by an engine that crashed half-way; all must meet
+        at the same."""
+        return next(
+            (
+                spec.node.master_port
+                for spec in (f.read_spec() for f in folders if f.is_held())
+                if spec is not None
+            ),
+            0,
+        )
 
     async def _undo(self, attempt: AttemptId) -> None:
-        """Nothing of a failed launch stays: its replicas are killed (and the kernel kills their children), its folder goes."""
+        """Nothing of a failed launch stays: its replicas are killed (and the kernel kills their children),
+        its folder goes."""
         folder = self._home.attempts / attempt
         for replica in replica_folders(folder):
             self._request_stop(replica, StopOrder(0.0))
             replica.signal(signal.SIGKILL)
         await self._remove(attempt)
 
-    # -- stop, observe, forget ---------------------------------------------------------------------------------------
+    # -- stop, observe, forget
+    # ---------------------------------------------------------------------------------------
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
-        """See `Engine.stop`. Replicas keep their orders' time themselves; one that is asked again long after it was over and
-        still has not ended its script is frozen, and killed: the kernel then ends the script with it. Replicas that are not
-        essential are there for the others, and are asked when those have ended."""
+        """See `Engine.stop`. Replicas keep their orders' time themselves; one that is asked again long after
+        it was over and still has not ended its script is frozen, and killed: the kernel then ends the script
+        with it. Replicas that are not essential are there for the others, and are asked when those have
+        ended."""
         folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
         if not folder.exists():
             return
@@ -276,17 +330,24 @@ class LocalEngine:
     def _order_stop(self, attempt: Path, order: StopOrder, *, overdue: bool) -> None:
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         running = {folder.rank for folder, state in states if state is None or state.exit is None}
-        first = {folder.rank for folder, _ in states if folder.rank in running and self._is_essential(folder)} if len(states) > 1 else set()
+        first = (
+            {folder.rank for folder, _ in states if folder.rank in running and self._is_essential(folder)}
+            if len(states) > 1
+            else set()
+        )
         for folder, state in states:
             if first and folder.rank not in first and order.grace_s > 0 and not overdue:
                 continue
             if state is None or not state.shipped:
                 self._request_stop(folder, order)
-                if overdue:  # also one whose script has ended and that does not come to the end of sending: another takes that over
+                # also one whose script has ended and that does not come to the end of sending: another takes
+                # that over
+                if overdue:
                     folder.signal(signal.SIGKILL)
 
     def _request_stop(self, folder: ReplicaFolder, order: StopOrder) -> None:
-        """Leave the order. Where it cannot be written, the replica is woken: it hears the same from the server."""
+        """Leave the order. Where it cannot be written, the replica is woken: it hears the same from the
+        server."""
         while True:
             try:
                 folder.request_stop(order)
@@ -294,7 +355,9 @@ class LocalEngine:
             except OSError as failed:
                 if is_disk_full(failed) and self._make_room(self._home.attempts):
                     continue
-                log.warning("the order to stop cannot be left in %s: %s", folder.root, failed.strerror or failed)
+                log.warning(
+                    "the order to stop cannot be left in %s: %s", folder.root, failed.strerror or failed
+                )
                 folder.signal(signal.SIGTERM)
                 return
 
@@ -334,8 +397,12 @@ class LocalEngine:
             if name in self._leaving or name in self._launching:
                 continue  # on its way out; or in: the launch that is under way says how it went
             folders = replica_folders(attempt)
-            if not folders or (name not in self._launched and not all(folder.has_begun() or folder.is_held() for folder in folders)):
-                continue  # half launched by an engine that was killed meanwhile: not seen, so that it is launched again
+            if not folders or (
+                name not in self._launched
+                and not all(folder.has_begun() or folder.is_held() for folder in folders)
+            ):
+                # half launched by an engine that was killed meanwhile: not seen, so that it is launched again
+                continue
             replicas = tuple(self._see(folder, dead) for folder in folders)
             statuses.append(AttemptStatus(name, replicas))
             if not all(r.phase is ReplicaPhase.EXITED for r in replicas):
@@ -345,7 +412,12 @@ class LocalEngine:
     def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
         held = folder.is_held()  # first: a replica that ends between the two looks has written its last state
         state = folder.read_state()
-        if state is not None and state.exit is not None and state.exit.kind is ExitKind.NODE_FAULT and folder.root not in self._doubted:
+        if (
+            state is not None
+            and state.exit is not None
+            and state.exit.kind is ExitKind.NODE_FAULT
+            and folder.root not in self._doubted
+        ):
             self._doubted.add(folder.root)
             self._health.doubt_gpus()
         if state is not None and state.shipped and state.exit is not None:
@@ -366,10 +438,14 @@ class LocalEngine:
         return ReplicaStatus(folder.rank, state.phase, state.detail, None, *state.times())
 
     def _of_frozen(self, folder: ReplicaFolder, state: ReplicaState) -> str:
-        """What is said of a replica that is stopped. Where its script has ended meanwhile, it can tell nothing of that any more: it is
-        killed, and the attempt is lost."""
+        """What is said of a replica that is stopped. Where its script has ended meanwhile, it can tell
+        nothing of that any more: it is killed, and the attempt is lost."""
         since = self._stopped_since.setdefault(folder.root, time.monotonic())
-        if state.child_pid and process_state(state.child_pid) in ("", "Z", "X") and time.monotonic() - since > FROZEN_AFTER_S:
+        if (
+            state.child_pid
+            and process_state(state.child_pid) in ("", "Z", "X")
+            and time.monotonic() - since > FROZEN_AFTER_S
+        ):
             folder.signal(signal.SIGKILL)
         return "its replica is stopped, and reports nothing"
 
@@ -379,17 +455,21 @@ class LocalEngine:
         return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._node.id}")
 
     def _end_peers(self, attempt: Path) -> None:
-        """Once an essential replica of a gang has ended badly, or all of them have ended, the others are asked to end, though its
-        streams may still be on their way."""
+        """Once an essential replica of a gang has ended badly, or all of them have ended, the others are
+        asked to end, though its streams may still be on their way."""
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         if len(states) < 2:
             return
-        ended = [(folder, state.exit) for folder, state in states if state is not None and state.exit is not None]
+        ended = [
+            (folder, state.exit) for folder, state in states if state is not None and state.exit is not None
+        ]
         counting = [(folder.rank, exit) for folder, exit in ended if self._is_essential(folder)]
         grace_s = self._grace.total_seconds()
         order = order_to_peers(counting, grace_s)
         if order is None:
-            if not counting or any(self._is_essential(folder) for folder, state in states if state is None or state.exit is None):
+            if not counting or any(
+                self._is_essential(folder) for folder, state in states if state is None or state.exit is None
+            ):
                 return
             order = StopOrder(grace_s, reason="ended with its gang")
         for folder, state in states:
@@ -415,12 +495,14 @@ class LocalEngine:
                 continue  # counted; the next look tries again
 
     async def _remove(self, attempt: AttemptId) -> None:
-        """Wait until the replicas have left (they write their last word just before), then remove the folder."""
+        """Wait until the replicas have left (they write their last word just before), then remove the
+        folder."""
         folder = self._home.attempts / attempt
         begun_at, killed = time.monotonic(), False
         while held := [replica for replica in replica_folders(folder) if replica.is_held()]:
             waited_s = time.monotonic() - begun_at
-            if waited_s > LEAVE_WITHIN_S and not killed:  # frozen, or its script wrote an end in its name: the kernel ends the script with it
+            # frozen, or its script wrote an end in its name: the kernel ends the script with it
+            if waited_s > LEAVE_WITHIN_S and not killed:
                 killed = True
                 for replica in held:
                     replica.signal(signal.SIGKILL)
@@ -441,7 +523,8 @@ class LocalEngine:
             self._shares.pop(attempt, None)
         gone = folder.with_name(f"{_GONE}{attempt}-{os.urandom(4).hex()}")
         try:
-            folder.rename(gone)  # at once out of sight, and whole or not there when we are killed in the middle
+            # at once out of sight, and whole or not there when we are killed in the middle
+            folder.rename(gone)
         except FileNotFoundError:
             return
         await asyncio.to_thread(_remove_tree, gone)
@@ -455,7 +538,11 @@ class LocalEngine:
         for entry in found:
             if entry.name.startswith(_GONE) and not self._leaving and not self._launching:
                 _remove_tree(Path(entry.path))  # left by an engine that was killed while it removed it
-        return [Path(entry.path) for entry in sorted(found, key=lambda e: e.name) if not entry.name.startswith(".") and entry.is_dir()]
+        return [
+            Path(entry.path)
+            for entry in sorted(found, key=lambda e: e.name)
+            if not entry.name.startswith(".") and entry.is_dir()
+        ]
 
 
 def _remove_tree(folder: Path) -> None:

@@ -1,6 +1,8 @@
-"""The engine's view of one replica's folder: it writes what to do, reads what became of it, and asks for the end.
+"""The engine's view of one replica's folder: it writes what to do, reads what became of it, and asks for the
+end.
 
-What cannot be read for want of descriptors or the like raises: taken for missing, a living replica would be called lost.
+What cannot be read for want of descriptors or the like raises: taken for missing, a living replica would be
+called lost.
 """
 
 from __future__ import annotations
@@ -14,12 +16,21 @@ from typing import TypeVar
 
 import msgspec
 
-from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.replica import (
+    LOCK_FILE,
+    SPEC_FILE,
+    STATUS_FILE,
+    STOP_FILE,
+    ReplicaSpec,
+    ReplicaState,
+    StopOrder,
+)
 from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, read_inside, write_inside
 
 T = TypeVar("T")
-_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
+# something else lies there: a damaged folder
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,8 @@ class ReplicaFolder:
         return is_locked(f"{self.root.name}/{LOCK_FILE}", inside=self.root.parent)
 
     def request_stop(self, order: StopOrder) -> None:
-        """Leave the order and wake the replica. With one that is there already: see `StopOrder.followed_by`."""
+        """Leave the order and wake the replica. With one that is there already: see
+        `StopOrder.followed_by`."""
         earlier = self._read(STOP_FILE, StopOrder)
         kept = order if earlier is None else earlier.followed_by(order)
         if kept != earlier:
@@ -62,11 +74,13 @@ class ReplicaFolder:
         return (self.root / STOP_FILE).exists()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the replica program, and to nobody else: its process is fixed first, then it is looked at whether it has this
-        folder's lock, so a number that the kernel gave to another process meanwhile, or that a copied status names, is never hit."""
+        """Send a signal to the replica program, and to nobody else: its process is fixed first, then it is
+        looked at whether it has this folder's lock, so a number that the kernel gave to another process
+        meanwhile, or that a copied status names, is never hit."""
         state = self.read_state()
         pid = 0 if state is None else state.pid
-        if number == signal.SIGKILL and (pid <= 0 or not self._has_lock(pid)):  # a script may have written over what the replica said
+        # a script may have written over what the replica said
+        if number == signal.SIGKILL and (pid <= 0 or not self._has_lock(pid)):
             pid = self._lock_holder()
         if pid <= 0:
             return  # it reads the stop file before it starts anything
@@ -83,7 +97,8 @@ class ReplicaFolder:
             os.close(process)
 
     def _lock_holder(self) -> int:
-        """The process that holds the lock's file open, for a replica with a status that is not its own: 0 where there is none."""
+        """The process that holds the lock's file open, for a replica with a status that is not its own: 0
+        where there is none."""
         pids = (int(process.name) for process in Path("/proc").iterdir() if process.name.isdecimal())
         return next((pid for pid in pids if pid != os.getpid() and self._has_lock(pid)), 0)
 
@@ -105,7 +120,8 @@ class ReplicaFolder:
 
 
 def process_state(pid: int) -> str:
-    """The letter that the kernel gives for what a process does: `T` stopped, `Z` dead and not looked at; "" where there is none."""
+    """The letter that the kernel gives for what a process does: `T` stopped, `Z` dead and not looked at; ""
+    where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError, IndexError):
@@ -113,14 +129,17 @@ def process_state(pid: int) -> str:
 
 
 def is_frozen(pid: int, *, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether a process is stopped by a signal, or by a freeze of its cgroup or of one above, which the kernel does not show as its state."""
+    """Whether a process is stopped by a signal, or by a freeze of its cgroup or of one above, which the
+    kernel does not show as its state."""
     if process_state(pid) == "T":
         return True
     for line in _lines(proc / str(pid) / "cgroup"):
         _, _, of_group = line.partition(":")
         controllers, _, path = of_group.partition(":")
         inside = path.lstrip("/")
-        if controllers == "" and any("frozen 1" in _lines(root / inside / "cgroup.events") for root in (groups, groups / "unified")):
+        if controllers == "" and any(
+            "frozen 1" in _lines(root / inside / "cgroup.events") for root in (groups, groups / "unified")
+        ):
             return True
         if controllers == "freezer" and _lines(groups / "freezer" / inside / "freezer.state") == ["FROZEN"]:
             return True
@@ -138,7 +157,11 @@ def _lines(file: Path) -> list[str]:
 def replica_folders(attempt: Path) -> list[ReplicaFolder]:
     """The replicas of an attempt that are on this machine, by rank."""
     try:
-        ranks = sorted(int(entry.name) for entry in attempt.iterdir() if entry.name.isdecimal() and not entry.is_symlink())
+        ranks = sorted(
+            int(entry.name)
+            for entry in attempt.iterdir()
+            if entry.name.isdecimal() and not entry.is_symlink()
+        )
     except _NOT_THERE:
         return []
     return [ReplicaFolder(attempt / str(rank)) for rank in ranks]

@@ -16,14 +16,16 @@ CHECK_EVERY_S = 2.0  # of what failed
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What is asked of a node: each says what is wrong, "" where nothing is. home: of its folder, at once. gpus: of these indices; it may take long."""
+    """What is asked of a node: each says what is wrong, "" where nothing is. home: of its folder, at once.
+    gpus: of these indices; it may take long."""
 
     home: Callable[[Path], str] = lambda _: ""
     gpus: Callable[[Sequence[int]], str] = lambda _: ""
 
 
 class Health:
-    """root: of the home. attempts: where replicas' folders are made. gpus: those that the driver names; () where they are declared.
+    """root: of the home. attempts: where replicas' folders are made.
+    gpus: those that the driver names; () where they are declared.
 
     Any thread may call it: launches and looks go on beside each other.
     """
@@ -82,7 +84,9 @@ class Health:
         idle = self._asking is None or not self._asking.is_alive()
         if idle and (self._gpu_trouble is None or time.monotonic() - self._asked_at >= CHECK_EVERY_S):
             self._asked_at = time.monotonic()
-            self._asking = threading.Thread(target=self._ask, args=(self._doubts,), name="GPU check", daemon=True)
+            self._asking = threading.Thread(
+                target=self._ask, args=(self._doubts,), name="GPU check", daemon=True
+            )
             self._asking.start()
         return "the driver of its GPUs is being asked" if self._gpu_trouble is None else self._gpu_trouble
 

@@ -1,6 +1,8 @@
-"""What the caches of this machine hold that a run may want: datasets and environments, by the keys of `Gang.wants`.
+"""What the caches of this machine hold that a run may want: datasets and environments, by the keys of
+`Gang.wants`.
 
-A replica that has put one in place leaves a marker: a file named by the key that names, from the folder of caches, what must be there.
+A replica that has put one in place leaves a marker: a file named by the key that names, from the folder of
+caches, what must be there.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ _SETTLED_S = 1.0  # a folder that changed just now may change again within one t
 
 
 class Held:
-    """caches: the folder of caches; markers lie in `markers` below it. Asked every second, so it looks only at what changed."""
+    """caches: the folder of caches; markers lie in `markers` below it.
+    Asked every second, so it looks only at what changed."""
 
     def __init__(self, caches: Path, *, markers: str = "held") -> None:
         self._caches, self._markers = caches, caches / markers
@@ -22,7 +25,9 @@ class Held:
 
     def keys(self) -> frozenset[str]:
         """Keys of what is there now. A marker of what was evicted is removed."""
-        changed = tuple(_changed_at(folder) for folder in (self._markers, self._caches / "trees", self._caches / "envs"))
+        changed = tuple(
+            _changed_at(folder) for folder in (self._markers, self._caches / "trees", self._caches / "envs")
+        )
         if changed != self._seen or max(changed) > self._looked_at - _SETTLED_S:
             self._seen, self._looked_at = changed, time.time()
             self._keys = frozenset(self._read())

@@ -21,9 +21,9 @@ RESERVE_SHARE = 0.05  # … but never more than this share of a small machine
 class NodeSettings:
     """What the user declared of this machine; whatever is None is found out.
 
-    cpu_milli: thousandths of a core. memory_bytes: what runs may have in all. gpus: declared GPUs; an empty tuple hides those
-    there are. Indices count from 0 in the order given. extras: other countable things by name.
-    processes: that one replica may have at once, threads included; 0 sets no limit.
+    cpu_milli: thousandths of a core. memory_bytes: what runs may have in all. gpus: declared GPUs; an empty
+    tuple hides those there are. Indices count from 0 in the order given. extras: other countable things by
+    name. processes: that one replica may have at once, threads included; 0 sets no limit.
     """
 
     id: str | None = None
@@ -37,7 +37,8 @@ class NodeSettings:
 
 
 def find_node(settings: NodeSettings | None = None, *, engine: str = "local") -> tuple[Node, bool]:
-    """This machine as a node, and whether its GPUs are ones that the driver told of (declared ones are taken on trust)."""
+    """This machine as a node, and whether its GPUs are ones that the driver told of (declared ones are taken
+    on trust)."""
     given = settings or NodeSettings()
     gpus = find_gpus() if given.gpus is None else given.gpus
     node = Node(
@@ -75,7 +76,8 @@ def find_memory_bytes() -> int:
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that NVIDIA's library tells of, under the indices of CUDA_DEVICE_ORDER=PCI_BUS_ID; none without a driver.
+    """The GPUs that NVIDIA's library tells of, under the indices of CUDA_DEVICE_ORDER=PCI_BUS_ID; none
+    without a driver.
 
     CUDA_VISIBLE_DEVICES of this process, when it holds numbers, keeps the others out.
     """
@@ -83,7 +85,8 @@ def find_gpus() -> tuple[Gpu, ...]:
         import pynvml  # late: loading the driver's library takes time and most machines have none
 
         pynvml.nvmlInit()
-    except Exception:  # no package, no library, no driver, no permission: all mean that there are no GPUs to give
+    except Exception:
+        # no package, no library, no driver, no permission: all mean that there are no GPUs to give
         return ()
     try:
         found = []
@@ -91,7 +94,11 @@ def find_gpus() -> tuple[Gpu, ...]:
             device = pynvml.nvmlDeviceGetHandleByIndex(index)
             name = pynvml.nvmlDeviceGetName(device)
             model = name.decode() if isinstance(name, bytes) else str(name)
-            found.append(Gpu(index, re.sub(r"^NVIDIA\s+", "", model), int(pynvml.nvmlDeviceGetMemoryInfo(device).total)))
+            found.append(
+                Gpu(
+                    index, re.sub(r"^NVIDIA\s+", "", model), int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
+                )
+            )
     except pynvml.NVMLError:
         return ()
     finally:
@@ -104,13 +111,16 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def cgroup_chain(controller: str) -> list[Path]:
-    """The cgroup folders of this process for a controller (version 1 or 2), the innermost first, as far as they are visible."""
+    """The cgroup folders of this process for a controller (version 1 or 2), the innermost first, as far as
+    they are visible."""
     try:
         groups = Path("/proc/self/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return []
-    paths = {name: path for _, names, path in (line.split(":", 2) for line in groups) for name in names.split(",")}
+    paths = {
+        name: path for _, names, path in (line.split(":", 2) for line in groups) for name in names.split(",")
+    }
     for kind, option in (("cgroup", controller), ("cgroup2", None)):
         path = paths.get(controller if kind == "cgroup" else "")
         if path is None:
@@ -125,7 +135,11 @@ def cgroup_chain(controller: str) -> list[Path]:
                 continue
             inner = os.path.relpath(path, root)
             folder = mount if inner.startswith("..") else mount / inner
-            return [folder, *(p for p in folder.parents if p == mount or mount in p.parents)] if folder != mount else [mount]
+            return (
+                [folder, *(p for p in folder.parents if p == mount or mount in p.parents)]
+                if folder != mount
+                else [mount]
+            )
     return []
 
 

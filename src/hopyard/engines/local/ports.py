@@ -15,8 +15,8 @@ _LOWEST, _HIGHEST = 10_000, 65_000
 def choose_port(used: Collection[int]) -> int:
     """A port that nobody listens on and that is not in `used`.
 
-    Outside the ephemeral range, because between this choice and the replica's bind any outgoing connection of the machine
-    could be given a port inside it.
+    Outside the ephemeral range, because between this choice and the replica's bind any outgoing connection of
+    the machine could be given a port inside it.
     """
     low, high = _ephemeral()
     below, above = range(_LOWEST, min(low, _HIGHEST)), range(max(high + 1, _LOWEST), _HIGHEST)

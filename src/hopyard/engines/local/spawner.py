@@ -17,13 +17,16 @@ ANSWER_WITHIN_S = 60.0
 
 
 class SpawnerLink:
-    """Starts `command` with the number of an inherited socket as its last argument and speaks JSON lines over it.
+    """Starts `command` with the number of an inherited socket as its last argument and speaks JSON lines over
+    it.
 
-    One request at a time. A spawner that died is started again; it dies by itself when the socket closes. umask: of the scripts,
-    which the spawner hands on; None is this process's.
+    One request at a time. A spawner that died is started again; it dies by itself when the socket closes.
+    umask: of the scripts, which the spawner hands on; None is this process's.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, umask: int | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str] | None = None, umask: int | None = None
+    ) -> None:
         self._command, self._env, self._umask = tuple(command), env, -1 if umask is None else umask
         self._turn = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,8 +42,8 @@ class SpawnerLink:
         await self._ask({"start": [], "adopt": False})
 
     async def spawn(self, folders: Sequence[Path], *, adopt: bool = False) -> list[int | None]:
-        """Fork one replica per folder, all or none; their process ids. None for a folder whose replica lives already, or
-        (without `adopt`) has lived: it is not started again. Raises LaunchFailed."""
+        """Fork one replica per folder, all or none; their process ids. None for a folder whose replica lives
+        already, or (without `adopt`) has lived: it is not started again. Raises LaunchFailed."""
         answer = await self._ask({"start": [str(folder) for folder in folders], "adopt": adopt})
         if "error" in answer:
             raise LaunchFailed(f"the replicas could not be started: {answer['error']}")
@@ -56,11 +59,15 @@ class SpawnerLink:
             try:
                 return await self._try(request)
             except (OSError, EOFError, ValueError, TimeoutError):
-                pass  # asking a new one is safe: a replica that was forked holds its lock, and is answered with None
+                # asking a new one is safe: a replica that was forked holds its lock, and is answered with
+                # None
+                pass
             try:
                 return await self._try(request)
             except (OSError, EOFError, ValueError, TimeoutError) as broken:
-                raise LaunchFailed(f"the spawner of replicas does not work: {broken or type(broken).__name__}") from broken
+                raise LaunchFailed(
+                    f"the spawner of replicas does not work: {broken or type(broken).__name__}"
+                ) from broken
 
     async def _try(self, request: Mapping[str, Any]) -> Any:
         try:
@@ -83,7 +90,8 @@ class SpawnerLink:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                # A session of its own: a terminal's Ctrl-C is not for it. Popen with no preexec_fn is a vfork, quick even here.
+                # A session of its own: a terminal's Ctrl-C is not for it. Popen with no preexec_fn is a
+                # vfork, quick even here.
                 self._process = await asyncio.to_thread(
                     subprocess.Popen,
                     [*self._command, str(theirs.fileno())],

@@ -1,7 +1,8 @@
-"""Local files, S3 and Google's storage through Arrow's clients: executors write their files themselves, so Spark needs no jars for it.
+"""Local files, S3 and Google's storage through Arrow's clients: executors write their files themselves, so
+Spark needs no jars for it.
 
-A task writes files of names that nobody has used, and says which: Spark keeps the answer of exactly one attempt of each task, so
-those of attempts that were lost, repeated or speculative are never read.
+A task writes files of names that nobody has used, and says which: Spark keeps the answer of exactly one
+attempt of each task, so those of attempts that were lost, repeated or speculative are never read.
 """
 
 from __future__ import annotations
@@ -71,20 +72,27 @@ class ArrowStore:
 
         del spark
         files, root = self._open()
-        return [one.base_name for one in files.get_file_info(fs.FileSelector(root, allow_not_found=True)) if one.type == fs.FileType.File]
+        return [
+            one.base_name
+            for one in files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+            if one.type == fs.FileType.File
+        ]
 
     def drop(self, spark: Any, name: str, /) -> None:
         del spark
         files, root = self._open()
         files.delete_file(f"{root}/{name}")
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts
+    # -----------------------------------------------------------------------------------------------------
 
     def _written(self, batches: Iterator[Any]) -> Iterator[Any]:
         """In a task: its rows as files, and a row about each."""
         import pyarrow as pa
 
-        said = pa.schema([(SPLIT, pa.string()), (PART, pa.int32()), ("name", pa.string()), ("rows", pa.int64())])
+        said = pa.schema(
+            [(SPLIT, pa.string()), (PART, pa.int32()), ("name", pa.string()), ("rows", pa.int64())]
+        )
         current: _File | None = None
         for batch in batches:
             for split, part, rows in _runs(batch):
@@ -161,11 +169,20 @@ class ArrowStore:
             if what == "read":
                 hints = ("executors on several machines need a folder that all of them see, or s3://…",)
         elif self._scheme == "s3":
-            named = ", ".join(f"{name}={known}" for name in ("endpoint_url", "region") if (known := self.settings.get(name)))
-            key = "a key of your own" if "access_key_id" in self.settings else "no key: that of the machine's role, or ~/.aws of the executors"
+            named = ", ".join(
+                f"{name}={known}" for name in ("endpoint_url", "region") if (known := self.settings.get(name))
+            )
+            key = (
+                "a key of your own"
+                if "access_key_id" in self.settings
+                else "no key: that of the machine's role, or ~/.aws of the executors"
+            )
             hints = (
                 f"used: {named + ', ' if named else ''}{key}",
-                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL of the driver's process say otherwise, or MopBackend(storage={…})",
+                (
+                    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL of the "
+                    "driver's process say otherwise, or MopBackend(storage={…})"
+                ),
             )
         return SpecError(f"store: {self.url} cannot be {what}: {failed}", hints=hints)
 
@@ -221,11 +238,13 @@ def _runs(batch: Any) -> Iterator[tuple[str, int, Any]]:
 
 
 def settings_of_s3(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What was given, else what AWS_… of this process says; executors get it with their tasks. Raises SpecError for unknown names,
-    and for half a key."""
+    """What was given, else what AWS_… of this process says; executors get it with their tasks.
+    Raises SpecError for unknown names, and for half a key."""
     for name in given:
         if name not in SETTINGS:
-            raise SpecError(f"storage: `{name}` is no setting of s3://", hints=(f"they are {', '.join(SETTINGS)}",))
+            raise SpecError(
+                f"storage: `{name}` is no setting of s3://", hints=(f"they are {', '.join(SETTINGS)}",)
+            )
     said = {name: environ.get(f"AWS_{name.upper()}", "") for name in SETTINGS}
     said["endpoint_url"] = environ.get("AWS_ENDPOINT_URL_S3") or said["endpoint_url"]
     said["region"] = said["region"] or environ.get("AWS_DEFAULT_REGION", "")
@@ -233,10 +252,18 @@ def settings_of_s3(given: Mapping[str, str], environ: Mapping[str, str] = os.env
         said |= {"secret_access_key": "", "session_token": ""}
     found = {name: value for name, value in (said | dict(given)).items() if value}
     if ("access_key_id" in found) != ("secret_access_key" in found):
-        there, lacks = ("access_key_id", "secret_access_key") if "access_key_id" in found else ("secret_access_key", "access_key_id")
-        raise SpecError(f"storage: there is a {there}, and no {lacks}", hints=(f"AWS_{lacks.upper()}, or storage={{'{lacks}': …}}",))
+        there, lacks = (
+            ("access_key_id", "secret_access_key")
+            if "access_key_id" in found
+            else ("secret_access_key", "access_key_id")
+        )
+        raise SpecError(
+            f"storage: there is a {there}, and no {lacks}",
+            hints=(f"AWS_{lacks.upper()}, or storage={{'{lacks}': …}}",),
+        )
     endpoint = found.get("endpoint_url")
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
-        raise SpecError(f"storage: endpoint_url `{endpoint}` is no URL", hints=("as in http://127.0.0.1:8333",))
+        raise SpecError(
+            f"storage: endpoint_url `{endpoint}` is no URL", hints=("as in http://127.0.0.1:8333",)
+        )
     return found
-

@@ -13,15 +13,19 @@ _ARROW = ("file", "gs")
 
 
 def store_of(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
-    """file, s3 and gs go through Arrow's own clients, on executors as here; all else through Spark's Hadoop client. settings: of S3
-    (`arrow.SETTINGS`). Raises SpecError for a URL that is none, or settings that nobody reads."""
+    """file, s3 and gs go through Arrow's own clients, on executors as here; all else through Spark's Hadoop
+    client. settings: of S3 (`arrow.SETTINGS`). Raises SpecError for a URL that is none, or settings that
+    nobody reads."""
     if ":" not in url:
         url = hadoop.qualified(spark, url)
     scheme = url.partition(":")[0]
     if scheme == "s3":
         return arrow.ArrowStore(url, arrow.settings_of_s3(settings))
     if settings:
-        raise SpecError(f"storage: {scheme}:// takes no settings", hints=("they are those of s3://", "Hadoop's own: spark.hadoop.… before the session is made"))
+        raise SpecError(
+            f"storage: {scheme}:// takes no settings",
+            hints=("they are those of s3://", "Hadoop's own: spark.hadoop.… before the session is made"),
+        )
     if scheme in _ARROW:
         return arrow.ArrowStore(url, {})
     return hadoop.HadoopStore(url, hadoop.configuration(spark))

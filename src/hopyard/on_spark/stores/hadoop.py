@@ -1,7 +1,9 @@
-"""Every other place that Spark's Hadoop client knows (hdfs, viewfs, abfs, s3a …): Spark writes; executors fetch with the same client.
+"""Every other place that Spark's Hadoop client knows (hdfs, viewfs, abfs, s3a …): Spark writes; executors
+fetch with the same client.
 
-A worker is a Python process, which cannot use its executor's client. It begins one of its own, from the same jars and with the driver's
-configuration, for as long as the fetching of a partition takes (a second more): nothing has to be installed on executors.
+A worker is a Python process, which cannot use its executor's client. It begins one of its own, from the same
+jars and with the driver's configuration, for as long as the fetching of a partition takes (a second more):
+nothing has to be installed on executors.
 """
 
 from __future__ import annotations
@@ -45,8 +47,14 @@ class HadoopStore:
         spark = frame.sparkSession
         frame.write.mode("overwrite").partitionBy(SPLIT, PART).parquet(self.url)
         written = spark.read.schema(frame.schema).parquet(self.url)  # of no rows it could not find one
-        rows = {(row[SPLIT], row[PART]): int(row["count"]) for row in written.groupBy(SPLIT, PART).count().collect()}
-        return [Chunk(split, int(part), f"{SPLIT}={split}/{PART}={part}", count) for (split, part), count in rows.items()]
+        rows = {
+            (row[SPLIT], row[PART]): int(row["count"])
+            for row in written.groupBy(SPLIT, PART).count().collect()
+        }
+        return [
+            Chunk(split, int(part), f"{SPLIT}={split}/{PART}={part}", count)
+            for (split, part), count in rows.items()
+        ]
 
     def tables(self, chunks: tuple[Chunk, ...], /) -> Iterator[tuple[str, Any]]:
         from pyarrow import parquet as pq
@@ -67,7 +75,11 @@ class HadoopStore:
 
     def names(self, spark: Any, /) -> list[str]:
         files, path = _opened(spark, self.url)
-        return [str(one.getPath().getName()) for one in files.listStatus(path) if one.isFile()] if files.exists(path) else []
+        return (
+            [str(one.getPath().getName()) for one in files.listStatus(path) if one.isFile()]
+            if files.exists(path)
+            else []
+        )
 
     def drop(self, spark: Any, name: str, /) -> None:
         files, path = _opened(spark, f"{self.url}/{name}")
@@ -77,17 +89,37 @@ class HadoopStore:
         settings = folder / "conf"
         settings.mkdir(mode=0o700)
         (settings / "core-site.xml").write_text(self.configuration)  # where Hadoop looks by itself
-        command = [_java(), "-Xmx256m", "-cp", os.pathsep.join([str(settings), *_class_path()]), _CLIENT, "-get", f"{self.url}/{name}", str(folder)]
+        command = [
+            _java(),
+            "-Xmx256m",
+            "-cp",
+            os.pathsep.join([str(settings), *_class_path()]),
+            _CLIENT,
+            "-get",
+            f"{self.url}/{name}",
+            str(folder),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(("\t", "SLF4J", "WARNING"))]
+            said = [
+                line
+                for line in done.stderr.splitlines()
+                if line.strip() and not line.startswith(("\t", "SLF4J", "WARNING"))
+            ]
             raise self._refused("read", said[-1] if said else f"Hadoop's client ended with {done.returncode}")
         return folder / name.rpartition("/")[2]
 
     def _refused(self, what: str, why: str) -> SpecError:
-        hints = ["file://, s3:// and gs:// need nothing of Hadoop's; any other URL has to be known to Spark's own Hadoop client"]
+        hints = [
+            (
+                "file://, s3:// and gs:// need nothing of Hadoop's; any other URL has to be known to "
+                "Spark's own Hadoop client"
+            )
+        ]
         if "No FileSystem for scheme" in why or "ClassNotFound" in why:
-            hints.insert(0, "its jar is missing: spark.jars.packages, or spark.jars, before the session is made")
+            hints.insert(
+                0, "its jar is missing: spark.jars.packages, or spark.jars, before the session is made"
+            )
         if self.url.startswith(("s3a:", "s3n:")):
             hints.insert(0, f"s3://{self.url.partition('://')[2]} needs no jars")
         return SpecError(f"store: {self.url} cannot be {what}: {why}", hints=hints)
@@ -97,7 +129,11 @@ def qualified(spark: Any, path: str) -> str:
     """A path without a scheme as Spark takes it: on the file system that is its default."""
     files, asked = _opened(spark, path)
     found = str(files.makeQualified(asked).toString())
-    return f"file://{found.removeprefix('file:')}" if found.startswith("file:/") and not found.startswith("file://") else found
+    return (
+        f"file://{found.removeprefix('file:')}"
+        if found.startswith("file:/") and not found.startswith("file://")
+        else found
+    )
 
 
 def configuration(spark: Any) -> str:
@@ -117,12 +153,16 @@ def _java() -> str:
     own = f"{home}/bin/java" if home else ""
     found = own if own and Path(own).exists() else shutil.which("java")
     if found is None:
-        raise SpecError("this executor has no Java on its PATH", hints=("spark.executorEnv.JAVA_HOME says where it is", "file://, s3:// and gs:// need none"))
+        raise SpecError(
+            "this executor has no Java on its PATH",
+            hints=("spark.executorEnv.JAVA_HOME says where it is", "file://, s3:// and gs:// need none"),
+        )
     return found
 
 
 def _class_path() -> list[str]:
-    """Of an executor: what its own JVM has, as far as the environment says, and the jars that came with the application."""
+    """Of an executor: what its own JVM has, as far as the environment says, and the jars that came with the
+    application."""
     given = [path for name in _CLASS_PATHS for path in os.environ.get(name, "").split(os.pathsep) if path]
     home = os.environ.get("SPARK_HOME")
     if home is None:

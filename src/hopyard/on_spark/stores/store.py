@@ -30,12 +30,14 @@ class Store(Protocol):
         ...
 
     def write(self, frame: Any, /) -> list[Chunk]:
-        """Write the frame, which has the columns SPLIT and PART and is sorted by them within Spark's partitions. What a task that
-        Spark repeated has left behind is in none of the chunks. Raises SpecError where the store refuses."""
+        """Write the frame, which has the columns SPLIT and PART and is sorted by them within Spark's
+        partitions. What a task that Spark repeated has left behind is in none of the chunks. Raises SpecError
+        where the store refuses."""
         ...
 
     def tables(self, chunks: tuple[Chunk, ...], /) -> Iterator[tuple[str, Any]]:
-        """In a worker: each chunk's path, and its rows as a table of Arrow. Raises SpecError where it cannot be read."""
+        """In a worker: each chunk's path, and its rows as a table of Arrow.
+        Raises SpecError where it cannot be read."""
         ...
 
     def remove(self, spark: Any, /) -> None:

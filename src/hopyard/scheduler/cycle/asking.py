@@ -18,7 +18,8 @@ from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
 
-LOOKS = (8, 64)  # gangs for which it is asked in one turn whether others could make room, at least and at most ...
+# gangs for which it is asked in one turn whether others could make room, at least and at most ...
+LOOKS = (8, 64)
 EFFORT = 200_000  # ... about as many as make so much with all nodes and runs; later turns ask for others
 SEARCH = 4  # looks: to find out who of those that may be asked suffice takes about so many
 GONE = timedelta(seconds=STOPS_IN_S + 1)  # whoever was asked to make room is expected to have left by then
@@ -28,8 +29,8 @@ NOBODY = GangId("")  # in particular
 
 
 class Asking:
-    """Of one turn. making_room: who was asked, now or in earlier turns, and has not left yet, by whom it is for. preemptions:
-    whom to ask now. look_again_at: when there is more to ask."""
+    """Of one turn. making_room: who was asked, now or in earlier turns, and has not left yet, by whom it is
+    for. preemptions: whom to ask now. look_again_at: when there is more to ask."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -42,7 +43,9 @@ class Asking:
         self._asked: list[Running] = []
         self._looks = 0
         snapshot = scene.snapshot
-        self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
+        self.looks = min(
+            max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1]
+        )
         self._lazy: Preemptor | None = None
         self._soon: Soon | None = None  # what ends soon anyway
 
@@ -55,18 +58,22 @@ class Asking:
         found = leave(snapshot.reservations, *about, grace_s=snapshot.preempt_grace_s)
         if found.look_again_at is not None:
             self.look_again_at.append(found.look_again_at)
-        runs = [running for one in found.ask if (running := scene.standing.future.running(one.gang)) is not None]
+        runs = [
+            running for one in found.ask if (running := scene.standing.future.running(one.gang)) is not None
+        ]
         self.preemptions += found.ask
         self._supposed(runs)
         self._asked += runs
 
     @property
     def round(self) -> int:
-        """Counts turns, or about: where not all are looked at in one, it decides who is. Equal snapshots have equal ones."""
+        """Counts turns, or about: where not all are looked at in one, it decides who is.
+        Equal snapshots have equal ones."""
         return self._scene.snapshot.version + int(self._scene.now.timestamp())
 
     def in_turn(self, number: int, every: int) -> bool:
-        """Whether one of many, by their numbers, is looked at in this turn: all where looks abound, else each in its turn."""
+        """Whether one of many, by their numbers, is looked at in this turn: all where looks abound, else each
+        in its turn."""
         return self.looks >= LOOKS[1] or (self.round + number) % every == 0
 
     @property
@@ -75,7 +82,8 @@ class Asking:
         return self._looks >= self.looks
 
     def may(self, queue: QueueName, priority: int) -> bool:
-        """Whether there is anybody at all who might have to make room for gangs of this priority in the queue."""
+        """Whether there is anybody at all who might have to make room for gangs of this priority in the
+        queue."""
         return self._preemptor.may(queue, priority)
 
     def make_room(self, gang: Gang) -> bool:
@@ -104,8 +112,8 @@ class Asking:
         return False
 
     def _starts_soon(self, gang: Gang) -> bool:
-        """Whether what ends soon anyway, even where it takes as long as can be expected, makes room enough: then nobody needs to
-        be asked, before it is seen whether it did end."""
+        """Whether what ends soon anyway, even where it takes as long as can be expected, makes room enough:
+        then nobody needs to be asked, before it is seen whether it did end."""
         scene = self._scene
         if scene.timeline.expected_at(gang.id) is not None:
             return self._surely_soon(gang)
@@ -116,9 +124,13 @@ class Asking:
 
     @property
     def _left_by(self) -> datetime:
-        """Whoever is asked now has left by then. As long as they are there, they are expected to leave within STOPS_IN_S: until their
-        grace is over that is no reason to take back what was promised."""
-        return self._scene.now + timedelta(seconds=max(self._scene.snapshot.preempt_grace_s, PREEMPT_GRACE_S)) + GONE
+        """Whoever is asked now has left by then. As long as they are there, they are expected to leave within
+        STOPS_IN_S: until their grace is over that is no reason to take back what was promised."""
+        return (
+            self._scene.now
+            + timedelta(seconds=max(self._scene.snapshot.preempt_grace_s, PREEMPT_GRACE_S))
+            + GONE
+        )
 
     @property
     def _ending(self) -> Soon:
@@ -136,7 +148,8 @@ class Asking:
         return True
 
     def _see_again(self, at: datetime) -> None:
-        """By then somebody was expected to have ended, which may not have come true: no end of a run tells of that."""
+        """By then somebody was expected to have ended, which may not have come true: no end of a run tells of
+        that."""
         self.look_again_at.append(max(at, self._scene.now) + AGAIN)
 
     def wait(self, gang: Gang) -> None:
@@ -165,20 +178,26 @@ class Asking:
         return self._lazy
 
     def _ask(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
-        """Whether it will start once these have left, in nobody's way; then they are asked. What comes about as soon by itself
-        needs no asking."""
+        """Whether it will start once these have left, in nobody's way; then they are asked.
+        What comes about as soon by itself needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
         stays = timeline.stays([gang.id])
         if (stays[gang.id] or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
             timeline.put_back(stays)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
-        others = [other for other in scene.promises.on(nodes) if other.id != gang.id and other.id not in self.making_room]
+        others = [
+            other
+            for other in scene.promises.on(nodes)
+            if other.id != gang.id and other.id not in self.making_room
+        ]
         stays |= timeline.stays(other.id for other in others)
         for other in others:
             timeline.withdraw(other.id)
         self._supposed(runs)
-        promise = timeline.promise(gang, expected, before=Promise(gang.id, self._left_by, scene.now, nodes, made_room=True))
+        promise = timeline.promise(
+            gang, expected, before=Promise(gang.id, self._left_by, scene.now, nodes, made_room=True)
+        )
         place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
         above = [other for other in others if outranks(gang, other, scene.accounts, scene.line)]
         if (
@@ -190,7 +209,9 @@ class Asking:
             return False
         scene.promises.made_room(gang.id, promise)
         self.making_room[gang.id] = runs
-        self.preemptions += [Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.why(one, gang)) for one in runs]
+        self.preemptions += [
+            Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.why(one, gang)) for one in runs
+        ]
         self._asked += runs
         self._preemptor.leave(runs)
         self._preemptor.starts(place)
@@ -201,11 +222,14 @@ class Asking:
         return True
 
     def _needs(self, gang: Gang, runs: list[Running]) -> bool:
-        """Whether its place becomes free because these leave. Where it counts on others that will probably have ended by then, nobody else
-        keeps away from what these would leave: who takes that is in its way if they do not end, and would be asked next, in turn."""
+        """Whether its place becomes free because these leave. Where it counts on others that will probably
+        have ended by then, nobody else keeps away from what these would leave: who takes that is in its way
+        if they do not end, and would be asked next, in turn."""
         scene, timeline = self._scene, self._scene.timeline
         # What it may use becomes free wherever they are, so its place may be another.
-        needed = scene.accounts.refusal(gang) is not None or timeline.counts_on(gang.id).issuperset(running.gang.id for running in runs)
+        needed = scene.accounts.refusal(gang) is not None or timeline.counts_on(gang.id).issuperset(
+            running.gang.id for running in runs
+        )
         if needed and timeline.surely_at(gang.id, scene.expected(gang), self._left_by) is not None:
             return True
         at = timeline.expected_at(gang.id)

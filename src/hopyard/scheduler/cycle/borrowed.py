@@ -20,28 +20,35 @@ Entry = tuple[Order, Use, QueueName]  # of a run; no two have the same order
 class Borrowed:
     """What is asked for is worked out once, and again only when it is said to have changed.
 
-    What a queue started first is covered by its guarantee, and stays so while others come and go; what it started beyond is
-    borrowed. Of a queue with others below it, what those started within their own guarantees is covered before what they borrowed,
-    or whoever of them came first would use up what the other is sure of, and neither had borrowed from those outside. So a gang
-    that took back what its queue had lent never has to give way to the queue that it took it from, however much its own queue
-    borrows later. Runs that were asked to end count as gone. Of a guarantee there is for a run what nobody below
-    keeps (lend_limit), but for what its own queue, or one above it, does.
+    What a queue started first is covered by its guarantee, and stays so while others come and go; what it
+    started beyond is borrowed. Of a queue with others below it, what those started within their own
+    guarantees is covered before what they borrowed, or whoever of them came first would use up what the other
+    is sure of, and neither had borrowed from those outside. So a gang that took back what its queue had lent
+    never has to give way to the queue that it took it from, however much its own queue borrows later. Runs
+    that were asked to end count as gone. Of a guarantee there is for a run what nobody below keeps
+    (lend_limit), but for what its own queue, or one above it, does.
     """
 
     def __init__(
-        self, queues: QueueTree, nodes: Mapping[NodeId, Node], running: Mapping[QueueName, Mapping[GangId, Running]]
+        self,
+        queues: QueueTree,
+        nodes: Mapping[NodeId, Node],
+        running: Mapping[QueueName, Mapping[GangId, Running]],
     ) -> None:
         """running: by the queue of the gang; not copied."""
         self._running = running
         limits = Limits.of(queues)
-        self._path = limits.path  # of a queue that was removed: itself, without a guarantee, so all that it uses is borrowed
+        # of a queue that was removed: itself, without a guarantee, so all that it uses is borrowed
+        self._path = limits.path
         self._sure, self._kept_names, self._idle = limits.sure, limits.kept_names, Ledger(limits)
         self._named = limits.guaranteed
         by_model = any(name.startswith(GPU_OF) for name in self._named)
-        self._cards: Mapping[NodeId, Node] = nodes if by_model else {}  # where no model is named, nobody need look at cards
+        # where no model is named, nobody need look at cards
+        self._cards: Mapping[NodeId, Node] = nodes if by_model else {}
         self._beyond: dict[QueueName, frozenset[GangId]] = {}
         self._uses: dict[QueueName, dict[GangId, Use]] = {}
-        self._entries: dict[QueueName, list[Entry]] = {}  # of those directly in a queue, in the order in which they were placed
+        # of those directly in a queue, in the order in which they were placed
+        self._entries: dict[QueueName, list[Entry]] = {}
 
     def changed(self, queue: QueueName) -> None:
         """Runs of this queue began, ended, or were asked to end."""
@@ -50,7 +57,8 @@ class Borrowed:
             self._beyond.pop(level, None)
 
     def by(self, queue: QueueName, lender: QueueName) -> list[Running]:
-        """Runs of a queue that are beyond the guarantee at every level that it does not share with another one."""
+        """Runs of a queue that are beyond the guarantee at every level that it does not share with another
+        one."""
         shared = self._path(lender)
         apart = [self.beyond(level) for level in self._path(queue) if level not in shared]
         there = self._running.get(queue, {})
@@ -59,8 +67,8 @@ class Borrowed:
         return [there[gang] for gang in there.keys() & frozenset.intersection(*apart)]
 
     def beyond(self, level: QueueName) -> frozenset[GangId]:
-        """Of the runs of all queues below it: those that were placed when its guarantee was used up, the older ones counted
-        first."""
+        """Of the runs of all queues below it: those that were placed when its guarantee was used up, the
+        older ones counted first."""
         found = self._beyond.get(level)
         if found is None:
             found = self._beyond[level] = frozenset(self._after(level, self._below(level)))
@@ -85,12 +93,17 @@ class Borrowed:
         found = self._entries.get(queue)
         if found is None:
             there = self._running.get(queue, {}).values()
-            found = self._entries[queue] = sorted((_as_placed(one), self._use(one), queue) for one in there if not one.stopping)
+            found = self._entries[queue] = sorted(
+                (_as_placed(one), self._use(one), queue) for one in there if not one.stopping
+            )
         return found
 
     def _after(self, level: QueueName, entries: Iterable[Entry]) -> Iterable[GangId]:
         sure, kept = self._sure.get(level, {}), self._idle
-        left = {name: sure.get(name, 0) - (kept.below(level, name) if name in self._kept_names else 0) for name in self._named}
+        left = {
+            name: sure.get(name, 0) - (kept.below(level, name) if name in self._kept_names else 0)
+            for name in self._named
+        }
         spare: dict[tuple[QueueName, str], int] = {}  # what queues below keep and do not use
         for (_, _, _, gang), use, queue in entries:
             own = self._kept_for(queue, level, use, spare) if self._kept_names else {}
@@ -122,13 +135,15 @@ class Borrowed:
         return found
 
     def _use(self, running: Running) -> Use:
-        """Of what guarantees name. What a gang holds never changes while it holds it, and neither do its nodes' cards while
-        this stands."""
+        """Of what guarantees name. What a gang holds never changes while it holds it, and neither do its
+        nodes' cards while this stands."""
         of_queue = self._uses.setdefault(running.gang.queue, {})
         found = of_queue.get(running.gang.id)
         if found is None:
             amounts = placed(running.placement, self._cards)
-            found = of_queue[running.gang.id] = [(name, amount) for name, amount in amounts.items() if name in self._named]
+            found = of_queue[running.gang.id] = [
+                (name, amount) for name, amount in amounts.items() if name in self._named
+            ]
         return found
 
     def ended(self, running: Running) -> None:

@@ -17,10 +17,12 @@ FIRST_STRIDE = 64
 
 
 def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
-    """What is only in `old`, and what is only in `new`. Equal items are the same, and one that moved did not change.
+    """What is only in `old`, and what is only in `new`.
+    Equal items are the same, and one that moved did not change.
 
-    Made for long tuples that share nearly all their objects in nearly the same order: slices are compared in C, which looks at
-    identity first. Of chunked sequences even that is done only where their chunks are not the same.
+    Made for long tuples that share nearly all their objects in nearly the same order: slices are compared in
+    C, which looks at identity first. Of chunked sequences even that is done only where their chunks are not
+    the same.
     """
     if isinstance(old, Chunked) and isinstance(new, Chunked):
         old, new = _without_shared(_not_shared(old, new), _not_shared(new, old))

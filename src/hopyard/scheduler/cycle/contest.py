@@ -24,8 +24,9 @@ class _Level:
 
 
 class Contest:
-    """From the bottom up: of the queues right below one, whoever has the smallest `Accounts.level_key` stands for it (after fair
-    sharing in Kueue's hierarchical cohorts). What is charged in a queue moves it and those above it only."""
+    """From the bottom up: of the queues right below one, whoever has the smallest `Accounts.level_key` stands
+    for it (after fair sharing in Kueue's hierarchical cohorts). What is charged in a queue moves it and those
+    above it only."""
 
     def __init__(self, queues: Mapping[QueueName, Queue], accounts: Accounts) -> None:
         """queues: parents before children."""

@@ -24,7 +24,8 @@ def patience(expected: Expected) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What stands back: gangs of one user, where it is the user's limit, or of all; that ask for GPUs, or all."""
+    """What stands back: gangs of one user, where it is the user's limit, or of all; that ask for GPUs, or
+    all."""
 
     user: str | None
     gpus_only: bool
@@ -32,9 +33,9 @@ class _Sheet:
 
 
 class Frost:
-    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: once it has waited as long as it is
-    expected to run, or for PATIENCE, those that come after it and would use the same stand back, so that what becomes free adds up
-    to what it needs.
+    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: once it has
+    waited as long as it is expected to run, or for PATIENCE, those that come after it and would use the same
+    stand back, so that what becomes free adds up to what it needs.
 
     No promise is needed for that: nobody outside of the queue competes for what it may use.
     """
@@ -44,7 +45,8 @@ class Frost:
         self._sheets: dict[QueueName, list[_Sheet]] = {}
 
     def form(self, gang: Gang) -> Sequence[QueueName]:
-        """The gang waits; whether others are to stand back for it is seen here. Queues in which everybody does from now on."""
+        """The gang waits; whether others are to stand back for it is seen here.
+        Queues in which everybody does from now on."""
         scene = self._scene
         if scene.now - gang.submitted_at < patience(scene.expected(gang)) or scene.line.rank_of(gang)[1]:
             return ()
@@ -52,8 +54,14 @@ class Frost:
         if refused is None or scene.standing.never_allowed(gang):
             return ()
         user = gang.user if refused.reason is HoldReason.USER_LIMIT else None
-        whose = f"{gang.user or 'its user'} in queue {refused.queue}" if user is not None else f"queue {refused.queue}"
-        told = Verdict(HoldReason.BEHIND, f"run {gang.id} waits longer for what {whose} may use", (f"run:{gang.id}",))
+        whose = (
+            f"{gang.user or 'its user'} in queue {refused.queue}"
+            if user is not None
+            else f"queue {refused.queue}"
+        )
+        told = Verdict(
+            HoldReason.BEHIND, f"run {gang.id} waits longer for what {whose} may use", (f"run:{gang.id}",)
+        )
         sheet = _Sheet(user, scene.line.shape_of(gang).asks_gpus, told)
         leaves = scene.standing.leaves_below.get(refused.queue, ())
         for leaf in leaves:

@@ -15,8 +15,8 @@ MANY = 64  # nodes on which something became free: everything is looked at anew
 
 
 class Fullness:
-    """Kept between turns. It never says of a shape that it is full when it is not: taking makes no room, and where something was
-    given back, a shape stays full only if not one of its replicas fits there now."""
+    """Kept between turns. It never says of a shape that it is full when it is not: taking makes no room, and
+    where something was given back, a shape stays full only if not one of its replicas fits there now."""
 
     def __init__(self) -> None:
         self._full: dict[Shape, None] = {}
@@ -36,12 +36,20 @@ class Fullness:
 
     def now(self, capacity: Capacity) -> list[Shape]:
         """Those that are full for certain."""
-        left = [free for node in self._freed if (free := capacity.left_on(node))] if len(self._freed) <= MANY else None
+        left = (
+            [free for node in self._freed if (free := capacity.left_on(node))]
+            if len(self._freed) <= MANY
+            else None
+        )
         self._freed.clear()
         if left is None:
             self._full.clear()
         else:
-            kept = (shape for shape in self._full if shape.waiting and not any(_may_fit(shape, free) for free in left))
+            kept = (
+                shape
+                for shape in self._full
+                if shape.waiting and not any(_may_fit(shape, free) for free in left)
+            )
             self._full = dict.fromkeys(kept)
         return list(self._full)
 

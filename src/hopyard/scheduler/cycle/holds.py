@@ -36,7 +36,8 @@ NEXT = Verdict(HoldReason.BEHIND, "others were first in this turn; it is looked 
 
 
 class Alike:
-    """What gangs of one queue, user and shape have in common. never: that they never fit. owes: where their user stands."""
+    """What gangs of one queue, user and shape have in common. never: that they never fit.
+    owes: where their user stands."""
 
     __slots__ = ("_read", "never", "owes", "shared")
 
@@ -55,9 +56,9 @@ class Alike:
 class Verdicts:
     """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
 
-    alone: of gangs that were looked at for themselves; without a sentence, they wait for the same as those alike. in_way: of
-    those that would fit, but in the way of others, by shape: they share one. held: of those that stand back for one of their
-    own queue. hopeless: why a gang never fits, or None.
+    alone: of gangs that were looked at for themselves; without a sentence, they wait for the same as those
+    alike. in_way: of those that would fit, but in the way of others, by shape: they share one. held: of those
+    that stand back for one of their own queue. hopeless: why a gang never fits, or None.
     """
 
     def __init__(
@@ -70,7 +71,13 @@ class Verdicts:
         held: Callable[[Gang], Verdict | None],
     ) -> None:
         self.accounts = accounts
-        self._capacity, self._hopeless, self._alone, self._in_way, self._held = capacity, hopeless, alone, in_way, held
+        self._capacity, self._hopeless, self._alone, self._in_way, self._held = (
+            capacity,
+            hopeless,
+            alone,
+            in_way,
+            held,
+        )
         self._never: dict[ShapeKey, Verdict | None] = {}
         self._full: dict[tuple[ShapeKey, frozenset[str]], Verdict | None] = {}
 
@@ -103,7 +110,8 @@ class Verdicts:
         return full or self._held(gang) or self._in_way.get((gang.roles, gang.topology), NEXT)
 
     def _no_room(self, gang: Gang) -> Verdict | None:
-        """None where there is room. Whoever is within a guarantee waits for room, too, where others hold what they borrowed."""
+        """None where there is room. Whoever is within a guarantee waits for room, too, where others hold what
+        they borrowed."""
         key = (gang.roles, gang.topology), self.accounts.closed_models(gang)
         if key not in self._full:
             self._full[key] = self._of_shape(gang, key[1])
@@ -116,7 +124,9 @@ class Verdicts:
         if closed and self._capacity.place(gang) is not None:
             models = ", ".join(sorted(closed))
             return Verdict(
-                HoldReason.QUOTA, f"what is free are GPUs of which its queue may use no more: {models}", (f"queue:{gang.queue}",)
+                HoldReason.QUOTA,
+                f"what is free are GPUs of which its queue may use no more: {models}",
+                (f"queue:{gang.queue}",),
             )
         return Verdict(*self._capacity.why_not(gang))
 
@@ -126,12 +136,19 @@ _BY_SUBMISSION = itemgetter(0, 1)
 
 
 class Holds(Sequence[Hold]):
-    """One hold for each gang that waits and was not placed, by queue and position. Made when it is looked into.
+    """One hold for each gang that waits and was not placed, by queue and position.
+    Made when it is looked into.
 
     ranks: of each gang in its queue.
     """
 
-    def __init__(self, pending: Sequence[Gang], placed: Set[GangId], ranking: Callable[[Gang], Rank], verdicts: Verdicts) -> None:
+    def __init__(
+        self,
+        pending: Sequence[Gang],
+        placed: Set[GangId],
+        ranking: Callable[[Gang], Rank],
+        verdicts: Verdicts,
+    ) -> None:
         self._pending, self._placed, self._ranking, self._verdicts = pending, placed, ranking, verdicts
         self._made: tuple[Hold, ...] | None = None
 
@@ -176,7 +193,8 @@ class Holds(Sequence[Hold]):
                 yield Hold(gang.id, told.reason, alike.read(told), position, told.blocked_by)
 
     def _groups(self) -> dict[Order, list[Waiting]]:
-        """Those that wait by all that decides their order but when they were submitted, which most of them come in already."""
+        """Those that wait by all that decides their order but when they were submitted, which most of them
+        come in already."""
         verdicts, placed, ranking = self._verdicts, self._placed, self._ranking
         groups: dict[Order, list[Waiting]] = {}
         # By identity: to hash a shape takes longer than all else here.

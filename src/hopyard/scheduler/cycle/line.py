@@ -14,7 +14,8 @@ Ranking = Callable[[Gang], Rank]
 
 
 class Shape:
-    """What decides where a gang fits: gangs of one shape fit the same places. Equal only to itself; one per line and kind.
+    """What decides where a gang fits: gangs of one shape fit the same places.
+    Equal only to itself; one per line and kind.
 
     example: a gang of this shape. waiting: how many there are.
     """
@@ -31,7 +32,8 @@ class Shape:
 
 
 ShapeKey = tuple[tuple[Role, ...], Topology | None]
-Kind = tuple[Shape, str, float | None]  # of one shape, script and time limit: of one user, they are expected to take alike
+# of one shape, script and time limit: of one user, they are expected to take alike
+Kind = tuple[Shape, str, float | None]
 Waiting = dict[Kind, list[Gang]]  # of one rank and user: each list by submission, then id
 
 

@@ -8,13 +8,15 @@ from hopyard.scheduler.cycle.turn import Turn
 
 
 class Planner:
-    """Remembers the last snapshot and works out only what is different in the next. Its plans are those of `plan`."""
+    """Remembers the last snapshot and works out only what is different in the next.
+    Its plans are those of `plan`."""
 
     def __init__(self) -> None:
         self._standing: Standing | None = None
 
     def __call__(self, snapshot: Snapshot, /) -> Plan:
-        standing, self._standing = self._standing, None  # lost if anything goes wrong: then the next turn begins anew
+        # lost if anything goes wrong: then the next turn begins anew
+        standing, self._standing = self._standing, None
         if standing is None:
             standing = Standing(snapshot)
         else:

@@ -16,7 +16,8 @@ from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.hope import Hope
 from hopyard.scheduler.service import CLASSES, service_class
 
-BY_RIGHT = -CLASSES  # the tier of lower priorities and of what was lent; those that only take turns come after it
+# the tier of lower priorities and of what was lent; those that only take turns come after it
+BY_RIGHT = -CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,20 @@ class _Claim:
 
 
 class Preemptor:
-    """Of one turn. It looks at the world as it will be once all that was asked to end has ended, and those for whom it was
-    asked have started.
+    """Of one turn. It looks at the world as it will be once all that was asked to end has ended, and those
+    for whom it was asked have started.
 
     Each of these is a law, and together they leave no two gangs that preempt each other in turn:
     - a run of lower priority in the same queue gives way, never one of the same priority;
-    - a run that its queue started with what others are sure of gives way to a gang within its own queue's guarantee, which is
-      therefore not borrowed itself (see `Borrowed`): so who was preempted cannot reclaim in turn;
+    - a run that its queue started with what others are sure of gives way to a gang within its own queue's
+      guarantee, which is therefore not borrowed itself (see `Borrowed`): so who was preempted cannot reclaim
+      in turn;
     - where the queue slices time, a run gives way to one of the same priority that was served much less.
     """
 
     def __init__(self, standing: Standing, capacity: Capacity, accounts: Accounts) -> None:
-        """capacity, accounts: as they are now, what starts in this turn included; it is told of what starts from then on."""
+        """capacity, accounts: as they are now, what starts in this turn included; it is told of what starts
+        from then on."""
         self._standing, self._now = standing, standing.snapshot.now
         self._queues = standing.snapshot.queues.queues
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
@@ -74,7 +77,8 @@ class Preemptor:
             known.clear()
 
     def may(self, queue: QueueName, priority: int) -> bool:
-        """Whether there is anybody at all who might have to make room for gangs of this priority in the queue."""
+        """Whether there is anybody at all who might have to make room for gangs of this priority in the
+        queue."""
         known = self._queues.get(queue)
         if known is None:
             return False
@@ -92,7 +96,11 @@ class Preemptor:
             found = self._alike[claim] = [
                 Victim(running, self._lost(running), tier) for tier, running in self._asked_by(gang, claim)
             ]
-        return [victim for victim in found if not not_on.intersection(_nodes(victim.running))] if not_on else found
+        return (
+            [victim for victim in found if not not_on.intersection(_nodes(victim.running))]
+            if not_on
+            else found
+        )
 
     def _asked_by(self, gang: Gang, claim: _Claim) -> list[tuple[int, Running]]:
         """All who may be asked, with their tiers."""
@@ -109,8 +117,8 @@ class Preemptor:
                     yield BY_RIGHT, running
 
     def helps(self, gang: Gang) -> bool:
-        """Whether the gang would have room, whatever its queue may use, if everybody left who may be asked. Known for all of its
-        claim and shape at once, and much cheaper than to look for those who suffice."""
+        """Whether the gang would have room, whatever its queue may use, if everybody left who may be asked.
+        Known for all of its claim and shape at once, and much cheaper than to look for those who suffice."""
         claim = self._claim(gang)
         key = claim, (gang.roles, gang.topology)
         if key not in self._helps:
@@ -122,7 +130,9 @@ class Preemptor:
         """As `_holds`, but hopeful and much cheaper still."""
         found = self._hopes.get(claim)
         if found is None:
-            found = self._hopes[claim] = Hope(self._capacity, [one.placement for _, one in self._asked_by(gang, claim)])
+            found = self._hopes[claim] = Hope(
+                self._capacity, [one.placement for _, one in self._asked_by(gang, claim)]
+            )
         return found
 
     def _holds(self, gang: Gang, claim: _Claim) -> bool:
@@ -148,7 +158,8 @@ class Preemptor:
     def find(
         self, gang: Gang, victims: Sequence[Victim], *, not_on: frozenset[NodeId] = frozenset()
     ) -> tuple[list[Running], Placement] | None:
-        """Whom of these to ask, and where the gang will go; None where it would not help, or all will be well without."""
+        """Whom of these to ask, and where the gang will go; None where it would not help, or all will be well
+        without."""
         capacity = self._capacity
         if not_on:
             capacity = capacity.copy()
@@ -165,19 +176,29 @@ class Preemptor:
         if found is None or place is None:
             return None
         runs = [victim.running for victim in found]
-        return (runs, place) if all(run.gang.queue == gang.queue for run in runs) or self._only_lent(gang, place) else None
+        return (
+            (runs, place)
+            if all(run.gang.queue == gang.queue for run in runs) or self._only_lent(gang, place)
+            else None
+        )
 
     def _only_lent(self, gang: Gang, place: Placement) -> bool:
-        """Whether what others are sure of and its own lender is not is free where it goes, and allowed, before anybody leaves. Else those
-        who leave could take that back from it in turn: of two queues one is sure of GPUs, the other of CPUs, and their runs ask for both."""
+        """Whether what others are sure of and its own lender is not is free where it goes, and allowed,
+        before anybody leaves. Else those who leave could take that back from it in turn: of two queues one is
+        sure of GPUs, the other of CPUs, and their runs ask for both."""
         names = self.accounts.not_lent(gang)
-        return not names or (self._capacity.is_free(place, names) and not self.accounts.refuses(place.gang, names))
+        return not names or (
+            self._capacity.is_free(place, names) and not self.accounts.refuses(place.gang, names)
+        )
 
     def why(self, running: Running, gang: Gang) -> str:
         """A sentence for the one who has to leave."""
         if running.gang.queue != gang.queue:
             lender = self.accounts.lender(gang)[0] or gang.queue
-            return f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} takes back what queue {lender} lent"
+            return (
+                f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} takes back "
+                f"what queue {lender} lent"
+            )
         if running.gang.priority < gang.priority:
             return f"run {gang.id} has priority {gang.priority}, this one {running.gang.priority}"
         return f"run {gang.id} was served much less so far, and queue {gang.queue} slices time"
@@ -187,10 +208,16 @@ class Preemptor:
         queue, found = self._queues[gang.queue], []
         lowest = self._standing.lowest_priority(gang.queue) if queue.preempts_lower else None
         if lowest is not None and lowest < gang.priority:
-            found += [(BY_RIGHT, running) for running in self._there(gang.queue) if running.gang.priority < gang.priority]
+            found += [
+                (BY_RIGHT, running)
+                for running in self._there(gang.queue)
+                if running.gang.priority < gang.priority
+            ]
         if queue.time_slices:
             waits = service_class(gang, gang.served_s)
-            for yields_to, running in self._standing.slices.giving_way(gang.queue, gang.priority, waits, self._now):
+            for yields_to, running in self._standing.slices.giving_way(
+                gang.queue, gang.priority, waits, self._now
+            ):
                 if running.gang.id not in self._left:
                     found.append((-yields_to, running))
         return found
@@ -201,7 +228,9 @@ class Preemptor:
         return self._standing.slices.next_in_s(gang.queue, gang.priority, waits, self._now)
 
     def _there(self, queue: QueueName) -> list[Running]:
-        return [running for running in self._standing.by_queue.get(queue, {}).values() if self._may_leave(running)]
+        return [
+            running for running in self._standing.by_queue.get(queue, {}).values() if self._may_leave(running)
+        ]
 
     def _may_leave(self, running: Running) -> bool:
         return running.gang.preemptible and running.gang.id not in self._left

@@ -23,11 +23,12 @@ Ground = frozenset[tuple[bool, tuple[str, ...], Where]]
 
 
 class Promises:
-    """The first PROMISES of those that wait for room, one of each user in a queue: what a user was promised ahead would keep others
-    from their share who come later. Nor is anybody promised what another of its queue would take, who comes before it by priority and
-    waits for the same without a promise. Those that wait for what their queue or user may use compete with their own
-    queue only and are promised nothing (see `Frost`). In a queue that slices time only the first is promised a start: the others
-    get theirs from those that were served longer.
+    """The first PROMISES of those that wait for room, one of each user in a queue: what a user was promised
+    ahead would keep others from their share who come later. Nor is anybody promised what another of its queue
+    would take, who comes before it by priority and waits for the same without a promise. Those that wait for
+    what their queue or user may use compete with their own queue only and are promised nothing (see `Frost`).
+    In a queue that slices time only the first is promised a start: the others get theirs from those that were
+    served longer.
 
     before: as they were given in earlier turns.
     """
@@ -48,7 +49,8 @@ class Promises:
         self._new = 0
         self._queues = queues
         self._for_room: dict[GangId, QueueName] = {}
-        self._passed: dict[QueueName, list[tuple[Rank, Ground]]] = {}  # who waits for room and was promised nothing
+        # who waits for room and was promised nothing
+        self._passed: dict[QueueName, list[tuple[Rank, Ground]]] = {}
         self._gave_way: dict[GangId, str] = {}  # why they are late if they are
 
     @property
@@ -57,23 +59,35 @@ class Promises:
         return len(self._for_room) >= PROMISES
 
     def taken(self, gang: Gang, reason: HoldReason) -> bool:
-        """Whether there is no promise left for a gang that is blocked for this reason. Where time is sliced, whoever was served
-        is not promised more: it gave way to those that come before it, and they are not to be late for it."""
+        """Whether there is no promise left for a gang that is blocked for this reason. Where time is sliced,
+        whoever was served is not promised more: it gave way to those that come before it, and they are not to
+        be late for it."""
         if reason in BY_QUOTA or self.exhausted:
             return True
-        rank, ground, passed = self._line.rank_of(gang), _ground(gang), self._passed.setdefault(gang.queue, [])
+        rank, ground, passed = (
+            self._line.rank_of(gang),
+            _ground(gang),
+            self._passed.setdefault(gang.queue, []),
+        )
         if any(before < rank and there == ground for before, there in passed):
             return True
-        found = bool(rank[1]) or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values())
-        others = [self._gang(self.given[name]) for name, queue in self._for_room.items() if queue == gang.queue and name != gang.id]
+        found = bool(rank[1]) or (
+            self._queues[gang.queue].time_slices and gang.queue in self._for_room.values()
+        )
+        others = [
+            self._gang(self.given[name])
+            for name, queue in self._for_room.items()
+            if queue == gang.queue and name != gang.id
+        ]
         if found or any(other.user == gang.user and _ground(other) == ground for other in others):
             passed.append((rank, ground))
             return True
         return False
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
-        """Of those that still wait: first those that should have started and those for whom runs make room, as they are due, then
-        the others as is fair now; of one queue, those of higher priority take the places of those of lower."""
+        """Of those that still wait: first those that should have started and those for whom runs make room,
+        as they are due, then the others as is fair now; of one queue, those of higher priority take the
+        places of those of lower."""
         fair = self._fair([promise for promise in self.before.values() if promise.gang in self._line])
         given = sorted(fair, key=lambda one: self._due(one, preempting))
         by_queue: dict[QueueName, list[Promise]] = {}
@@ -81,13 +95,17 @@ class Promises:
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
         for queue, promises in by_queue.items():
             promises.sort(
-                key=lambda one: (one.gang not in preempting and not self.firm(one.gang), self._line.rank_of(self._gang(one)))
+                key=lambda one: (
+                    one.gang not in preempting and not self.firm(one.gang),
+                    self._line.rank_of(self._gang(one)),
+                )
             )
             by_queue[queue] = promises[::-1]
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
     def _fair(self, promises: Iterable[Promise]) -> list[Promise]:
-        """As if they had been promised nothing; of queues that are served alike whoever was promised first, so that they take turns."""
+        """As if they had been promised nothing; of queues that are served alike whoever was promised first,
+        so that they take turns."""
         by_queue: dict[QueueName, list[Promise]] = {}
         for promise in sorted(promises, key=lambda one: self._key(self._gang(one)), reverse=True):
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
@@ -114,8 +132,8 @@ class Promises:
         return self.before[gang].made_room
 
     def _due(self, promise: Promise, preempting: Set[GangId]) -> datetime:
-        """When it is due; all that are not due yet are alike. So what others left for somebody is not taken by who was promised a later
-        start before, and who is late is not overtaken again and again."""
+        """When it is due; all that are not due yet are alike. So what others left for somebody is not taken
+        by who was promised a later start before, and who is late is not overtaken again and again."""
         due = promise.gang in preempting or promise.made_room or promise.start_at <= self._now
         return promise.start_at if due else datetime.max.replace(tzinfo=UTC)
 
@@ -126,8 +144,8 @@ class Promises:
         return self._settled(gang, promise, reason)
 
     def expect(self, gangs: Mapping[GangId, tuple[Gang, Expected]], firm: Set[GangId] = frozenset()) -> None:
-        """From now on nobody is in their way where they were promised a start before; whether that is kept is said later. firm: those
-        whom nobody is put before."""
+        """From now on nobody is in their way where they were promised a start before; whether that is kept is
+        said later. firm: those whom nobody is put before."""
         wanted = [(gang, expected, self.before[name]) for name, (gang, expected) in gangs.items()]
         for name, promise in self._timeline.promise_again(wanted, firm).items():
             if promise is None:
@@ -136,11 +154,13 @@ class Promises:
                 self.given[name] = promise
 
     def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
-        """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken. Who gave way on nodes
-        that are reserved does not go on waiting for just these."""
+        """Of the earliest start that is in nobody's way; kept where it was given before, or reported as
+        broken. Who gave way on nodes that are reserved does not go on waiting for just these."""
         before = self.before.get(gang.id)
         anywhere = before is not None and gang.id in self._gave_way
-        promise = self._timeline.promise(gang, expected, before=replace(before, nodes=()) if before is not None and anywhere else before)
+        promise = self._timeline.promise(
+            gang, expected, before=replace(before, nodes=()) if before is not None and anywhere else before
+        )
         if before is not None:
             self.broken(before, promise)
         return self._settled(gang, promise, reason)
@@ -155,7 +175,8 @@ class Promises:
         return promise
 
     def made_room(self, gang: GangId, promise: Promise) -> None:
-        """It starts where others make room for it; the timeline knows. What it was promised before stands where that is sooner."""
+        """It starts where others make room for it; the timeline knows.
+        What it was promised before stands where that is sooner."""
         before, breach = self.before.get(gang), self._breaches.get(gang)
         self._forget(gang)
         at = self._timeline.expected_at(gang)
@@ -166,10 +187,11 @@ class Promises:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
 
     def _dated(self, promise: Promise, *, making_room: bool) -> Promise:
-        """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it. Nobody is
-        promised a start to the second: what is late by less is not worth breaking a promise every turn. Those for whom others made
-        room go on counting on all nodes on which they did, although fewer would be enough where guesses come true. Once all have left,
-        one that is late all the same, or goes elsewhere, waits as others do. making_room: some have not left yet."""
+        """One that is late keeps its date, so that whoever was promised a start before somebody else stays
+        before it. Nobody is promised a start to the second: what is late by less is not worth breaking a
+        promise every turn. Those for whom others made room go on counting on all nodes on which they did,
+        although fewer would be enough where guesses come true. Once all have left, one that is late all the
+        same, or goes elsewhere, waits as others do. making_room: some have not left yet."""
         before = self.before.get(promise.gang)
         if before is None:
             start_at = max(promise.start_at, self._now + SOON)
@@ -179,7 +201,12 @@ class Promises:
         late = promise.start_at > before.start_at
         start_at = max(promise.start_at, max(self._now, before.given_at) + SOON) if late else promise.start_at
         there = not late and {*promise.nodes} <= {*before.nodes}
-        return replace(promise, start_at=start_at, given_at=before.given_at, made_room=before.made_room and (making_room or there))
+        return replace(
+            promise,
+            start_at=start_at,
+            given_at=before.given_at,
+            made_room=before.made_room and (making_room or there),
+        )
 
     def _next_date(self) -> datetime:
         """A microsecond after the last, so that the order in which they were given stays known."""
@@ -187,7 +214,8 @@ class Promises:
         return self._now + timedelta(microseconds=self._new)
 
     def give_way(self, gang: GangId, to: GangId, reservation: str) -> None:
-        """Somebody uses what is reserved for it and this one was promised for afterwards: that is why it is late, if it was not before."""
+        """Somebody uses what is reserved for it and this one was promised for afterwards: that is why it is
+        late, if it was not before."""
         if gang not in self._breaches:
             self._gave_way[gang] = f"run {to} uses what reservation {reservation} keeps for it"
 
@@ -195,12 +223,15 @@ class Promises:
         breach = self._timeline.breach(self._gang(before), before, after, self._comes_before)
         self._breaches.pop(before.gang, None)
         if breach is not None and before.gang in self._gave_way and breach.cause is not BreachCause.NODE_LOST:
-            breach = replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[before.gang], other=None)
+            breach = replace(
+                breach, cause=BreachCause.RESERVATION, detail=self._gave_way[before.gang], other=None
+            )
         if breach is not None:
             self._breaches[before.gang] = self._traced(breach)
 
     def _comes_before(self, other: Placement, gang: Gang) -> tuple[BreachCause, str]:
-        """By which rule the other, which holds or will hold what this one was promised, goes first: as things stood without it."""
+        """By which rule the other, which holds or will hold what this one was promised, goes first: as things
+        stood without it."""
         name, there = f"run {other.gang.id}", other.gang
         accounts = self._accounts.copy()
         if self._timeline.holds_now(there.id):
@@ -210,21 +241,50 @@ class Promises:
                 return BreachCause.PRIORITY, f"{name} has priority {there.priority}, this one {gang.priority}"
             if there.priority == gang.priority:
                 if self._line.rank_of(there) < self._line.rank_of(gang):
-                    return BreachCause.SHARE, f"{name} was served much less, and queue {gang.queue} slices time"
-                if there.user != gang.user and accounts.user_key(there.queue, there.user) < accounts.user_key(gang.queue, gang.user):
-                    return BreachCause.SHARE, f"{name} goes before it: {there.user} has used less of queue {gang.queue} than {gang.user}"
+                    return (
+                        BreachCause.SHARE,
+                        f"{name} was served much less, and queue {gang.queue} slices time",
+                    )
+                if there.user != gang.user and accounts.user_key(there.queue, there.user) < accounts.user_key(
+                    gang.queue, gang.user
+                ):
+                    return (
+                        BreachCause.SHARE,
+                        (
+                            f"{name} goes before it: {there.user} has used less of queue {gang.queue} than "
+                            f"{gang.user}"
+                        ),
+                    )
         elif {there.queue, gang.queue} <= self._queues.keys():
-            levels = zip(accounts.queue_key(there.queue, there), accounts.queue_key(gang.queue, gang), strict=False)
-            theirs, mine = next(((one, two) for one, two in levels if one[2] != two[2]), ((0, 0.0, there.queue), (0, 0.0, gang.queue)))
+            levels = zip(
+                accounts.queue_key(there.queue, there), accounts.queue_key(gang.queue, gang), strict=False
+            )
+            theirs, mine = next(
+                ((one, two) for one, two in levels if one[2] != two[2]),
+                ((0, 0.0, there.queue), (0, 0.0, gang.queue)),
+            )
             if theirs[0] < mine[0]:
-                return BreachCause.GUARANTEE, f"{name} is within what queue {theirs[2]} is guaranteed, and queue {mine[2]} would borrow"
+                return (
+                    BreachCause.GUARANTEE,
+                    (
+                        f"{name} is within what queue {theirs[2]} is guaranteed, and queue {mine[2]} would "
+                        "borrow"
+                    ),
+                )
             if theirs[:2] < mine[:2]:
-                return BreachCause.SHARE, f"{name} goes before it: queue {theirs[2]} has less of its share than queue {mine[2]}"
+                return (
+                    BreachCause.SHARE,
+                    f"{name} goes before it: queue {theirs[2]} has less of its share than queue {mine[2]}",
+                )
         started = self._timeline.holds_now(there.id)
-        return BreachCause.PROMISE, f"{name} {'started' if started else 'was promised a start'} there, and will be there longer"
+        return (
+            BreachCause.PROMISE,
+            f"{name} {'started' if started else 'was promised a start'} there, and will be there longer",
+        )
 
     def _traced(self, breach: Breach) -> Breach:
-        """A gang that is late because another goes before it, which is late itself, is late for the same cause."""
+        """A gang that is late because another goes before it, which is late itself, is late for the same
+        cause."""
         if breach.other is None:
             return breach
         if breach.other in self._gave_way:
@@ -232,7 +292,11 @@ class Promises:
         theirs = self._breaches.get(breach.other)
         if theirs is None:
             return breach
-        root = theirs.detail.removeprefix(LATE).partition(": ")[2] if theirs.detail.startswith(LATE) else theirs.detail
+        root = (
+            theirs.detail.removeprefix(LATE).partition(": ")[2]
+            if theirs.detail.startswith(LATE)
+            else theirs.detail
+        )
         return replace(breach, cause=theirs.cause, detail=f"{LATE} {breach.other}: {root}")
 
     @property
@@ -257,7 +321,11 @@ class Promises:
     def outranked(self, gang: Gang) -> list[Gang]:
         """Those with a promise that does not bind this gang, the last given first."""
         found = [self._gang(promise) for promise in self.given.values()]
-        return [other for other in reversed(found) if other.id != gang.id and outranks(gang, other, self._accounts, self._line)]
+        return [
+            other
+            for other in reversed(found)
+            if other.id != gang.id and outranks(gang, other, self._accounts, self._line)
+        ]
 
     def _gang(self, promise: Promise) -> Gang:
         found = self._line.find(promise.gang)
@@ -272,8 +340,9 @@ def _ground(gang: Gang) -> Ground:
 
 
 def outranks(gang: Gang, other: Gang, accounts: Accounts, line: Line) -> bool:
-    """Whether it comes before the other whatever that was promised: of one queue, by priority and service class; of two, when one that is
-    above the gang only is sure of what it asks for, and the other has to borrow."""
+    """Whether it comes before the other whatever that was promised: of one queue, by priority and service
+    class; of two, when one that is above the gang only is sure of what it asks for, and the other has to
+    borrow."""
     if gang.queue == other.queue:
         return line.rank_of(gang) < line.rank_of(other)
     mine, theirs = accounts.queue_key(gang.queue, gang), accounts.queue_key(other.queue, other)

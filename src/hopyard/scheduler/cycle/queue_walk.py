@@ -25,7 +25,13 @@ class QueueWalk:
         over_all: set[Shape],
         held: Callable[[QueueName, str, Shape], bool],
     ) -> None:
-        self.queue, self._leaf, self._accounts, self._over_all, self._held = queue, leaf, accounts, over_all, held
+        self.queue, self._leaf, self._accounts, self._over_all, self._held = (
+            queue,
+            leaf,
+            accounts,
+            over_all,
+            held,
+        )
         self.over: set[Shape] = set()
         self.full: Set[Shape] = frozenset()
         self.over_users: set[tuple[str, Shape]] = set()
@@ -54,7 +60,12 @@ class QueueWalk:
         return self._users[0][2].shape if self._head is not None else None
 
     def passes(self, user: str, shape: Shape) -> bool:
-        if shape in self.full or shape in self.over or shape in self._over_all or (user, shape) in self.over_users:
+        if (
+            shape in self.full
+            or shape in self.over
+            or shape in self._over_all
+            or (user, shape) in self.over_users
+        ):
             return True
         return self._held(self.queue, user, shape)
 
@@ -93,10 +104,13 @@ class QueueWalk:
             self._users = self._begin(self._leaf.ranks[self._ranks.pop()])
 
     def _begin(self, users: dict[str, Waiting]) -> list[UserEntry]:
-        """Users all of whose gangs are passed over are left out: to compare them costs more than to see that."""
+        """Users all of whose gangs are passed over are left out: to compare them costs more than to see
+        that."""
         key = self._accounts.user_key if len(users) > 1 else _alone
         walks = [(user, _UserWalk(user, kinds, self)) for user, kinds in users.items()]
-        found: list[UserEntry] = [(key(self.queue, user), user, walk) for user, walk in walks if walk.head() is not None]
+        found: list[UserEntry] = [
+            (key(self.queue, user), user, walk) for user, walk in walks if walk.head() is not None
+        ]
         heapify(found)
         return found
 

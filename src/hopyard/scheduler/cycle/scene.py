@@ -19,19 +19,31 @@ from hopyard.scheduler.timeline.timeline import Timeline
 
 
 class Scene:
-    """placed: what starts. alone: why gangs wait that were looked at for themselves. promised: who binds whom."""
+    """placed: what starts. alone: why gangs wait that were looked at for themselves.
+    promised: who binds whom."""
 
     def __init__(self, standing: Standing) -> None:
         self.standing, self.snapshot, self.line = standing, standing.snapshot, standing.line
         self.now = self.snapshot.now
-        self.capacity = standing.capacity  # itself: it knows by now which nodes are best; `close` gives back what starts
+        # itself: it knows by now which nodes are best; `close` gives back what starts
+        self.capacity = standing.capacity
         self.accounts = standing.accounts.copy()
         self.timeline = Timeline(
-            self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues,
+            self.capacity,
+            self.accounts,
+            standing.future,
+            self.snapshot.reservations,
+            self.now,
+            self.snapshot.queues,
             self.snapshot.promises.values(),
-        )  # fmt: skip
+        )
         self.promises = Promises(
-            self.snapshot.promises, self.timeline, self.accounts, self.line, self.snapshot.queues.queues, self.now
+            self.snapshot.promises,
+            self.timeline,
+            self.accounts,
+            self.line,
+            self.snapshot.queues.queues,
+            self.now,
         )
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
@@ -62,7 +74,9 @@ class Scene:
         """asked: its queue does not refuse it."""
         before = self.snapshot.promises.get(gang.id)
         prefer = frozenset(before.nodes) if before is not None else frozenset()
-        return self.timeline.try_now(gang, self.expected(self.gang(gang.id)), prefer=prefer, explain=False, asked=asked)
+        return self.timeline.try_now(
+            gang, self.expected(self.gang(gang.id)), prefer=prefer, explain=False, asked=asked
+        )
 
     def start(self, placement: Placement) -> None:
         gang = placement.gang.id
@@ -81,12 +95,15 @@ class Scene:
         return True
 
     def has_room(self, shape: Shape) -> bool:
-        """Whether there is room for a gang of this shape, whoever was promised what. Of several roles it is found only where
-        one is placed as the gang would be."""
+        """Whether there is room for a gang of this shape, whoever was promised what.
+        Of several roles it is found only where one is placed as the gang would be."""
         gang = shape.example
         if len(gang.roles) > 1:
             return self.capacity.place(gang) is not None
-        return self.capacity.place(gang.sized([role.fewest for role in gang.roles]), score="first-fit") is not None
+        return (
+            self.capacity.place(gang.sized([role.fewest for role in gang.roles]), score="first-fit")
+            is not None
+        )
 
     def keep_promise(self, gang: Gang, found: Blocked) -> bool:
         """As `promise`, with what was expected when the turn began."""
@@ -96,7 +113,8 @@ class Scene:
         return True
 
     def known_blocked(self, gang: Gang) -> Blocked | None:
-        """Why it may not start now, where that is quick to say: its queue, or too little room whoever was promised what."""
+        """Why it may not start now, where that is quick to say: its queue, or too little room whoever was
+        promised what."""
         refused = self.accounts.refusal(gang)
         if refused is not None:
             return Blocked(refused.reason, refused.detail, refused.blocked_by)
@@ -106,11 +124,16 @@ class Scene:
 
     def waits(self, gang: Gang, found: Blocked) -> None:
         """It waits for what it was promised."""
-        self.alone[gang.id] = Verdict(found.reason, found.sentence, found.blocked_by or self.timeline.waits_for(gang.id))
+        self.alone[gang.id] = Verdict(
+            found.reason, found.sentence, found.blocked_by or self.timeline.waits_for(gang.id)
+        )
 
     def promise_again(self, gang: Gang) -> None:
         """It had to stand back; as well as can be now."""
         told = self.alone.pop(gang.id, None)
         expected = self.expected(gang)
-        if self.promises.give(gang, expected, told.reason if told else HoldReason.BEHIND) is not None and told is not None:
+        if (
+            self.promises.give(gang, expected, told.reason if told else HoldReason.BEHIND) is not None
+            and told is not None
+        ):
             self.alone[gang.id] = told

@@ -20,10 +20,12 @@ class Slices:
     def __init__(self, queues: QueueTree) -> None:
         self._slicing = {name for name, queue in queues.queues.items() if queue.time_slices}
         self._runs: dict[GangId, tuple[Running, list[float]]] = {}
-        self._due: dict[Key, list[list[tuple[float, GangId]]]] = {}  # for each class: when each run gives way to it, in order
+        # for each class: when each run gives way to it, in order
+        self._due: dict[Key, list[list[tuple[float, GangId]]]] = {}
 
     def add(self, running: Running) -> None:
-        """It holds resources, or news of it came. A run whose processes have not begun gives way to nobody."""
+        """It holds resources, or news of it came. A run whose processes have not begun gives way to
+        nobody."""
         if not self._slicing:
             return
         self.drop(running)
@@ -46,8 +48,11 @@ class Slices:
         for alike, at in zip(self._due[gang.queue, gang.priority], due, strict=True):
             del alike[bisect_left(alike, (at, gang.id))]
 
-    def giving_way(self, queue: QueueName, priority: int, service_class: int, now: datetime) -> Iterator[tuple[int, Running]]:
-        """Those that give way now to gangs of this class that wait, each with the worst class that it gives way to."""
+    def giving_way(
+        self, queue: QueueName, priority: int, service_class: int, now: datetime
+    ) -> Iterator[tuple[int, Running]]:
+        """Those that give way now to gangs of this class that wait, each with the worst class that it gives
+        way to."""
         at = now.timestamp()
         due = self._of(queue, priority, service_class)
         for _, gang in due[: bisect_right(due, at, key=_when)]:

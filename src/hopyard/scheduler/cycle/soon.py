@@ -15,7 +15,8 @@ SOON = timedelta(seconds=61)  # for what ends by itself by then, nobody is asked
 
 
 class Soon:
-    """Of one turn. Runs count as gone that will have ended by SOON even where they take as long as can be expected.
+    """Of one turn. Runs count as gone that will have ended by SOON even where they take as long as can be
+    expected.
 
     last_s: in how many seconds the last of them has.
     """
@@ -25,12 +26,14 @@ class Soon:
         self._gone, self.last_s = future.gone_by(SOON.total_seconds())
         self._now, self._accounts = capacity, accounts
         self._then: Accounts | None = None
-        self._left: tuple[Capacity, Ints] | None = None  # what is free then, and where something else than now
+        # what is free then, and where something else than now
+        self._left: tuple[Capacity, Ints] | None = None
         self._hope: Hope | None = None
         self._fitting: dict[tuple[tuple[Role, ...], Topology | None], bool] = {}
 
     def starts(self, placement: Placement) -> None:
-        """It starts in this turn: what has room beside it is to be looked for again, what had none has none."""
+        """It starts in this turn: what has room beside it is to be looked for again, what had none has
+        none."""
         if self._then is not None:
             self._then.charge(placement)
         if self._left is not None:
@@ -62,7 +65,10 @@ class Soon:
         if self._left is None:
             capacity = self._now.copy()
             capacity.give_back_all(self._gone)
-            self._left = capacity, capacity.rows({each.node for placement in self._gone for each in placement.assignments})
+            self._left = (
+                capacity,
+                capacity.rows({each.node for placement in self._gone for each in placement.assignments}),
+            )
         capacity, emptier = self._left
         if capacity.surely_holds(gang, emptier):
             return True

@@ -29,8 +29,9 @@ FEW_NODES = 8  # more than so many at once are taken in by laying everything out
 class Standing:
     """Of the newest snapshot that it was told.
 
-    capacity, accounts: what is free and used now. whole: what the nodes would have free if nothing ran and all were open.
-    future: who holds resources, and until when. line: who waits. by_queue: who holds resources, by queue.
+    capacity, accounts: what is free and used now. whole: what the nodes would have free if nothing ran and
+    all were open. future: who holds resources, and until when. line: who waits. by_queue: who holds
+    resources, by queue.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -43,7 +44,9 @@ class Standing:
         self._wanted = Wanted()
         self._lay_out_nodes()
         self._open_accounts()
-        self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s)
+        self.future = Future.of(
+            snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
+        )
         self._form_line()
         for shape in self.line.shapes:
             self._wanted.count(shape.example, shape.waiting)
@@ -58,7 +61,9 @@ class Standing:
         self._follow_running(ended, begun)
         self.future.at(snapshot.now, snapshot.durations, grace_s=snapshot.preempt_grace_s)
         nodes = [
-            name for name in changed_keys(before.nodes, snapshot.nodes) if before.nodes.get(name) != snapshot.nodes.get(name)
+            name
+            for name in changed_keys(before.nodes, snapshot.nodes)
+            if before.nodes.get(name) != snapshot.nodes.get(name)
         ]
         if len(nodes) > FEW_NODES:
             self._lay_out_nodes()
@@ -129,7 +134,9 @@ class Standing:
     def _open_accounts(self) -> None:
         snapshot = self.snapshot
         self.borrowed = Borrowed(snapshot.queues, snapshot.nodes, self.by_queue)
-        self.accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now)
+        self.accounts = Accounts.of(
+            snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now
+        )
 
     def _weigh(self) -> None:
         """Room is kept for the shapes that wait and run."""
@@ -234,9 +241,12 @@ def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:
 def _holds(whole: Capacity, gang: Gang) -> bool:
     """As `placement.explain.fits`: whether its smallest size finds a place."""
     smallest = gang.sized([role.fewest for role in gang.roles])
-    return whole.place(smallest, score="first-fit") is not None or (len(gang.roles) > 1 and whole.place(smallest) is not None)
+    return whole.place(smallest, score="first-fit") is not None or (
+        len(gang.roles) > 1 and whole.place(smallest) is not None
+    )
 
 
 def _counts_anew(before: Node | None, after: Node | None) -> bool:
-    """Whether what was charged on this node may count otherwise now: accounts name GPUs by what the node says of them."""
+    """Whether what was charged on this node may count otherwise now: accounts name GPUs by what the node says
+    of them."""
     return before is None or after is None or before.gpus != after.gpus

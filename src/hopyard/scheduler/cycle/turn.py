@@ -1,4 +1,5 @@
-"""One turn: from what stands to what should happen. The steps are those of docs/designs/0002-scheduler.md, section 3."""
+"""One turn: from what stands to what should happen. The steps are those of docs/designs/0002-scheduler.md,
+section 3."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from hopyard.scheduler.cycle.walk import Walk
 from hopyard.scheduler.timeline.blocked import Blocked
 
 FULL = Blocked(HoldReason.NO_CAPACITY, "")
-LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
-HASTENED = 4  # in a large cluster, each of those that were promised a start is looked at again in every so many turns
+# a queue whose gangs are looked at one by one although there is no room for them gets so many looks
+LOOKS_EACH = 4
+# in a large cluster, each of those that were promised a start is looked at again in every so many turns
+HASTENED = 4
 LATER = timedelta(seconds=10)
 OVERDUE = timedelta(seconds=2)  # what is over its time is expected to end so soon, all the time
 FOR_OTHERS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is room, and it is for others
@@ -37,17 +40,25 @@ class Turn:
         self._asking = Asking(self._scene)
         self._frost = Frost(self._scene)
         self._order = Walk(
-            standing.line, standing.snapshot.queues.queues, standing.leaves, self._scene.timeline.booked, self._frost.holds
+            standing.line,
+            standing.snapshot.queues.queues,
+            standing.leaves,
+            self._scene.timeline.booked,
+            self._frost.holds,
         )
         self._scene.timeline.on_booked(self._order.charged)
         self._deferred: dict[GangId, Gang] = {}
         self._passing = self._hurried = False
-        self._full = dict.fromkeys(standing.fullness.now(standing.capacity), FULL)  # nobody of that shape fits now
-        self._lucky: set[Shape] = set()  # the last one of that shape found a place: the next is not asked about beforehand
+        # nobody of that shape fits now
+        self._full = dict.fromkeys(standing.fullness.now(standing.capacity), FULL)
+        # the last one of that shape found a place: the next is not asked about beforehand
+        self._lucky: set[Shape] = set()
         self._unpromised: set[Shape] = set()  # nor would if all that runs had ended
-        self._in_way: dict[tuple[Shape, QueueName, str], float] = {}  # who would be there so long is in somebody's way
+        # who would be there so long is in somebody's way
+        self._in_way: dict[tuple[Shape, QueueName, str], float] = {}
         self._behind: dict[Shape, Blocked] = {}
-        self._too_long: dict[tuple[Shape, QueueName, str], float] = {}  # for what is reserved for them, if they would be there so long
+        # for what is reserved for them, if they would be there so long
+        self._too_long: dict[tuple[Shape, QueueName, str], float] = {}
 
     def plan(self) -> Plan:
         try:
@@ -63,8 +74,13 @@ class Turn:
         self._standing.fullness.found(self._full)
         for placement in scene.placed.values():  # perhaps they do not start
             self._standing.fullness.freed(assignment.node for assignment in placement.assignments)
-        behind = {shape.key: Verdict(told.reason, told.sentence, told.blocked_by) for shape, told in self._behind.items()}
-        verdicts = Verdicts(after, scene.accounts, self._standing.never_fits(), scene.alone, behind, self._frost.verdict)
+        behind = {
+            shape.key: Verdict(told.reason, told.sentence, told.blocked_by)
+            for shape, told in self._behind.items()
+        }
+        verdicts = Verdicts(
+            after, scene.accounts, self._standing.never_fits(), scene.alone, behind, self._frost.verdict
+        )
         return Plan(
             scene.snapshot.version,
             tuple(scene.placed.values()),
@@ -76,34 +92,51 @@ class Turn:
         )
 
     def _look_again_at(self) -> datetime | None:
-        """When time alone changes something: a promised start, a reservation, more to ask; what somebody counts on should have ended."""
+        """When time alone changes something: a promised start, a reservation, more to ask; what somebody
+        counts on should have ended."""
         scene = self._scene
-        times = [*self._asking.look_again_at, *(promise.start_at for promise in scene.promises.given.values())]
-        expected = [at for gang in scene.promises.given if (at := scene.timeline.expected_at(gang)) is not None]
+        times = [
+            *self._asking.look_again_at,
+            *(promise.start_at for promise in scene.promises.given.values()),
+        ]
+        expected = [
+            at for gang in scene.promises.given if (at := scene.timeline.expected_at(gang)) is not None
+        ]
         times += [at + AGAIN for at in expected if at > scene.now + OVERDUE]  # else it is late already
         return min((at for at in times if at > scene.now), default=None)
 
     # Step 2
 
     def _keep_promises(self) -> None:
-        """Whoever finds its promised place free starts there. Then the others may look elsewhere, in nobody's way."""
+        """Whoever finds its promised place free starts there.
+        Then the others may look elsewhere, in nobody's way."""
         making_room = self._asking.making_room
-        promised = [self._scene.gang(promise.gang) for promise in self._scene.promises.in_order(making_room.keys())]
+        promised = [
+            self._scene.gang(promise.gang) for promise in self._scene.promises.in_order(making_room.keys())
+        ]
         heads = self._order.heads() if promised else []
         firm = {gang.id for gang in promised if gang.id in making_room or self._scene.promises.firm(gang.id)}
         for gang in promised:
-            if gang.id not in firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
-                self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
+            if gang.id not in firm and any(
+                outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads
+            ):
+                # somebody comes before it: it is looked at when it is its turn
+                self._deferred[gang.id] = gang
         self._scene.promises.expect({gang.id: (gang, self._scene.expected(gang)) for gang in promised}, firm)
-        for gang in promised:  # only now that it is known what all of them wait for, so that nobody takes another's
+        # only now that it is known what all of them wait for, so that nobody takes another's
+        for gang in promised:
             self._start_there(gang)
-        for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
+        for gang_id in [
+            *(gang.id for gang in promised),
+            *sorted(making_room.keys() - self._scene.snapshot.promises.keys()),
+        ]:
             if gang_id not in self._deferred and gang_id not in self._scene.placed:
                 self._keep(self._scene.gang(gang_id))
         self._order.begin_again({gang.queue for gang in promised})
 
     def _start_there(self, gang: Gang) -> None:
-        """It starts where it was promised a start if it is time, in the way of nobody else who was promised one."""
+        """It starts where it was promised a start if it is time, in the way of nobody else who was promised
+        one."""
         scene, before = self._scene, self._scene.snapshot.promises[gang.id]
         at, place = scene.timeline.expected_at(gang.id), scene.timeline.place_of(gang.id)
         if gang.id in self._deferred or at is None or place is None or at > scene.now:
@@ -116,10 +149,13 @@ class Turn:
                 scene.promises.expect({gang.id: (gang, scene.expected(gang))})
 
     def _try_promised(self, gang: Gang) -> Placement | Blocked:
-        """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be taken back by them."""
+        """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be
+        taken back by them."""
         scene = self._scene
         firm = gang.id in scene.snapshot.promises and scene.promises.firm(gang.id)
-        return scene.try_now(scene.accounts.covered(gang) if firm or gang.id in self._asking.making_room else gang)
+        return scene.try_now(
+            scene.accounts.covered(gang) if firm or gang.id in self._asking.making_room else gang
+        )
 
     def _keep(self, gang: Gang) -> None:
         """It starts if it can; else what it was promised is kept, or reported as broken."""
@@ -149,7 +185,8 @@ class Turn:
     # Steps 3 to 8
 
     def _walk(self) -> None:
-        """Who was promised a start counts as started: nobody is promised, or given, more than their share on top of it."""
+        """Who was promised a start counts as started: nobody is promised, or given, more than their share on
+        top of it."""
         order, scene = self._order, self._scene
         most = scene.snapshot.place_most or sys.maxsize
         while len(scene.placed) < most and (gang := order.head()) is not None:
@@ -176,7 +213,9 @@ class Turn:
         found = None
         if told is not None and told.reason in FOR_OTHERS:
             found = self._go_before(gang, Blocked(told.reason, told.sentence, told.blocked_by))
-        if not isinstance(found, Placement) and self._asking.in_turn(list(self._scene.promises.given).index(gang.id), HASTENED):
+        if not isinstance(found, Placement) and self._asking.in_turn(
+            list(self._scene.promises.given).index(gang.id), HASTENED
+        ):
             self._asking.make_room(gang)
 
     def _decide(self, gang: Gang) -> None:
@@ -198,7 +237,8 @@ class Turn:
             self._pass(gang, shape, found)
 
     def _known(self, gang: Gang, shape: Shape) -> Blocked | None:
-        """What must come of it: its queue refuses it, there is no room whoever was promised what, or those alike found none."""
+        """What must come of it: its queue refuses it, there is no room whoever was promised what, or those
+        alike found none."""
         refused = self._scene.accounts.refusal(gang)
         if refused is not None:
             return Blocked(refused.reason, refused.detail, refused.blocked_by)
@@ -217,7 +257,8 @@ class Turn:
         return shape in self._full
 
     def _tried(self, gang: Gang, shape: Shape) -> Placement | Blocked:
-        """Whether it may start. Where the last one of its shape could, that there is room was not asked beforehand."""
+        """Whether it may start. Where the last one of its shape could, that there is room was not asked
+        beforehand."""
         found = self._scene.try_now(gang, asked=True)
         if isinstance(found, Placement):
             self._lucky.add(shape)
@@ -236,8 +277,8 @@ class Turn:
         return self._use_reserved(gang, found)
 
     def _use_reserved(self, gang: Gang, found: Blocked) -> Placement | Blocked:
-        """What is reserved for it now it may use for as long as it takes: who was promised a start there once the reservation is over
-        gives way."""
+        """What is reserved for it now it may use for as long as it takes: who was promised a start there once
+        the reservation is over gives way."""
         scene, key = self._scene, (self._scene.line.shape_of(gang), gang.queue, gang.user)
         expected = scene.expected(gang)
         others = [other for other in scene.timeline.unbinding(gang) if other not in self._asking.making_room]
@@ -258,10 +299,12 @@ class Turn:
         return place
 
     def _stand_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
-        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they are again. Those for whom
-        runs were asked to leave do bind it, or these would leave in vain."""
+        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they
+        are again. Those for whom runs were asked to leave do bind it, or these would leave in vain."""
         scene = self._scene
-        outranked = [other for other in scene.promises.outranked(gang) if other.id not in self._asking.making_room]
+        outranked = [
+            other for other in scene.promises.outranked(gang) if other.id not in self._asking.making_room
+        ]
         if not outranked:
             return found
         for other in outranked:
@@ -299,7 +342,9 @@ class Turn:
     def _pass(self, gang: Gang, shape: Shape, found: Blocked) -> None:
         """Step 8: those who share its fate are not looked at."""
         refused = self._scene.accounts.refusal(gang)
-        if found.reason is HoldReason.USER_LIMIT or (refused is not None and refused.reason is HoldReason.USER_LIMIT):
+        if found.reason is HoldReason.USER_LIMIT or (
+            refused is not None and refused.reason is HoldReason.USER_LIMIT
+        ):
             self._order.pass_user(gang, shape)
         elif found.reason in NO_ROOM or found.reason is HoldReason.QUOTA:
             self._order.pass_queue(gang.queue, shape)
@@ -307,7 +352,8 @@ class Turn:
             self._order.pass_kind(gang, self._scene.line.kind_of(gang))
 
     def _pass_full(self) -> None:
-        """Those for whom there is no room need no look once all promises are given, where nobody may be preempted."""
+        """Those for whom there is no room need no look once all promises are given, where nobody may be
+        preempted."""
         if not self._passing and self._scene.promises.exhausted:
             self._passing = True
             for shape in self._scene.line.shapes:
@@ -319,8 +365,8 @@ class Turn:
             self._order.hurry()
 
     def _patient(self, queues: list[tuple[QueueName, int]]) -> list[QueueName]:
-        """Queues, of these with the highest priority that waits in each, whose gangs may hope that others make room. Where they
-        are many, some are looked at in this turn, and others in later ones."""
+        """Queues, of these with the highest priority that waits in each, whose gangs may hope that others
+        make room. Where they are many, some are looked at in this turn, and others in later ones."""
         scene = self._scene
         hopeful = sorted(queue for queue, priority in queues if self._asking.may(queue, priority))
         count = self._asking.looks // LOOKS_EACH

@@ -1,4 +1,5 @@
-"""Which runs make room for a gang: the fewest GPU-seconds of work that is not saved, of those that suffice."""
+"""Which runs make room for a gang: the fewest GPU-seconds of work that is not saved, of those that
+suffice."""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 EXACT = 12  # with so many that could make room, the cheapest set is found for certain
-PREEMPTED_S = 600.0  # each time that a run was preempted before counts as so much work lost: one that just came back would be the cheapest
+# each time that a run was preempted before counts as so much work lost: one that just came back would be the
+# cheapest
+PREEMPTED_S = 600.0
 MOST_PREEMPTED = 6  # times that count
 EXACT_TRIES = 120  # sets that are tried to be certain of it
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A run that may be asked to make room. lost: what is lost, in thousandths of a GPU times milliseconds. tier: those of a
-    smaller one are asked first, whatever they lose."""
+    """A run that may be asked to make room. lost: what is lost, in thousandths of a GPU times milliseconds.
+    tier: those of a smaller one are asked first, whatever they lose."""
 
     running: Running
     lost: int
@@ -35,12 +38,14 @@ class Victim:
 
     @property
     def size(self) -> int:
-        return sum(len(assignment.gpus) * assignment.gpu_milli for assignment in self.running.placement.assignments)
+        return sum(
+            len(assignment.gpus) * assignment.gpu_milli for assignment in self.running.placement.assignments
+        )
 
 
 def weight(nodes: Iterable[Node]) -> Callable[[Placement], int]:
-    """What a placement holds in thousandths of GPUs; where it holds none, as many as its part of all CPUs is of all GPUs. In a
-    cluster without GPUs: thousandths of cores."""
+    """What a placement holds in thousandths of GPUs; where it holds none, as many as its part of all CPUs is
+    of all GPUs. In a cluster without GPUs: thousandths of cores."""
     gpus = cpus = 0
     for node in nodes:
         gpus, cpus = gpus + WHOLE_GPU * len(node.gpus), cpus + node.cpu_milli
@@ -56,8 +61,8 @@ def weight(nodes: Iterable[Node]) -> Callable[[Placement], int]:
 
 
 def lost(running: Running, now: datetime, weight: Callable[[Placement], int]) -> int:
-    """What ending it now loses: the time since its newest checkpoint, or since it began, for all that it holds; and more for a run that
-    was preempted before, so that it is not the same run again and again."""
+    """What ending it now loses: the time since its newest checkpoint, or since it began, for all that it
+    holds; and more for a run that was preempted before, so that it is not the same run again and again."""
     since = max((at for at in (running.started_at, running.saved_at) if at is not None), default=now)
     ran_s = max((now - since).total_seconds(), 0.0)
     again_s = PREEMPTED_S * min(running.gang.preemptions, MOST_PREEMPTED)
@@ -67,17 +72,22 @@ def lost(running: Running, now: datetime, weight: Callable[[Placement], int]) ->
 class Search:
     """Looks for the cheapest victims of one gang.
 
-    capacity, accounts: the world as it will be once all that was asked to end has; what the search changes in them it undoes.
+    capacity, accounts: the world as it will be once all that was asked to end has; what the search changes in
+    them it undoes.
     """
 
     def __init__(self, gang: Gang, capacity: Capacity, accounts: Accounts) -> None:
-        self._gang, self._capacity, self._accounts = gang.sized([role.fewest for role in gang.roles]), capacity, accounts
+        self._gang, self._capacity, self._accounts = (
+            gang.sized([role.fewest for role in gang.roles]),
+            capacity,
+            accounts,
+        )
         self._gone: list[Placement] = []
         self._booked = accounts.refusal(self._gang) is not None or bool(accounts.closed_models(self._gang))
 
     def cheapest(self, victims: Sequence[Victim]) -> list[Victim] | None:
-        """A set that lets the gang start and of which nobody can be spared; the cheapest of all when there are few to choose
-        from. None where all of them together would not do."""
+        """A set that lets the gang start and of which nobody can be spared; the cheapest of all when there
+        are few to choose from. None where all of them together would not do."""
         ranked = sorted(victims, key=lambda victim: victim.key)
         if self.place(ranked) is None:
             return None
@@ -122,8 +132,11 @@ class Search:
         return None
 
     def _near(self, ranked: list[Victim]) -> list[Victim] | None:
-        """The better of two ways to add one after another: the cheapest first, and the cheapest for its size first."""
-        by_size = sorted(ranked, key=lambda victim: (victim.lost / max(victim.size, 1), victim.running.gang.id))
+        """The better of two ways to add one after another: the cheapest first, and the cheapest for its size
+        first."""
+        by_size = sorted(
+            ranked, key=lambda victim: (victim.lost / max(victim.size, 1), victim.running.gang.id)
+        )
         found = [self._shortest(ranked), self._shortest(by_size)]
         return min((chosen for chosen in found if chosen), key=_cost, default=None)
 
@@ -146,7 +159,11 @@ class Search:
         finally:
             self._keep(0)
         nodes = {assignment.node for assignment in place.assignments}
-        near = [victim for victim in ranked[:high] if any(a.node in nodes for a in victim.running.placement.assignments)]
+        near = [
+            victim
+            for victim in ranked[:high]
+            if any(a.node in nodes for a in victim.running.placement.assignments)
+        ]
         if self.place(near) is None:  # others had to go for the queue's sake
             near = list(ranked[:high])
         return self._spared(near)
@@ -162,12 +179,16 @@ class Search:
 
 
 def _cost(victims: Sequence[Victim]) -> tuple[int, int, list[GangId]]:
-    return sum(victim.lost for victim in victims), len(victims), sorted(victim.running.gang.id for victim in victims)
+    return (
+        sum(victim.lost for victim in victims),
+        len(victims),
+        sorted(victim.running.gang.id for victim in victims),
+    )
 
 
 def _by_cost(ranked: Sequence[Victim]) -> Iterator[list[Victim]]:
-    """All sets but the empty one, by what they cost together: each is made from a cheaper one by adding the next victim, or by
-    putting the next in place of the last."""
+    """All sets but the empty one, by what they cost together: each is made from a cheaper one by adding the
+    next victim, or by putting the next in place of the last."""
     if not ranked:
         return
     heap: list[tuple[tuple[int, int, list[GangId]], tuple[int, ...]]] = [(_cost(ranked[:1]), (0,))]

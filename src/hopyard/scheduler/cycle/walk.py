@@ -14,10 +14,11 @@ from hopyard.scheduler.fairness.accounts import Accounts
 
 
 class Walk:
-    """Between queues as `Contest` says; in a queue by priority, service class, `Accounts.user_key`, submission, id. Both follow
-    what is charged during the turn.
+    """Between queues as `Contest` says; in a queue by priority, service class, `Accounts.user_key`,
+    submission, id. Both follow what is charged during the turn.
 
-    What is passed over is so for the rest of the turn: whoever was refused once would be again, since room only shrinks.
+    What is passed over is so for the rest of the turn: whoever was refused once would be again, since room
+    only shrinks.
     """
 
     def __init__(
@@ -28,10 +29,13 @@ class Walk:
         accounts: Accounts,
         held: Callable[[QueueName, str, Shape], bool],
     ) -> None:
-        """held: whether those of this queue, user and shape are passed over for now, which may become so during the turn."""
+        """held: whether those of this queue, user and shape are passed over for now, which may become so
+        during the turn."""
         self._over: set[Shape] = set()
         self._leaves = {
-            queue: QueueWalk(queue, line.leaves[queue], accounts, self._over, held) for queue in leaves if queue in line.leaves
+            queue: QueueWalk(queue, line.leaves[queue], accounts, self._over, held)
+            for queue in leaves
+            if queue in line.leaves
         }
         self._full: Set[Shape] = frozenset()
         self._impatient: dict[QueueName, QueueWalk] | None = None
@@ -55,7 +59,8 @@ class Walk:
             self._moved[queue] = None
 
     def step(self, gang: Gang) -> None:
-        """The head was decided on its own, unless it has been passed over since; accounts may have changed."""
+        """The head was decided on its own, unless it has been passed over since; accounts may have
+        changed."""
         leaf = self._leaves[gang.queue]
         if leaf.head() is gang:
             leaf.step()
@@ -90,9 +95,11 @@ class Walk:
                 self._leaves[queue].close()
                 self._moved[queue] = None
 
-    def begin_passing(self, shapes: Set[Shape], patient: Callable[[list[tuple[QueueName, int]]], Collection[QueueName]]) -> None:
-        """From now on, look no more at those of these shapes, in any queue but those that are patient. The set may grow: see
-        `grown`. patient: of all queues with the highest priority that waits in each."""
+    def begin_passing(
+        self, shapes: Set[Shape], patient: Callable[[list[tuple[QueueName, int]]], Collection[QueueName]]
+    ) -> None:
+        """From now on, look no more at those of these shapes, in any queue but those that are patient.
+        The set may grow: see `grown`. patient: of all queues with the highest priority that waits in each."""
         chosen = frozenset(patient([(queue, leaf.priority) for queue, leaf in self._leaves.items()]))
         self._full, self._impatient = shapes, {}
         for queue in self._leaves.keys() - chosen:

@@ -26,9 +26,10 @@ QueueKey = tuple[tuple[int, float, QueueName], ...]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a gang may not start now however much is free. `queue`: the one whose limit it is, the gang's own or one above it.
-    closed_models: models of GPUs of which no more may be used, when that is the reason. kept: no limit forbids it, but what
-    others keep of their guarantees is all that is left; keepers: who they are."""
+    """Why a gang may not start now however much is free. `queue`: the one whose limit it is, the gang's own
+    or one above it. closed_models: models of GPUs of which no more may be used, when that is the reason.
+    kept: no limit forbids it, but what others keep of their guarantees is all that is left; keepers: who they
+    are."""
 
     reason: HoldReason
     queue: QueueName
@@ -46,25 +47,41 @@ class Refusal:
 class Accounts:
     """What every queue and user uses, and the questions that are asked of it. Mutable; a copy is cheap.
 
-    The rules (docs/concepts/scheduling.md says them for people), for each resource that a gang asks for, at each level from its queue up:
-    use never exceeds the maximum, nor the guarantee and what may be borrowed; what a queue keeps of its guarantee
-    (lend_limit) nobody else uses. Resources that no queue names have no limit.
+    The rules (docs/concepts/scheduling.md says them for people), for each resource that a gang asks for, at
+    each level from its queue up: use never exceeds the maximum, nor the guarantee and what may be borrowed;
+    what a queue keeps of its guarantee (lend_limit) nobody else uses. Resources that no queue names have no
+    limit.
     """
 
     __slots__ = (
-        "_asks", "_cards", "_cluster", "_history", "_keys", "_ledger", "_limits", "_nodes", "_placed", "_refusals", "_shares",
-    )  # fmt: skip
+        "_asks",
+        "_cards",
+        "_cluster",
+        "_history",
+        "_keys",
+        "_ledger",
+        "_limits",
+        "_nodes",
+        "_placed",
+        "_refusals",
+        "_shares",
+    )
 
-    def __init__(self, limits: Limits, ledger: Ledger, history: Mapping[tuple[QueueName, str], float]) -> None:
+    def __init__(
+        self, limits: Limits, ledger: Ledger, history: Mapping[tuple[QueueName, str], float]
+    ) -> None:
         self._limits = limits
         self._ledger = ledger
         self._history = history
         self._nodes: Mapping[NodeId, Node] = {}
         self._cards = Cards()
-        self._asks: dict[int, tuple[tuple[Role, ...], Amounts]] = {}  # of roles by identity, as many gangs share
+        # of roles by identity, as many gangs share
+        self._asks: dict[int, tuple[tuple[Role, ...], Amounts]] = {}
         self._cluster: Amounts = NOTHING
-        self._shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}  # of users, with what they are the shares of
-        self._placed: dict[GangId, tuple[Placement, Amounts]] = {}  # what gangs use, as long as the cards are the same
+        # of users, with what they are the shares of
+        self._shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}
+        # what gangs use, as long as the cards are the same
+        self._placed: dict[GangId, tuple[Placement, Amounts]] = {}
         # Of roles by identity too, until somebody is charged:
         self._keys: dict[tuple[QueueName, int], tuple[tuple[Role, ...], QueueKey]] = {}
         self._refusals: dict[tuple[QueueName, str, int], tuple[tuple[Role, ...], Refusal | None]] = {}
@@ -89,11 +106,14 @@ class Accounts:
     def set_used(self, used: Mapping[tuple[QueueName, str], Used], now: datetime) -> None:
         """What was used in the past, as it weighs now."""
         half_life_s = self._limits.tree.half_life_s
-        self._history = {key: shares.past_share(decayed(past, now, half_life_s), half_life_s) for key, past in used.items()}
+        self._history = {
+            key: shares.past_share(decayed(past, now, half_life_s), half_life_s) for key, past in used.items()
+        }
 
     def set_nodes(self, nodes: Iterable[Node]) -> None:
-        """The nodes that there are now. Shares are shares of what the open ones have. What was charged stays, and nodes that
-        are gone are remembered for when it is credited; a node whose GPUs became others needs new accounts."""
+        """The nodes that there are now. Shares are shares of what the open ones have. What was charged stays,
+        and nodes that are gone are remembered for when it is credited; a node whose GPUs became others needs
+        new accounts."""
         listed = list(nodes)
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
         self._cluster, self._shares = totals(node for node in listed if node.open), {}
@@ -120,7 +140,8 @@ class Accounts:
     def copy(self) -> Accounts:
         other = Accounts(self._limits, self._ledger.copy(), self._history)
         other._nodes, other._cards, other._cluster = self._nodes, self._cards, self._cluster
-        other._asks, other._placed = self._asks, self._placed  # as long as the cards are the same, both may learn from each other
+        # as long as the cards are the same, both may learn from each other
+        other._asks, other._placed = self._asks, self._placed
         other._shares = self._shares  # as long as the cluster is the same, both may learn from each other
         return other
 
@@ -208,22 +229,29 @@ class Accounts:
         for name, amount in self.ask(gang).items():
             if (GPU if name.startswith(GPU_OF) else name) in names and self._refused(gang, name, amount):
                 return True
-        return GPU in names and bool(self._limits.models.get(gang.queue)) and self._no_model(gang.sized(_fewest(gang))) is not None
+        return (
+            GPU in names
+            and bool(self._limits.models.get(gang.queue))
+            and self._no_model(gang.sized(_fewest(gang))) is not None
+        )
 
     def closed_models(self, gang: Gang) -> frozenset[str]:
-        """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land on: those of its roles that
-        have the choice may use none of them."""
+        """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land
+        on: those of its roles that have the choice may use none of them."""
         models = self._limits.models.get(gang.queue)
         if not models:
             return frozenset()
         gang = self.bounded(gang)
         return frozenset(
-            model for model in models if (most := self._could_use(gang, model)) and self._refused(gang, GPU_OF + model, most)
+            model
+            for model in models
+            if (most := self._could_use(gang, model)) and self._refused(gang, GPU_OF + model, most)
         )
 
     def sizes(self, gang: Gang) -> list[tuple[Gang, frozenset[str]]]:
-        """As large as the gang may be, with the `closed_models` for that; for an elastic one that some model is closed to, also as large
-        as that one is not: nobody knows which is the larger before it is seen what is free."""
+        """As large as the gang may be, with the `closed_models` for that; for an elastic one that some model
+        is closed to, also as large as that one is not: nobody knows which is the larger before it is seen
+        what is free."""
         largest = self.bounded(gang)
         found = [(largest, self.closed_models(largest))]
         for model in sorted(found[0][1]) if gang.elastic else ():
@@ -242,18 +270,22 @@ class Accounts:
         return _largest(gang, lambda sized: self.refusal(sized) is None)
 
     def covered(self, gang: Gang) -> Gang:
-        """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of its queue or one
-        above it; as it is where none does. It is no larger than that where it needs something that others are sure of alone."""
+        """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of
+        its queue or one above it; as it is where none does. It is no larger than that where it needs
+        something that others are sure of alone."""
         lending, ask = self._lending, self.ask(gang)
         lender = lending.lender(gang.queue, ask)[0] if gang.elastic else None
         if lender is None:
             return gang
         alone = not lending.not_lent(lender, ask)
-        return _largest(gang, lambda sized: alone and lending.covers(lender, gang.queue, asked(sized, self._cards)))
+        return _largest(
+            gang, lambda sized: alone and lending.covers(lender, gang.queue, asked(sized, self._cards))
+        )
 
     def queue_key(self, queue: QueueName, gang: Gang) -> QueueKey:
-        """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
-        full the guarantee is, if so, the dominant share of what is borrowed already, by weight; then the queue's name."""
+        """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there;
+        if not, how full the guarantee is, if so, the dominant share of what is borrowed already, by weight;
+        then the queue's name."""
         roles = gang.roles
         known = self._keys.get((queue, id(roles)))
         if known is not None and known[0] is roles:
@@ -281,8 +313,8 @@ class Accounts:
         return ask
 
     def user_key(self, queue: QueueName, user: str) -> tuple[float]:
-        """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what was used on
-        average in the past, where each half-life ago counts half."""
+        """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what
+        was used on average in the past, where each half-life ago counts half."""
         key, used = (queue, user), self._ledger.used_by(queue, user)
         known = self._shares.get(key)
         if known is None or known[0] is not used:  # amounts are replaced, never changed
@@ -290,27 +322,37 @@ class Accounts:
         return (known[1] + self._history.get(key, 0.0),)
 
     def kept_elsewhere(self, queue: QueueName, name: str, all_used: int) -> int:
-        """What of it queues keep and do not use, other than this one, those below it and those above it. all_used: by everybody."""
+        """What of it queues keep and do not use, other than this one, those below it and those above it.
+        all_used: by everybody."""
         ledger, levels = self._ledger, self._limits.path(queue)
         if name not in self._limits.kept_names:
             return 0
         below = ledger.taken(queue, name) - ledger.used(queue).get(name, 0)
-        return ledger.taken_in_all(name) - all_used - below - sum(ledger.spare(level, name) for level in levels[1:])
+        return (
+            ledger.taken_in_all(name)
+            - all_used
+            - below
+            - sum(ledger.spare(level, name) for level in levels[1:])
+        )
 
     def ask_above(self, queue: QueueName, ask: Amounts) -> Amounts:
-        """What is asked of the level above one that is asked for so much: what the lower one keeps and does not use is there."""
+        """What is asked of the level above one that is asked for so much: what the lower one keeps and does
+        not use is there."""
         return self._ledger.beyond_spare(queue, ask)
 
     def borrows(self, running: Running) -> bool:
-        """Whether its queue uses more than its guarantee of something that this run uses and that some queue is sure of."""
+        """Whether its queue uses more than its guarantee of something that this run uses and that some queue
+        is sure of."""
         return self._lending.borrows(running.gang.queue, placed(running.placement, self._nodes))
 
     def owed(self, gang: Gang) -> frozenset[QueueName]:
-        """The queues that it may reclaim from: they use what guarantees of its own queue, or one above it, lend (see `Lending`)."""
+        """The queues that it may reclaim from: they use what guarantees of its own queue, or one above it,
+        lend (see `Lending`)."""
         return self._lending.owed(gang.queue, self.ask(gang))
 
     def lender(self, gang: Gang) -> tuple[QueueName | None, Sequence[str]]:
-        """The queue that may take back for the gang what others use (see `Lending`), and of which resources."""
+        """The queue that may take back for the gang what others use (see `Lending`), and of which
+        resources."""
         return self._lending.lender(gang.queue, self.ask(gang))
 
     def not_lent(self, gang: Gang) -> frozenset[str]:
@@ -323,11 +365,13 @@ class Accounts:
         return self._lending.debtors(lender, names)
 
     def owes(self, queue: QueueName, gang: Gang) -> bool:
-        """Whether the queue is among those that `owed` names: quicker, to ask again for one after something was credited."""
+        """Whether the queue is among those that `owed` names: quicker, to ask again for one after something
+        was credited."""
         return self._lending.owes(queue, gang.queue, self.ask(gang))
 
     def lends(self, queue: QueueName) -> bool:
-        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own."""
+        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more
+        than its own."""
         return self._lending.lends(queue)
 
     @property
@@ -335,7 +379,8 @@ class Accounts:
         return Lending(self._limits, self._ledger)
 
     def level_key(self, queue: QueueName, ask: Amounts) -> tuple[int, float, QueueName]:
-        """One level of `queue_key`. What those below it keep counts as used there (see `Lending`), but fills nobody's guarantee."""
+        """One level of `queue_key`. What those below it keep counts as used there (see `Lending`), but fills
+        nobody's guarantee."""
         counted = self._ledger.counted(queue)
         sure = self._limits.sure.get(queue, NOTHING)
         names = self._limits.within(queue, counted, ask) if sure else None
@@ -355,7 +400,9 @@ class Accounts:
         for queue, caps in limits.caps[leaf]:
             limit = caps.get(name)
             if limit is not None and (used := ledger.used(queue).get(name, 0)) + ask > limit:
-                detail = sentences.over_limit(limits.tree.queues[queue], name, ask=ask, used=used, limit=limit)
+                detail = sentences.over_limit(
+                    limits.tree.queues[queue], name, ask=ask, used=used, limit=limit
+                )
                 return Refusal(HoldReason.QUOTA, queue, detail)
         if name in limits.kept_names and self._cluster and (left := self._open(leaf, name)) < ask:
             keepers = self._keepers(leaf, name)
@@ -364,8 +411,9 @@ class Accounts:
         return None
 
     def _open(self, leaf: QueueName, name: str) -> int:
-        """How much more the leaf may use without touching what others keep: at each level what it keeps for itself and does
-        not use, and beside that what is open above it and below the limit there (after Kueue's hierarchical cohorts)."""
+        """How much more the leaf may use without touching what others keep: at each level what it keeps for
+        itself and does not use, and beside that what is open above it and below the limit there (after
+        Kueue's hierarchical cohorts)."""
         ledger = self._ledger
         left = self._cluster.get(name, 0) - ledger.taken_in_all(name)
         for level in reversed(self._limits.paths[leaf]):
@@ -377,7 +425,9 @@ class Accounts:
 
     def _keepers(self, leaf: QueueName, name: str) -> list[QueueName]:
         above = self._limits.paths[leaf]
-        return sorted(queue for queue in self._limits.kept if queue not in above and self._ledger.spare(queue, name) > 0)
+        return sorted(
+            queue for queue in self._limits.kept if queue not in above and self._ledger.spare(queue, name) > 0
+        )
 
     def _no_model(self, gang: Gang) -> Refusal | None:
         """Why there is no model of GPU left that some role could use."""
@@ -397,8 +447,13 @@ class Accounts:
         return frozenset(model.lower() for model in role.resources.gpu_models) or self._cards.models
 
     def _could_use(self, gang: Gang, model: str, *, no_choice: bool = False) -> int:
-        """Thousandths of GPUs of the model, if all roles that may use it do; or those alone that may use no other."""
-        able = [role for role in gang.roles if model in (models := self._models(role)) and not (no_choice and len(models) > 1)]
+        """Thousandths of GPUs of the model, if all roles that may use it do; or those alone that may use no
+        other."""
+        able = [
+            role
+            for role in gang.roles
+            if model in (models := self._models(role)) and not (no_choice and len(models) > 1)
+        ]
         return sum(in_full(role.resources, self._cards) * role.replicas for role in able)
 
 

@@ -47,7 +47,8 @@ def _kinds(node: Node) -> set[Kind]:
 
 
 def asked(gang: Gang, cards: Cards) -> Amounts:
-    """As `asked_for`, with shares by memory in full, and where a role takes one model of GPU only, that too."""
+    """As `asked_for`, with shares by memory in full, and where a role takes one model of GPU only, that
+    too."""
     found = asked_for(gang)
     for role in gang.roles:
         request = role.resources
@@ -60,8 +61,9 @@ def asked(gang: Gang, cards: Cards) -> Amounts:
 
 
 def in_full(request: Resources, cards: Cards) -> int:
-    """Thousandths of GPUs of one replica. A share by memory counts as on the card where it is the largest that fits, since
-    limits must hold wherever it lands; cards of closed nodes count only where no other fits."""
+    """Thousandths of GPUs of one replica. A share by memory counts as on the card where it is the largest
+    that fits, since limits must hold wherever it lands; cards of closed nodes count only where no other
+    fits."""
     if not request.gpu_memory_bytes:
         return gpu_milli_of(request)
     return _largest(request, cards.open) or _largest(request, cards.closed) or WHOLE_GPU
@@ -69,5 +71,7 @@ def in_full(request: Resources, cards: Cards) -> int:
 
 def _largest(request: Resources, cards: Iterable[Kind]) -> int:
     models = {model.lower() for model in request.gpu_models}
-    able = (request.milli_of(Gpu(0, model, memory)) for model, memory in cards if not models or model in models)
+    able = (
+        request.milli_of(Gpu(0, model, memory)) for model, memory in cards if not models or model in models
+    )
     return max((milli for milli in able if milli <= WHOLE_GPU), default=0)

@@ -15,10 +15,11 @@ K = TypeVar("K")
 class Ledger:
     """The amounts in it are never changed, only replaced, so a copy shares them all.
 
-    `taken` of a queue is what nobody outside may use of what those above it have: what is used below it, and beside that what
-    it keeps of its guarantee (lend_limit). Bottom up, taken = max(used, kept) of a leaf and max(sum of taken right below,
-    kept) of any other queue; so what a queue keeps is counted once, and using it takes nothing more (after `SubtreeQuota` and
-    the bubbling up of usage in Kueue's hierarchical cohorts). Of resources of which nobody keeps any it is what is used.
+    `taken` of a queue is what nobody outside may use of what those above it have: what is used below it, and
+    beside that what it keeps of its guarantee (lend_limit). Bottom up, taken = max(used, kept) of a leaf and
+    max(sum of taken right below, kept) of any other queue; so what a queue keeps is counted once, and using
+    it takes nothing more (after `SubtreeQuota` and the bubbling up of usage in Kueue's hierarchical cohorts).
+    Of resources of which nobody keeps any it is what is used.
     """
 
     __slots__ = ("_below", "_limits", "_queues", "_users")
@@ -35,7 +36,11 @@ class Ledger:
     def copy(self) -> Ledger:
         other = Ledger.__new__(Ledger)
         other._limits = self._limits
-        other._queues, other._users, other._below = self._queues.copy(), self._users.copy(), self._below.copy()
+        other._queues, other._users, other._below = (
+            self._queues.copy(),
+            self._users.copy(),
+            self._below.copy(),
+        )
         return other
 
     def __eq__(self, other: object) -> bool:
@@ -52,8 +57,8 @@ class Ledger:
         return self._users.get((queue, user), NOTHING)
 
     def busy(self) -> list[QueueName]:
-        """Queues that gangs use directly, in no order that means anything. A queue that has others below it is one only
-        while runs go on that started before it had."""
+        """Queues that gangs use directly, in no order that means anything.
+        A queue that has others below it is one only while runs go on that started before it had."""
         below: dict[QueueName, Amounts] = {}
         for queue, amounts in self._queues.items():
             known = self._limits.tree.queues.get(queue)
@@ -86,7 +91,8 @@ class Ledger:
         return self.taken(queue, name) - self.below(queue, name)
 
     def beyond_spare(self, queue: QueueName, ask: Amounts) -> Amounts:
-        """What a gang that is in the queue, or below it, still asks of the levels above it: not what the queue keeps."""
+        """What a gang that is in the queue, or below it, still asks of the levels above it: not what the
+        queue keeps."""
         if not self._limits.kept_names:
             return ask
         return {name: amount - min(amount, self.spare(queue, name)) for name, amount in ask.items()}
@@ -110,7 +116,10 @@ class Ledger:
             for level in path:
                 if not more:
                     break
-                before, kept = self._below.get(level, NOTHING).get(name, 0), self._limits.kept.get(level, NOTHING).get(name, 0)
+                before, kept = (
+                    self._below.get(level, NOTHING).get(name, 0),
+                    self._limits.kept.get(level, NOTHING).get(name, 0),
+                )
                 _put(self._below, level, {name: more}, 1)
                 more = max(before + more, kept) - max(before, kept)
             if more:

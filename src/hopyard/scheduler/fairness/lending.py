@@ -15,13 +15,14 @@ from hopyard.scheduler.fairness.limits import NOTHING, Limits
 class Lending:
     """The debts between queues as the ledger stands.
 
-    A gang's lender is the lowest queue on its path whose guarantee covers the gang beside what is used there. Those outside
-    of the lender owe it that use more than their guarantee at every level up to where the two meet, of one resource that the
-    lender is sure of and the gang asks for. So nobody owes who did not borrow, and giving back brings no level below its
-    guarantee by more than one run; and if what the lender is sure of is in use elsewhere, somebody owes it, since where a
-    queue is above its guarantee, one right below it is. Who takes back is within its guarantee then and owes nobody outside
-    of the lender, so no two take the same from each other in turn. (After reclaiming within hierarchical cohorts of Kueue.)
-    What a queue keeps (lend_limit) counts as used by it: who uses what is left of a guarantee of which another below keeps all
+    A gang's lender is the lowest queue on its path whose guarantee covers the gang beside what is used there.
+    Those outside of the lender owe it that use more than their guarantee at every level up to where the two
+    meet, of one resource that the lender is sure of and the gang asks for. So nobody owes who did not borrow,
+    and giving back brings no level below its guarantee by more than one run; and if what the lender is sure
+    of is in use elsewhere, somebody owes it, since where a queue is above its guarantee, one right below it
+    is. Who takes back is within its guarantee then and owes nobody outside of the lender, so no two take the
+    same from each other in turn. (After reclaiming within hierarchical cohorts of Kueue.) What a queue keeps
+    (lend_limit) counts as used by it: who uses what is left of a guarantee of which another below keeps all
     uses what somebody else is sure of.
     """
 
@@ -29,9 +30,12 @@ class Lending:
     ledger: Ledger
 
     def borrows(self, queue: QueueName, amounts: Amounts) -> bool:
-        """Whether the queue uses more than its guarantee, of one of these resources and of what some queue is sure of."""
+        """Whether the queue uses more than its guarantee, of one of these resources and of what some queue is
+        sure of."""
         sure, counted = self.limits.sure.get(queue, NOTHING), self.ledger.counted(queue)
-        return any(counted.get(name, 0) > sure.get(name, 0) for name in self.limits.guaranteed if amounts.get(name))
+        return any(
+            counted.get(name, 0) > sure.get(name, 0) for name in self.limits.guaranteed if amounts.get(name)
+        )
 
     def owed(self, queue: QueueName, ask: Amounts) -> frozenset[QueueName]:
         """Queues with gangs of their own that owe a gang in this queue that asks for so much."""
@@ -43,7 +47,8 @@ class Lending:
         return frozenset(debtor for debtor in self.ledger.busy() if self._in_debt(debtor, lender, names))
 
     def covers(self, lender: QueueName, queue: QueueName, ask: Amounts) -> bool:
-        """Whether what a gang in this queue, below the lender, asks for is within the lender's guarantee, beside what is used."""
+        """Whether what a gang in this queue, below the lender, asks for is within the lender's guarantee,
+        beside what is used."""
         return any(names for level, names in self._within(queue, ask) if level == lender)
 
     def owes(self, debtor: QueueName, queue: QueueName, ask: Amounts) -> bool:
@@ -52,8 +57,8 @@ class Lending:
         return lender is not None and self._in_debt(debtor, lender, names)
 
     def lends(self, queue: QueueName) -> bool:
-        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own.
-        Quick: where it says no, nobody owes any gang of the queue."""
+        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more
+        than its own. Quick: where it says no, nobody owes any gang of the queue."""
         limits, left = self.limits, False
         for level in limits.paths.get(queue, ()):
             used = self.ledger.used(level)
@@ -70,15 +75,18 @@ class Lending:
         return None, ()
 
     def not_lent(self, lender: QueueName, ask: Amounts) -> frozenset[str]:
-        """Resources that are asked for and that others are sure of, but not the lender: it has none of them to take back. GPUs are one
-        resource here, whatever their model."""
+        """Resources that are asked for and that others are sure of, but not the lender: it has none of them
+        to take back. GPUs are one resource here, whatever their model."""
         sure = {_family(name) for name, amount in self.limits.sure.get(lender, NOTHING).items() if amount}
         others = {_family(name) for name in self.limits.guaranteed}
-        return frozenset(_family(name) for name, amount in ask.items() if amount and _family(name) in others - sure)
+        return frozenset(
+            _family(name) for name, amount in ask.items() if amount and _family(name) in others - sure
+        )
 
     def _within(self, queue: QueueName, ask: Amounts) -> Iterator[tuple[QueueName, Sequence[str]]]:
-        """For each level of its path: of what the level is sure of and the gang asks for, if it has guarantees left for all of that;
-        else nothing. What a queue below keeps and does not use is there for the gang, and no more of the level then."""
+        """For each level of its path: of what the level is sure of and the gang asks for, if it has
+        guarantees left for all of that; else nothing. What a queue below keeps and does not use is there for
+        the gang, and no more of the level then."""
         limits, ledger = self.limits, self.ledger
         for level in limits.paths.get(queue, ()):
             yield level, limits.within(level, ledger.counted(level), ask)

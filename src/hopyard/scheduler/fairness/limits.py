@@ -16,10 +16,11 @@ NOTHING: Amounts = {}
 class Limits:
     """What never changes while a tree stands.
 
-    paths: of every queue, itself and those above it. sure, most: guarantee and limit of every queue. kept: the part of a
-    guarantee that is never lent. kept_names: resources of which somebody keeps some. guaranteed: resources of which somebody
-    is sure of some. caps, user_caps, models: of every leaf, the levels of its path that limit anything, and the models of
-    GPUs that they limit. unlimited: leaves whose gangs are never refused.
+    paths: of every queue, itself and those above it. sure, most: guarantee and limit of every queue. kept:
+    the part of a guarantee that is never lent. kept_names: resources of which somebody keeps some.
+    guaranteed: resources of which somebody is sure of some. caps, user_caps, models: of every leaf, the
+    levels of its path that limit anything, and the models of GPUs that they limit. unlimited: leaves whose
+    gangs are never refused.
     """
 
     tree: QueueTree
@@ -59,7 +60,8 @@ class Limits:
         return self.paths.get(queue) or (queue,)
 
     def within(self, queue: QueueName, used: Amounts, ask: Amounts) -> list[str]:
-        """The resources asked for that the queue is sure of, if it has guarantees left for all of them; else nothing."""
+        """The resources asked for that the queue is sure of, if it has guarantees left for all of them; else
+        nothing."""
         sure = self.sure.get(queue, NOTHING)
         named = []
         for name, amount in ask.items():
@@ -76,7 +78,9 @@ def _kept(queue: Queue, sure: Amounts) -> Amounts:
     return {name: amount for name, amount in kept.items() if amount > 0}
 
 
-def _limiting(queues: Iterable[QueueName], limits: Mapping[QueueName, Amounts]) -> tuple[tuple[QueueName, Amounts], ...]:
+def _limiting(
+    queues: Iterable[QueueName], limits: Mapping[QueueName, Amounts]
+) -> tuple[tuple[QueueName, Amounts], ...]:
     return tuple((queue, limits[queue]) for queue in queues if limits[queue])
 
 

@@ -20,9 +20,10 @@ from hopyard.scheduler.fairness.shares import borrowed, past_share
 class QueueUse:
     """One queue with all below it.
 
-    sure, most: what it is guaranteed, and the most that it may use, by its own limits. share: the dominant share of the
-    cluster that it uses. borrowed: what it uses beyond its guarantee, of what somebody is guaranteed. lent: what of its guarantee others use, so that it
-    would have to be taken back: what is idle of it less what is free. running, waiting: how many runs.
+    sure, most: what it is guaranteed, and the most that it may use, by its own limits. share: the dominant
+    share of the cluster that it uses. borrowed: what it uses beyond its guarantee, of what somebody is
+    guaranteed. lent: what of its guarantee others use, so that it would have to be taken back: what is idle
+    of it less what is free. running, waiting: how many runs.
     """
 
     queue: Queue
@@ -40,8 +41,8 @@ class QueueUse:
 
 @dataclass(frozen=True, slots=True)
 class UserUse:
-    """What one user uses of one queue. past_share: of the cluster, on average, where each half-life ago counts half.
-    score: what users are ordered by, the smallest first."""
+    """What one user uses of one queue. past_share: of the cluster, on average, where each half-life ago
+    counts half. score: what users are ordered by, the smallest first."""
 
     user: str
     used: Amounts
@@ -53,7 +54,8 @@ class UserUse:
 
 
 def overview(snapshot: Snapshot) -> list[QueueUse]:
-    """All queues, each after the one above it, siblings by name; then those that are not in the tree and still used."""
+    """All queues, each after the one above it, siblings by name; then those that are not in the tree and
+    still used."""
     tree, books = snapshot.queues, _accounts(snapshot)
     cluster = totals(node for node in snapshot.nodes.values() if node.open)
     running = _by_level(snapshot, [one.gang for one in snapshot.running])
@@ -79,7 +81,11 @@ def overview(snapshot: Snapshot) -> list[QueueUse]:
                 most=limits.get(name, {}),
                 used=used,
                 share=dominant_share(used, cluster),
-                borrowed={resource: amount for resource, amount in borrowed(used, own).items() if resource in promised},
+                borrowed={
+                    resource: amount
+                    for resource, amount in borrowed(used, own).items()
+                    if resource in promised
+                },
                 lent=_lent(books, name, own, used_now, cluster),
                 running=running[name],
                 waiting=waiting[name],
@@ -89,7 +95,8 @@ def overview(snapshot: Snapshot) -> list[QueueUse]:
 
 
 def users_of(snapshot: Snapshot, queue: QueueName) -> list[UserUse]:
-    """Everybody who uses a leaf, waits in it, or used it so that it still counts; in the order in which they come next."""
+    """Everybody who uses a leaf, waits in it, or used it so that it still counts; in the order in which they
+    come next."""
     books, tree = _accounts(snapshot), snapshot.queues
     cluster = totals(node for node in snapshot.nodes.values() if node.open)
     running = Counter(one.gang.user for one in snapshot.running if one.gang.queue == queue)
@@ -103,12 +110,24 @@ def users_of(snapshot: Snapshot, queue: QueueName) -> list[UserUse]:
     for user in {*running, *waiting, *past}:
         used = books.used_by(queue, user)
         score = books.user_key(queue, user)[0]
-        found.append(UserUse(user, used, dominant_share(used, cluster), past.get(user, 0.0), score, running[user], waiting[user]))
+        found.append(
+            UserUse(
+                user,
+                used,
+                dominant_share(used, cluster),
+                past.get(user, 0.0),
+                score,
+                running[user],
+                waiting[user],
+            )
+        )
     return sorted(found, key=lambda one: (one.score, one.user))
 
 
 def _accounts(snapshot: Snapshot) -> Accounts:
-    return Accounts.of(snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now)
+    return Accounts.of(
+        snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now
+    )
 
 
 def _by_level(snapshot: Snapshot, gangs: Sequence[Gang]) -> Counter[QueueName]:
@@ -120,7 +139,9 @@ def _by_level(snapshot: Snapshot, gangs: Sequence[Gang]) -> Counter[QueueName]:
     return found
 
 
-def _lent(books: Accounts, queue: QueueName, sure: Amounts, all_used: Mapping[str, int], cluster: Amounts) -> Amounts:
+def _lent(
+    books: Accounts, queue: QueueName, sure: Amounts, all_used: Mapping[str, int], cluster: Amounts
+) -> Amounts:
     """What it does not use of its guarantee, less what is free for it: what others keep is not."""
     used, lent = books.used(queue), {}
     for name, amount in sure.items():

@@ -22,12 +22,18 @@ def amount(name: str, of: int) -> str:
 
 
 def over_limit(queue: Queue, name: str, *, ask: int, used: int, limit: int) -> str:
-    """The queue, or one above the gang's, is at the most that it may use. What it may not borrow of that is its own, by this name or, of GPUs,
-    by those of their models."""
+    """The queue, or one above the gang's, is at the most that it may use.
+    What it may not borrow of that is its own, by this name or, of GPUs, by those of their models."""
     if queue.maximum.get(name) == limit:
-        return f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of at most {amount(name, limit)}"
+        return (
+            f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of at most "
+            f"{amount(name, limit)}"
+        )
     own, beyond = amount(name, limit - queue.borrow_limit[name]), amount(name, queue.borrow_limit[name])
-    return f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of its {own} and may borrow {beyond} more"
+    return (
+        f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of its {own} and may borrow "
+        f"{beyond} more"
+    )
 
 
 def kept_back(queue: QueueName, name: str, *, ask: int, left: int, keepers: list[QueueName]) -> str:
@@ -38,7 +44,10 @@ def kept_back(queue: QueueName, name: str, *, ask: int, left: int, keepers: list
 
 
 def user_over(user: str, queue: QueueName, name: str, *, ask: int, used: int, limit: int) -> str:
-    return f"{_asks(name, ask)}; {user or 'its user'} uses {_bare(name, used)} of at most {amount(name, limit)} for one user in queue {queue}"
+    return (
+        f"{_asks(name, ask)}; {user or 'its user'} uses {_bare(name, used)} of at most "
+        f"{amount(name, limit)} for one user in queue {queue}"
+    )
 
 
 def no_queue(queue: QueueName, leaves: list[QueueName]) -> str:

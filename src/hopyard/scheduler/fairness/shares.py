@@ -1,8 +1,8 @@
 """The numbers that decide who comes first.
 
-Sources: Ghodsi et al., Dominant Resource Fairness (NSDI'11): who has the smallest dominant share comes next. Kueue, fair
-sharing: between queues only what is borrowed beyond the guarantee counts, divided by the weight. Slurm, multifactor priority:
-past use counts with a half-life.
+Sources: Ghodsi et al., Dominant Resource Fairness (NSDI'11): who has the smallest dominant share comes next.
+Kueue, fair sharing: between queues only what is borrowed beyond the guarantee counts, divided by the weight.
+Slurm, multifactor priority: past use counts with a half-life.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from hopyard.domain.queue import GPU_OF, Amounts
 
 
 def filled(used: Amounts, sure: Amounts, names: Iterable[str]) -> float:
-    """How full the guarantee is in the fullest of these resources: max over r of used_r / guarantee_r. All are in `sure`."""
+    """How full the guarantee is in the fullest of these resources: max over r of used_r / guarantee_r.
+    All are in `sure`."""
     return max(used.get(name, 0) / sure[name] for name in names)
 
 
@@ -24,8 +25,8 @@ def borrowed(used: Amounts, sure: Amounts) -> Amounts:
 
 
 def borrowed_share(used: Amounts, sure: Amounts, cluster: Amounts, weight: float) -> float:
-    """max over r of borrowed_r / cluster_r, divided by the weight. With no guarantee it is DRF's dominant share. Models of GPUs
-    count as GPUs only."""
+    """max over r of borrowed_r / cluster_r, divided by the weight.
+    With no guarantee it is DRF's dominant share. Models of GPUs count as GPUs only."""
     largest = 0.0
     for name, amount in used.items():
         beyond = amount - sure.get(name, 0)
@@ -35,6 +36,6 @@ def borrowed_share(used: Amounts, sure: Amounts, cluster: Amounts, weight: float
 
 
 def past_share(share_seconds: float, half_life_s: float) -> float:
-    """The share of the cluster that was used on average, with weights that halve every `half_life_s`: share-seconds times
-    ln 2 / half-life. Who used the share s all the time has s."""
+    """The share of the cluster that was used on average, with weights that halve every `half_life_s`:
+    share-seconds times ln 2 / half-life. Who used the share s all the time has s."""
     return share_seconds * math.log(2) / half_life_s

@@ -1,1 +1,2 @@
-"""Where gangs go: what every node has left, how much of what fits where, and which of the places that fit is the best."""
+"""Where gangs go: what every node has left, how much of what fits where, and which of the places that fit is
+the best."""

@@ -1,4 +1,5 @@
-"""Nodes in equal states, which need to be looked at once: in large clusters there are few kinds of nodes and of runs."""
+"""Nodes in equal states, which need to be looked at once: in large clusters there are few kinds of nodes and
+of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ MOST_MOVED = 4  # one part in so many may have changed since nodes were sorted i
 
 
 class Alike:
-    """Groups of nodes that are in equal states, and those that changed since: each of these is looked at for itself.
+    """Groups of nodes that are in equal states, and those that changed since: each of these is looked at for
+    itself.
 
     kind[i]: nodes of different kinds are never alike.
     """
@@ -35,7 +37,8 @@ class Alike:
         self._moved.update(rows)
 
     def examples(self, free: Free) -> tuple[Ints, Ints, Ints]:
-        """Nodes to look at; which of them each node is like, as an index into the first; and how many open ones are like each."""
+        """Nodes to look at; which of them each node is like, as an index into the first; and how many open
+        ones are like each."""
         count = len(self._kind)
         if self._group is None or len(self._moved) * MOST_MOVED > count:
             _, self._group = np.unique(_numbers(self._kind, free), return_inverse=True)

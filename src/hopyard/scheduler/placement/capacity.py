@@ -21,7 +21,8 @@ from hopyard.scheduler.placement.mix import Mix
 from hopyard.scheduler.placement.ranking import Best, Rankings
 from hopyard.scheduler.placement.search import Search
 
-# What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold them.
+# What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold
+# them.
 Elsewhere = dict[tuple[NodeId, str, int | str], int]
 Rows = Ints | slice
 Plain = tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]
@@ -33,7 +34,8 @@ MOST_KNOWN = 65_536  # placements of which it is remembered what they hold
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is to be held back of one node: of all but GPUs how much, and how often a GPU, or share of one, such as `card` asks for."""
+    """What is to be held back of one node: of all but GPUs how much, and how often a GPU, or share of one,
+    such as `card` asks for."""
 
     cpu_milli: int
     memory_bytes: int
@@ -43,7 +45,8 @@ class Rest:
 
 
 class Capacity:
-    """Mutable, of one plan or of one Planner. Equal nodes and placements give equal places, in whatever order they came."""
+    """Mutable, of one plan or of one Planner. Equal nodes and placements give equal places, in whatever order
+    they came."""
 
     def __init__(self, free: Free, elsewhere: Elsewhere, rankings: Rankings | None = None) -> None:
         self._free, self._elsewhere = free, elsewhere
@@ -69,24 +72,35 @@ class Capacity:
     ) -> Placement | None:
         """Where the gang would go, whole, or None; nothing is taken. An elastic gang is as large as fits.
 
-        score: the name of a rule of `placement.scores`. closed_models: models of GPUs that it may not use now. prefer: nodes
-        to use before others where they will do.
+        score: the name of a rule of `placement.scores`. closed_models: models of GPUs that it may not use
+        now. prefer: nodes to use before others where they will do.
         """
-        if len(gang.roles) == 1 and gang.size == 1 and not (gang.wants or prefer or gang.topology or gang.roles[0].topology):
+        if (
+            len(gang.roles) == 1
+            and gang.size == 1
+            and not (gang.wants or prefer or gang.topology or gang.roles[0].topology)
+        ):
             return self._place_one(gang, gang.roles[0], score, closed_models)
         return Search(self._free, self._rankings, gang, score, closed_models, prefer).place()
 
     def place_largest(
-        self, sizes: Sequence[tuple[Gang, frozenset[str]]], *, score: str = "fragmentation", prefer: frozenset[NodeId] = frozenset()
+        self,
+        sizes: Sequence[tuple[Gang, frozenset[str]]],
+        *,
+        score: str = "fragmentation",
+        prefer: frozenset[NodeId] = frozenset(),
     ) -> Placement | None:
-        """`place` of one gang as large as possible where it may be of several sizes, each with the models closed to it; of two alike
-        the first."""
-        places = (self.place(gang, score=score, closed_models=closed, prefer=prefer) for gang, closed in sizes)
+        """`place` of one gang as large as possible where it may be of several sizes, each with the models
+        closed to it; of two alike the first."""
+        places = (
+            self.place(gang, score=score, closed_models=closed, prefer=prefer) for gang, closed in sizes
+        )
         return max(filter(None, places), key=lambda found: found.gang.size, default=None)
 
     def surely_holds(self, gang: Gang, rows: Ints) -> bool:
-        """Whether there is a place for it on these nodes alone, by their indices in `nodes`, where that takes little to see: of
-        gangs of several roles or with a topology, and where nodes are of several engines, it says no, whatever there is."""
+        """Whether there is a place for it on these nodes alone, by their indices in `nodes`, where that takes
+        little to see: of gangs of several roles or with a topology, and where nodes are of several engines,
+        it says no, whatever there is."""
         role = gang.roles[0]
         split = role.replicas > 1 and len(self._free.ground.of_engine) > 1  # no gang is, over engines
         if len(gang.roles) > 1 or gang.topology or role.topology or split:
@@ -94,8 +108,11 @@ class Capacity:
         fitting = self._rankings.fitting(Shape(role.resources, role.where))
         return int(fitting.room(self._free, role.replicas, rows).sum()) >= role.replicas
 
-    def _place_one(self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]) -> Placement | None:
-        """Of one replica, which most gangs have: the best node is known already but for those that changed."""
+    def _place_one(
+        self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]
+    ) -> Placement | None:
+        """Of one replica, which most gangs have: the best node is known already but for those that
+        changed."""
         best = self._rankings.best(score, Shape(role.resources, role.where, closed_models))
         if best is None:
             return None
@@ -118,10 +135,15 @@ class Capacity:
         self._rankings.weigh(mix)
 
     def take(self, placement: Placement) -> None:
-        """Use up what a placement holds. Nodes that are not there are remembered: it holds them when they come back."""
+        """Use up what a placement holds. Nodes that are not there are remembered: it holds them when they
+        come back."""
         found, best = self._latest
         if found is placement and best is not None:
-            request, assignment, ground = placement.gang.roles[0].resources, placement.assignments[0], self._free.ground
+            request, assignment, ground = (
+                placement.gang.roles[0].resources,
+                placement.assignments[0],
+                self._free.ground,
+            )
             columns = tuple([ground.column[best.row][index] for index in assignment.gpus])
             self._free.use(best.row, request, columns, assignment.gpu_milli)
             self._rankings.took(best)
@@ -181,7 +203,9 @@ class Capacity:
                 self._remember(node, "memory", 0, sign * request.memory_bytes)
                 columns: list[int] = []
             else:
-                columns = [ground.column[row][index] for index in assignment.gpus if index in ground.column[row]]
+                columns = [
+                    ground.column[row][index] for index in assignment.gpus if index in ground.column[row]
+                ]
                 free.use(row, request, tuple(columns), assignment.gpu_milli, sign)
                 self._rankings.changed(row)
             if row is None or len(columns) < len(assignment.gpus):
@@ -208,8 +232,8 @@ class Capacity:
         return found
 
     def meet(self, other: Capacity, nodes: Iterable[NodeId] | None = None) -> None:
-        """Keep, of each node and each of its GPUs, only what is free in both; of these nodes only where they are named, and then
-        only of those that both have."""
+        """Keep, of each node and each of its GPUs, only what is free in both; of these nodes only where they
+        are named, and then only of those that both have."""
         mine, theirs = self._free, other._free
         here: Rows
         there: Rows
@@ -221,8 +245,13 @@ class Capacity:
         else:
             theirs, here = theirs.aligned(mine.ground), slice(None)
             there = here
-        width = min(mine.gpu.shape[1], theirs.gpu.shape[1])  # a node's cards stand in the same columns wherever it is
-        pairs = [(mine.cpu, theirs.cpu), (mine.memory, theirs.memory), (mine.gpu[:, :width], theirs.gpu[:, :width])]
+        # a node's cards stand in the same columns wherever it is
+        width = min(mine.gpu.shape[1], theirs.gpu.shape[1])
+        pairs = [
+            (mine.cpu, theirs.cpu),
+            (mine.memory, theirs.memory),
+            (mine.gpu[:, :width], theirs.gpu[:, :width]),
+        ]
         pairs += [(left, theirs.extras[name]) for name, left in mine.extras.items() if name in theirs.extras]
         changed = np.zeros(len(mine.cpu), np.bool_)
         for left, other_left in pairs:
@@ -234,14 +263,16 @@ class Capacity:
         self._rankings.changed_many(np.flatnonzero(changed))
 
     def close(self, nodes: Iterable[NodeId]) -> None:
-        """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that much of them."""
+        """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that
+        much of them."""
         free, rows = self._free, self.rows(nodes)
         for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
             left[rows] = np.minimum(left[rows], 0)
         self._rankings.changed_many(rows)
 
     def less(self, other: Capacity) -> None:
-        """Keep, of each node and each of its GPUs, only what is free here beyond what is free there. Both have the same nodes."""
+        """Keep, of each node and each of its GPUs, only what is free here beyond what is free there.
+        Both have the same nodes."""
         mine, theirs = self._free, other._free
         assert mine.ground.ids == theirs.ground.ids
         mine.cpu -= np.maximum(theirs.cpu, 0)
@@ -264,15 +295,18 @@ class Capacity:
         self._rankings.changed_many(rows)
 
     def hold_back(self, node: NodeId, rest: Rest) -> tuple[int, ...]:
-        """Use up this on one node; all that is left of what there is too little of. What is missing of each of its parts."""
+        """Use up this on one node; all that is left of what there is too little of.
+        What is missing of each of its parts."""
         free, row = self._free, self._free.ground.row.get(node)
         if row is None:
             return (rest.cpu_milli, rest.memory_bytes, *(amount for _, amount in rest.extras), rest.cards)
         self._rankings.changed(row)
         missing = []
         for left, amount in [
-            (free.cpu, rest.cpu_milli), (free.memory, rest.memory_bytes), *((free.extras.get(name), amount) for name, amount in rest.extras)
-        ]:  # fmt: skip
+            (free.cpu, rest.cpu_milli),
+            (free.memory, rest.memory_bytes),
+            *((free.extras.get(name), amount) for name, amount in rest.extras),
+        ]:
             held = 0 if left is None else min(amount, max(int(left[row]), 0))
             if left is not None:
                 left[row] -= held
@@ -287,13 +321,16 @@ class Capacity:
         return (*missing, 0)
 
     def part(self, nodes: Iterable[NodeId]) -> Capacity:
-        """These nodes alone; changes on its own from now on. Looking for a place there costs by what they are."""
+        """These nodes alone; changes on its own from now on.
+        Looking for a place there costs by what they are."""
         names = sorted({node for node in nodes if node in self._free.ground.row})
         rows = self.rows(names)
         ground = Ground(self._free.ground.nodes[row] for row in rows)
         free = self._free
         gpu = free.gpu[rows][:, : ground.gpu.shape[1]].copy()
-        part = Free(ground, free.cpu[rows], free.memory[rows], gpu, {k: v[rows] for k, v in free.extras.items()})
+        part = Free(
+            ground, free.cpu[rows], free.memory[rows], gpu, {k: v[rows] for k, v in free.extras.items()}
+        )
         return Capacity(part, {}, Rankings(part, self._rankings.mix))
 
     @property
@@ -307,13 +344,18 @@ class Capacity:
         return self._free.ground.ids
 
     def sums(self) -> tuple[Ints, Ints, Ints]:
-        """What each of `nodes` has left: thousandths of cores, bytes, thousandths of GPUs of all models together."""
+        """What each of `nodes` has left: thousandths of cores, bytes, thousandths of GPUs of all models
+        together."""
         return self._free.cpu, self._free.memory, np.maximum(self._free.gpu, 0).sum(axis=1)
 
     def sums_without(self, gone: Iterable[Placement]) -> tuple[Ints, Ints, Ints]:
         """As `sums`, if these had left."""
         row = self._free.ground.row
-        cpu, memory, gpu = self._free.cpu.copy(), self._free.memory.copy(), np.maximum(self._free.gpu, 0).sum(axis=1)
+        cpu, memory, gpu = (
+            self._free.cpu.copy(),
+            self._free.memory.copy(),
+            np.maximum(self._free.gpu, 0).sum(axis=1),
+        )
         nodes, cards, others = self._listed(gone)
         np.add.at(cpu, nodes[:, 0], nodes[:, 1])
         np.add.at(memory, nodes[:, 0], nodes[:, 2])
@@ -337,15 +379,20 @@ class Capacity:
         return None if row is None else self._free.ground.nodes[row]
 
     def left_on(self, node: NodeId) -> dict[str, int]:
-        """Thousandths of cores, bytes, and thousandths of all its GPUs together that are free on a node; nothing where it is not
-        there or not open."""
+        """Thousandths of cores, bytes, and thousandths of all its GPUs together that are free on a node;
+        nothing where it is not there or not open."""
         row = self._free.ground.row.get(node)
         if row is None or not self._free.ground.open[row]:
             return {}
-        return {CPU: int(self._free.cpu[row]), MEMORY: int(self._free.memory[row]), GPU: int(np.maximum(self._free.gpu[row], 0).sum())}
+        return {
+            CPU: int(self._free.cpu[row]),
+            MEMORY: int(self._free.memory[row]),
+            GPU: int(np.maximum(self._free.gpu[row], 0).sum()),
+        }
 
     def is_free(self, placement: Placement, names: Collection[str]) -> bool:
-        """Whether so much of these resources (CPU, MEMORY, GPU) is free where it would be; of GPUs on just those cards."""
+        """Whether so much of these resources (CPU, MEMORY, GPU) is free where it would be; of GPUs on just
+        those cards."""
         for node, needs in on_each_node(placement).items():
             left = self.left_on(node)
             if any(need > left.get(name, 0) for name, need in needs.items() if name in names):
@@ -355,7 +402,8 @@ class Capacity:
             cards.update({(assignment.node, index): assignment.gpu_milli for index in assignment.gpus})
         ground = self._free.ground
         return all(
-            milli <= self._free.gpu[ground.row[node], ground.column[ground.row[node]][index]] for (node, index), milli in cards.items()
+            milli <= self._free.gpu[ground.row[node], ground.column[ground.row[node]][index]]
+            for (node, index), milli in cards.items()
         )
 
     def rows(self, nodes: Iterable[NodeId]) -> Ints:
@@ -389,7 +437,9 @@ class Capacity:
         for row, node in enumerate(old.ground.nodes):
             taken[node.id, "cpu", 0] = int(old.ground.cpu[row] - old.cpu[row])
             taken[node.id, "memory", 0] = int(old.ground.memory[row] - old.memory[row])
-            for gpu, total, left in zip(old.ground.gpus[row], old.ground.gpu[row].tolist(), old.gpu[row].tolist(), strict=False):
+            for gpu, total, left in zip(
+                old.ground.gpus[row], old.ground.gpu[row].tolist(), old.gpu[row].tolist(), strict=False
+            ):
                 taken[node.id, "gpu", gpu.index] = total - left
             for name, array in old.extras.items():
                 taken[node.id, "extra", name] = int(old.ground.extras[name][row] - array[row])
@@ -429,8 +479,8 @@ class Capacity:
 
 
 def _plain(placement: Placement, ground: Ground) -> Plain | None:
-    """What it holds: row, thousandths of cores and bytes of each replica; row, column and thousandths of each GPU. None where
-    some of its nodes or cards are not there, or it holds anything else."""
+    """What it holds: row, thousandths of cores and bytes of each replica; row, column and thousandths of each
+    GPU. None where some of its nodes or cards are not there, or it holds anything else."""
     nodes, cards = [], []
     for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
         request, row = role.resources, ground.row.get(assignment.node)

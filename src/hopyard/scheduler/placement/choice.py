@@ -11,9 +11,11 @@ from hopyard.scheduler.placement.scores import Values
 
 
 class Choice:
-    """First nodes that the gang uses already, then those to prefer (smaller is better), then by score, then by id.
+    """First nodes that the gang uses already, then those to prefer (smaller is better), then by score, then
+    by id.
 
-    The rank of a node is that of its row in `values` and `preference`; None where all nodes are alike in that.
+    The rank of a node is that of its row in `values` and `preference`; None where all nodes are alike in
+    that.
     """
 
     def __init__(self, values: Values | None, preference: Ints | None, used: Collection[int]) -> None:
@@ -44,8 +46,8 @@ class Choice:
 
 
 def fill(choice: Callable[[int], Choice], count: int, rows: Ints, room: Ints) -> list[int] | None:
-    """Nodes for `count` replicas of which `room[i]` fit on node `rows[i]`: the roomiest are filled, the best that takes the rest
-    ends it, so that the fewest nodes are touched. None where they do not suffice.
+    """Nodes for `count` replicas of which `room[i]` fit on node `rows[i]`: the roomiest are filled, the best
+    that takes the rest ends it, so that the fewest nodes are touched. None where they do not suffice.
 
     choice: the order of nodes for so many replicas on each.
     """

@@ -1,4 +1,5 @@
-"""How many replicas go into which domain of a level of topology, so that the rule holds and slices stay whole."""
+"""How many replicas go into which domain of a level of topology, so that the rule holds and slices stay
+whole."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Share:
 def divide(rule: Closeness, slice: int, count: int, room: Sequence[int]) -> list[Share] | None:
     """Which domains hold how many of `count` replicas, in rank order; None where the rule cannot be kept.
 
-    room[d]: how many replicas domain d has room for. Exact: finds a division whenever there is one, in the fewest domains.
+    room[d]: how many replicas domain d has room for. Exact: finds a division whenever there is one, in the
+    fewest domains.
     """
     if rule is Closeness.SAME:
         fitting = [d for d, have in enumerate(room) if have >= count]
@@ -31,7 +33,8 @@ def divide(rule: Closeness, slice: int, count: int, room: Sequence[int]) -> list
 
 
 def _apart(slice: int, slices: int, last: int, room: Sequence[int]) -> list[Share] | None:
-    """Each slice in a domain of its own, the tightest that will do; the last and smallest one may go where no whole one fits."""
+    """Each slice in a domain of its own, the tightest that will do; the last and smallest one may go where no
+    whole one fits."""
     order = sorted((d for d, have in enumerate(room) if have >= last), key=lambda d: (room[d], d))
     small = order[0] if order and last < slice else None
     whole = [d for d in order if room[d] >= slice and d != small][: slices - (small is not None)]
@@ -41,8 +44,11 @@ def _apart(slice: int, slices: int, last: int, room: Sequence[int]) -> list[Shar
 
 
 def _few(slice: int, slices: int, last: int, room: Sequence[int], *, even: bool) -> list[Share] | None:
-    """The fewest domains; then either the roomiest are filled and the tightest takes the rest, or all take alike."""
-    order = sorted((d for d, have in enumerate(room) if have >= min(slice, last)), key=lambda d: (-(room[d] // slice), d))
+    """The fewest domains; then either the roomiest are filled and the tightest takes the rest, or all take
+    alike."""
+    order = sorted(
+        (d for d, have in enumerate(room) if have >= min(slice, last)), key=lambda d: (-(room[d] // slice), d)
+    )
     held = 0
     for number, domain in enumerate(order, start=1):
         held += room[domain] // slice
@@ -52,7 +58,9 @@ def _few(slice: int, slices: int, last: int, room: Sequence[int], *, even: bool)
                 chosen = order[:number] if small in order[:number] else [*order[: number - 1], small]
                 ways.append(_way(chosen, small, slice, slices, room, even=even))
         if ways:
-            counts, with_small = min(ways, key=lambda way: sum(count**2 for count in way[0].values())) if even else ways[0]
+            counts, with_small = (
+                min(ways, key=lambda way: sum(count**2 for count in way[0].values())) if even else ways[0]
+            )
             return _fill(counts, with_small, slice, last, room, order)
     return None
 
@@ -60,8 +68,9 @@ def _few(slice: int, slices: int, last: int, room: Sequence[int], *, even: bool)
 def _for_small(
     slice: int, slices: int, last: int, room: Sequence[int], order: Sequence[int], number: int, held: int
 ) -> list[int]:
-    """Domains that could take the last, smaller slice beside whole ones, where the first `number` domains of the order, or all
-    but one of them and this, hold all others; one for each number of whole slices that there is room for."""
+    """Domains that could take the last, smaller slice beside whole ones, where the first `number` domains of
+    the order, or all but one of them and this, hold all others; one for each number of whole slices that
+    there is room for."""
     if last == slice:
         return []
     without = held - room[order[number - 1]] // slice
@@ -78,13 +87,20 @@ Way = tuple[
 ]  # how many slices each domain takes, and which of them takes the small one beside whole ones
 
 
-def _way(chosen: Sequence[int], small: int | None, slice: int, slices: int, room: Sequence[int], *, even: bool) -> Way:
+def _way(
+    chosen: Sequence[int], small: int | None, slice: int, slices: int, room: Sequence[int], *, even: bool
+) -> Way:
     limits = {d: room[d] // slice + (d == small) for d in chosen}
     return (_evenly(limits, slices) if even else _greedily(limits, slices)), small
 
 
 def _fill(
-    counts: dict[int, int], small: int | None, slice: int, last: int, room: Sequence[int], order: Sequence[int]
+    counts: dict[int, int],
+    small: int | None,
+    slice: int,
+    last: int,
+    room: Sequence[int],
+    order: Sequence[int],
 ) -> list[Share]:
     """Those that take as many slices may change places; the last slice is the smallest."""
     tightest = {d: count for d, count in _tightest(counts, order, room, slice, keep=small).items() if count}
@@ -114,7 +130,8 @@ def _evenly(limits: dict[int, int], whole: int) -> dict[int, int]:
 def _tightest(
     counts: dict[int, int], order: Sequence[int], room: Sequence[int], slice: int, *, keep: int | None
 ) -> dict[int, int]:
-    """The same counts, each in the tightest domain that takes it, the largest first; `keep` stays where it is."""
+    """The same counts, each in the tightest domain that takes it, the largest first; `keep` stays where it
+    is."""
     found: dict[int, int] = {}
     free = {d for d in order if d != keep}
     for domain, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):

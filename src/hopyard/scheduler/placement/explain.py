@@ -1,4 +1,5 @@
-"""Why a gang does not fit: sentences for people, with the numbers, what is nearest, and where it would fit."""
+"""Why a gang does not fit: sentences for people, with the numbers, what is nearest, and where it would
+fit."""
 
 from __future__ import annotations
 
@@ -45,10 +46,19 @@ def why_not(free: Free, gang: Gang) -> tuple[HoldReason, str]:
             return HoldReason.NO_CAPACITY, text
     loose = without_topology(gang)
     if loose != gang and fits(free, loose):
-        return HoldReason.TOPOLOGY, f"needs {_close(free, gang)}, though there is room for all of it elsewhere"
+        return (
+            HoldReason.TOPOLOGY,
+            f"needs {_close(free, gang)}, though there is room for all of it elsewhere",
+        )
     if len(gang.roles) > 1:
-        return HoldReason.NO_CAPACITY, f"needs {_all_roles(gang, '(')}; what is free does not hold them together"
-    return HoldReason.NO_CAPACITY, f"needs {_together(gang.roles[0])} at once; no engine alone has room for all of them now"
+        return (
+            HoldReason.NO_CAPACITY,
+            f"needs {_all_roles(gang, '(')}; what is free does not hold them together",
+        )
+    return (
+        HoldReason.NO_CAPACITY,
+        f"needs {_together(gang.roles[0])} at once; no engine alone has room for all of them now",
+    )
 
 
 def too_large(gang: Gang, whole: Free) -> str:
@@ -64,14 +74,21 @@ def too_large(gang: Gang, whole: Free) -> str:
     if loose != gang and fits(whole, loose):
         return f"needs {_close(whole, gang)}"
     if len(gang.roles) > 1:
-        return f"needs {_all_roles(gang, ':')}; {_all_nodes(whole, gang.roles[0])} cannot hold them together{_short(whole, gang)}"
+        return (
+            f"needs {_all_roles(gang, ':')}; {_all_nodes(whole, gang.roles[0])} cannot hold them "
+            f"together{_short(whole, gang)}"
+        )
     return f"needs {_together(gang.roles[0])} at once; no engine alone can hold them"
 
 
 def fits(free: Free, gang: Gang) -> bool:
-    """Whether there is a place for the gang; for one of several roles, whether one is found by either of two rules."""
+    """Whether there is a place for the gang; for one of several roles, whether one is found by either of two
+    rules."""
     rules = ("first-fit",) if len(gang.roles) == 1 else ("first-fit", "fragmentation")
-    return any(Search(free, Rankings(free), gang, rule, frozenset(), frozenset()).place() is not None for rule in rules)
+    return any(
+        Search(free, Rankings(free), gang, rule, frozenset(), frozenset()).place() is not None
+        for rule in rules
+    )
 
 
 def without_topology(gang: Gang) -> Gang:
@@ -86,7 +103,11 @@ def _no_nodes(free: Free) -> str:
         return f"the only node, {nodes[0].id}, is {nodes[0].state}"
     if any(node.trouble for node in nodes):
         return f"no node of {len(nodes)} is open; {_in_trouble(nodes)}"
-    return f"all {len(nodes)} nodes are cordoned" if all(node.ready for node in nodes) else f"none of {len(nodes)} nodes is ready"
+    return (
+        f"all {len(nodes)} nodes are cordoned"
+        if all(node.ready for node in nodes)
+        else f"none of {len(nodes)} nodes is ready"
+    )
 
 
 def _in_trouble(nodes: Iterable[Node]) -> str:
@@ -107,7 +128,13 @@ def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
         return f"needs {describe(request)}{where}; the nodes that have that are {state}"
     row = _nearest(role, free, able)
     missing = lacks(request, free, row)
-    each = "" if gang.size == 1 else " for each replica" if len(gang.roles) == 1 else f" for each `{role.name}` replica"
+    each = (
+        ""
+        if gang.size == 1
+        else " for each replica"
+        if len(gang.roles) == 1
+        else f" for each `{role.name}` replica"
+    )
     asked = " and ".join(lack.asked for lack in missing) or describe(request)
     left = " and ".join(lack.free for lack in missing) or "its cards are kept from this queue"
     return f"needs {asked}{each}{where}; {left} on {free.ground.nodes[row].id}"
@@ -116,7 +143,13 @@ def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
 def _on_no_node(whole: Free, gang: Gang, role: Role) -> str:
     """No node is large enough for one replica of this role."""
     ground, request = whole.ground, role.resources
-    who = "needs" if gang.size == 1 else "each replica needs" if len(gang.roles) == 1 else f"each `{role.name}` replica needs"
+    who = (
+        "needs"
+        if gang.size == 1
+        else "each replica needs"
+        if len(gang.roles) == 1
+        else f"each `{role.name}` replica needs"
+    )
     allowed = [row for row, node in enumerate(ground.nodes) if matches(role.where, node)]
     where = f" {places(role.where)}" if role.where != ANYWHERE else ""
     elsewhere = _elsewhere(whole, role) if where else ""
@@ -128,7 +161,9 @@ def _on_no_node(whole: Free, gang: Gang, role: Role) -> str:
     has = ", ".join(f"{lack.has} ({lack.short})" for lack in missing)
     in_pool = f" in pool `{node.pool}`" if len({n.pool for n in ground.nodes}) > 1 else ""
     nearest = (
-        f"the only node, {node.id}, has" if len(ground.nodes) == 1 else f"no node has that; the nearest, {node.id}{in_pool}, has"
+        f"the only node, {node.id}, has"
+        if len(ground.nodes) == 1
+        else f"no node has that; the nearest, {node.id}{in_pool}, has"
     )
     return f"{who} {asked} on one node{where}; {nearest} {has}{elsewhere}"
 
@@ -164,14 +199,22 @@ def _rule_in_words(free: Free, rule: Topology, replicas: int, roles: list[Role])
     if not count:
         return f"{plural(replicas, 'replica')} by `{rule.level}`; no node has the label `{rule.level}`"
     if rule.rule is Closeness.SAME:
-        return f"{plural(replicas, 'replica')} in one {rule.level}; the roomiest has room for {int(room.max())}"
+        return (
+            f"{plural(replicas, 'replica')} in one {rule.level}; the roomiest has room for {int(room.max())}"
+        )
     if rule.rule is Closeness.SPREAD:
         slices, apart = -(-replicas // rule.slice), int((room >= rule.slice).sum())
         what = "replica" if rule.slice == 1 else f"slice of {rule.slice}"
         level = "node" if rule.level == NODE_LEVEL else rule.level
-        return f"{slices} different {level}s for one {what} each; {apart} {'has' if apart == 1 else 'have'} room for one"
+        return (
+            f"{slices} different {level}s for one {what} each; {apart} "
+            f"{'has' if apart == 1 else 'have'} room for one"
+        )
     held = int((room // rule.slice).sum())
-    return f"{plural(-(-replicas // rule.slice), 'slice')} of {rule.slice}, each in one {rule.level}; there is room for {held}"
+    return (
+        f"{plural(-(-replicas // rule.slice), 'slice')} of {rule.slice}, each in one {rule.level}; "
+        f"there is room for {held}"
+    )
 
 
 def _nearest(role: Role, free: Free, rows: Ints) -> int:
@@ -214,7 +257,8 @@ def _all_nodes(whole: Free, role: Role) -> str:
 
 
 def _short(whole: Free, gang: Gang) -> str:
-    """How much less all open nodes have than all its replicas ask for; nothing where it is only spread badly."""
+    """How much less all open nodes have than all its replicas ask for; nothing where it is only spread
+    badly."""
     asked, has = asked_for(gang), totals(node for node in whole.ground.nodes if node.open)
     missing = {name: amount - has.get(name, 0) for name, amount in asked.items()}
     parts = [f"{cpus(missing[CPU])} too few"] if missing.get(CPU, 0) > 0 else []
@@ -225,4 +269,7 @@ def _short(whole: Free, gang: Gang) -> str:
 
 def _all_roles(gang: Gang, opening: str) -> str:
     roles = ", ".join(f"{role.replicas} `{role.name}` with {describe(role.resources)}" for role in gang.roles)
-    return f"{plural(gang.size, 'replica')} at once{' (' if opening == '(' else ': '}{roles}{')' if opening == '(' else ''}"
+    return (
+        f"{plural(gang.size, 'replica')} at "
+        f"once{' (' if opening == '(' else ': '}{roles}{')' if opening == '(' else ''}"
+    )

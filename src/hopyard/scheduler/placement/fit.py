@@ -12,8 +12,9 @@ from hopyard.scheduler.placement.ground import Ground
 
 
 def never_fits(gang: Gang, nodes: Iterable[Node]) -> str | None:
-    """Why the gang is larger than all these nodes even if nothing ran on them, naming what is missing and the nearest node
-    and pool; None where it fits. Nodes that are not open count: they may come back. Without any node nothing is refused."""
+    """Why the gang is larger than all these nodes even if nothing ran on them, naming what is missing and the
+    nearest node and pool; None where it fits. Nodes that are not open count: they may come back. Without any
+    node nothing is refused."""
     ground = Ground(node.opened() for node in nodes)
     if not ground.nodes:
         return None

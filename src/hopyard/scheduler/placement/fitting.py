@@ -1,4 +1,5 @@
-"""One shape on one ground: what of the question whether it fits depends on the nodes alone, worked out once."""
+"""One shape on one ground: what of the question whether it fits depends on the nodes alone, worked out
+once."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from hopyard.scheduler.placement.ground import NEVER, Bools, Ground, Ints
 
 
 class Shape(NamedTuple):
-    """What one replica asks for, and of which nodes and cards: replicas of one shape fit in the same places."""
+    """What one replica asks for, and of which nodes and cards: replicas of one shape fit in the same
+    places."""
 
     resources: Resources
     where: Where
@@ -27,11 +29,24 @@ ALL = slice(None)
 
 
 class Fitting:
-    """allowed: which nodes may be used, and have such cards. needs: by kind of card, as Ground.needs. need: of every card of
-    every allowed node, where that is the same for all; else None. loose: what asks for as much on any node, and so is served
-    alike by the nodes that are allowed; None where that is this shape, or where nodes have cards of several kinds. gpus: whole cards for each replica, 0 for a share of one."""
+    """allowed: which nodes may be used, and have such cards. needs: by kind of card, as Ground.needs. need:
+    of every card of every allowed node, where that is the same for all; else None. loose: what asks for as
+    much on any node, and so is served alike by the nodes that are allowed; None where that is this shape, or
+    where nodes have cards of several kinds. gpus: whole cards for each replica, 0 for a share of one."""
 
-    __slots__ = ("_rows", "allowed", "cpu", "extras", "gpus", "ground", "loose", "memory", "need", "needs", "shape")
+    __slots__ = (
+        "_rows",
+        "allowed",
+        "cpu",
+        "extras",
+        "gpus",
+        "ground",
+        "loose",
+        "memory",
+        "need",
+        "needs",
+        "shape",
+    )
 
     def __init__(self, ground: Ground, shape: Shape) -> None:
         request = shape.resources
@@ -82,7 +97,9 @@ class Fitting:
             found = found & (free.extra(name, rows) >= amount)
         if self.needs is not None:
             enough = free.gpu[rows] >= self.needed(rows)
-            found = found & (enough.any(axis=1) if self.gpus <= 1 else np.count_nonzero(enough, axis=1) >= self.gpus)
+            found = found & (
+                enough.any(axis=1) if self.gpus <= 1 else np.count_nonzero(enough, axis=1) >= self.gpus
+            )
         return found
 
     def room(self, free: Free, at_most: int, rows: Rows = ALL) -> Ints:
@@ -103,12 +120,14 @@ class Fitting:
         return np.maximum(found, 0, out=found)
 
     def cards(self, free: Free, row: int) -> tuple[tuple[int, ...], int] | None:
-        """Which cards of this node one replica gets, and how many thousandths of each: the lowest whole ones; of those to share
-        the fullest that has enough left. None where they do not suffice."""
+        """Which cards of this node one replica gets, and how many thousandths of each: the lowest whole ones;
+        of those to share the fullest that has enough left. None where they do not suffice."""
         if self.needs is None:
             return (), WHOLE_GPU
         left = free.gpu[row].tolist()
-        needs = [self.need] * len(left) if self.need is not None else self.needs[self.ground.card[row]].tolist()
+        needs = (
+            [self.need] * len(left) if self.need is not None else self.needs[self.ground.card[row]].tolist()
+        )
         enough = [j for j, have in enumerate(left) if have >= needs[j]]
         if self.gpus:
             return (tuple(enough[: self.gpus]), WHOLE_GPU) if len(enough) >= self.gpus else None

@@ -9,8 +9,8 @@ from hopyard.scheduler.placement.ground import Ground, Ints
 
 
 class Free:
-    """cpu[i], memory[i], extras[name][i], gpu[i, j]: what is left on node i of `ground`; less than nothing where a node
-    shrank under what runs on it."""
+    """cpu[i], memory[i], extras[name][i], gpu[i, j]: what is left on node i of `ground`; less than nothing
+    where a node shrank under what runs on it."""
 
     __slots__ = ("cpu", "extras", "gpu", "ground", "memory")
 
@@ -28,7 +28,8 @@ class Free:
         return Free(self.ground, self.cpu.copy(), self.memory.copy(), self.gpu.copy(), extras)
 
     def aligned(self, ground: Ground) -> Free:
-        """The same, in the rows of another ground; of nodes and cards that are not there, or closed here, nothing is free."""
+        """The same, in the rows of another ground; of nodes and cards that are not there, or closed here,
+        nothing is free."""
         found = Free.whole(ground)
         for left in (found.cpu, found.memory, found.gpu, *found.extras.values()):
             left[:] = 0
@@ -46,7 +47,8 @@ class Free:
         return found
 
     def extra(self, name: str, rows: Ints | slice) -> Ints:
-        """What these nodes have left of one of the other countable things; nothing of one that no node has."""
+        """What these nodes have left of one of the other countable things; nothing of one that no node
+        has."""
         left = self.extras.get(name)
         return np.zeros(len(self.cpu), np.int64)[rows] if left is None else left[rows]
 

@@ -20,7 +20,8 @@ BESIDE_IDLE_CARDS = 0.5  # who needs no card goes to a node without any where it
 
 
 class Gradient:
-    """Follows one Free: what every node is worth now, kept up as nodes change. Scores are whole numbers below 2^53, and a half.
+    """Follows one Free: what every node is worth now, kept up as nodes change.
+    Scores are whole numbers below 2^53, and a half.
 
     weights: what shapes count; as on empty nodes until they are weighed.
     """
@@ -31,7 +32,9 @@ class Gradient:
         rows, like, _ = self._alike.examples(free)
         on_cards = worth.on_cards(free.gpu[rows])
         self._on_cards = Table(on_cards[like])
-        self._value = self._total(worth.bounded(on_cards, worth.limits(free.cpu[rows], free.memory[rows])), rows)[like]
+        self._value = self._total(
+            worth.bounded(on_cards, worth.limits(free.cpu[rows], free.memory[rows])), rows
+        )[like]
 
     def copy(self) -> Gradient:
         found = object.__new__(Gradient)
@@ -64,7 +67,9 @@ class Gradient:
         worth = self._worth
         on_cards = worth.on_cards(free.gpu.take(rows, 0))
         self._on_cards.put(rows, on_cards)
-        self._value[rows] = self._total(worth.bounded(on_cards, worth.limits(free.cpu[rows], free.memory[rows])), rows)
+        self._value[rows] = self._total(
+            worth.bounded(on_cards, worth.limits(free.cpu[rows], free.memory[rows])), rows
+        )
 
     def _look_at(self, free: Free, row: int) -> None:
         """One node: the same with far fewer steps."""
@@ -100,7 +105,9 @@ class Gradient:
         """As `everywhere`, of these nodes only, into what it said before."""
         self._score(free, fitting, rows, fitting.allowed[rows], values, columns)
 
-    def _score(self, free: Free, fitting: Fitting, rows: Ints, fits: Bools, values: Values, columns: Columns) -> None:
+    def _score(
+        self, free: Free, fitting: Fitting, rows: Ints, fits: Bools, values: Values, columns: Columns
+    ) -> None:
         """Into the rows of these nodes; of columns only where a replica fits and shares a card."""
         if fitting.cpu:
             fits &= free.cpu[rows] >= fitting.cpu
@@ -111,7 +118,9 @@ class Gradient:
         values[rows] = NOT_HERE
         nodes = rows[fits]
         if fitting.gpus:
-            nodes = nodes[np.add.reduce(free.gpu.take(nodes, 0) >= fitting.needed(nodes), axis=1) >= fitting.gpus]
+            nodes = nodes[
+                np.add.reduce(free.gpu.take(nodes, 0) >= fitting.needed(nodes), axis=1) >= fitting.gpus
+            ]
         if not len(nodes):
             return
         cpu, memory = free.cpu[nodes] - fitting.cpu, free.memory[nodes] - fitting.memory
@@ -127,8 +136,11 @@ class Gradient:
             destroyed += BESIDE_IDLE_CARDS * self._worth.has_cards[nodes]
         values[nodes] = destroyed
 
-    def _shared_card(self, free: Free, fitting: Fitting, rows: Ints, cpu: Ints, memory: Ints) -> tuple[Values, Columns]:
-        """The best card of each node to share, where so much would be left. Of idle cards of a node one is looked at."""
+    def _shared_card(
+        self, free: Free, fitting: Fitting, rows: Ints, cpu: Ints, memory: Ints
+    ) -> tuple[Values, Columns]:
+        """The best card of each node to share, where so much would be left.
+        Of idle cards of a node one is looked at."""
         gpu, needed, each = free.gpu.take(rows, 0), fitting.needed(rows), np.arange(len(rows))
         enough = gpu >= needed
         if fitting.need is not None:

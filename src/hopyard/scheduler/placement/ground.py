@@ -21,12 +21,13 @@ NEVER = 1 << 30  # thousandths of a card that no card has: this card may not be 
 
 
 class Ground:
-    """Nodes in the order of their ids: row i of every array is node `nodes[i]`. Immutable, shared by all copies of a Capacity.
+    """Nodes in the order of their ids: row i of every array is node `nodes[i]`.
+    Immutable, shared by all copies of a Capacity.
 
     rows: of all nodes. of_engine: of those of each engine.
-    Row i: cpu[i], memory[i], extras[name][i] what it has; gpu[i, j] 1000 for its j-th card (by index), 0 where it has fewer;
-    card[i, j] the kind of that card as an index into `cards` (model in lower case, memory), -1 where it has fewer. one_kind_each:
-    whether no node has cards of several kinds.
+    Row i: cpu[i], memory[i], extras[name][i] what it has; gpu[i, j] 1000 for its j-th card (by index), 0
+    where it has fewer; card[i, j] the kind of that card as an index into `cards` (model in lower case,
+    memory), -1 where it has fewer. one_kind_each: whether no node has cards of several kinds.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -35,7 +36,9 @@ class Ground:
         self.row: Mapping[NodeId, int] = {node: row for row, node in enumerate(self.ids)}
         count, width = len(self.nodes), max((len(node.gpus) for node in self.nodes), default=0) or 1
         self.gpus: list[tuple[Gpu, ...]] = [tuple(sorted(node.gpus)) for node in self.nodes]
-        self.column: list[dict[int, int]] = [{gpu.index: j for j, gpu in enumerate(gpus)} for gpus in self.gpus]
+        self.column: list[dict[int, int]] = [
+            {gpu.index: j for j, gpu in enumerate(gpus)} for gpus in self.gpus
+        ]
         self.cards: list[tuple[str, int]] = sorted(
             {(gpu.model.casefold(), gpu.memory_bytes) for gpus in self.gpus for gpu in gpus}
         )
@@ -72,12 +75,15 @@ class Ground:
         return self._has
 
     def turned(self, row: int, node: Node) -> Ground:
-        """This ground where the machine of one row was opened or closed, or holds other things. What is known of the others is
-        shared."""
+        """This ground where the machine of one row was opened or closed, or holds other things.
+        What is known of the others is shared."""
         found = copy(self)
         found.nodes = (*self.nodes[:row], node, *self.nodes[row + 1 :])
         found.open = _with(self.open, row, node.open)
-        found._allowed = {where: _with(known, row, node.open and matches(where, node)) for where, known in self._allowed.items()}
+        found._allowed = {
+            where: _with(known, row, node.open and matches(where, node))
+            for where, known in self._allowed.items()
+        }
         found._holding = {key: _with(known, row, key in node.holds) for key, known in self._holding.items()}
         return found
 
@@ -93,15 +99,21 @@ class Ground:
         return found
 
     def domains(self, level: str) -> tuple[Ints, int]:
-        """The domain of each node at this level, numbered by name (-1: it is in none), and how many there are."""
+        """The domain of each node at this level, numbered by name (-1: it is in none), and how many there
+        are."""
         found = self._domains.get(level)
         if found is None:
             if level == NODE_LEVEL:
                 found = np.arange(len(self.nodes)), len(self.nodes)
             else:
                 names = [node.labels.get(level) for node in self.nodes]
-                number = {name: i for i, name in enumerate(sorted({name for name in names if name is not None}))}
-                found = np.array([-1 if name is None else number[name] for name in names], np.int64), len(number)
+                number = {
+                    name: i for i, name in enumerate(sorted({name for name in names if name is not None}))
+                }
+                found = (
+                    np.array([-1 if name is None else number[name] for name in names], np.int64),
+                    len(number),
+                )
             self._domains[level] = found
         return found
 
@@ -120,8 +132,8 @@ class Ground:
         return found
 
     def kinds(self, labels: tuple[str, ...] = ()) -> tuple[Ints, Ints]:
-        """Nodes of one kind have the same cards, cores, memory and pool, and the same values of these labels. The kind of each
-        node, and one node of each kind."""
+        """Nodes of one kind have the same cards, cores, memory and pool, and the same values of these labels.
+        The kind of each node, and one node of each kind."""
         found = self._kinds.get(labels)
         if found is None:
             number: dict[object, int] = {}
@@ -142,8 +154,8 @@ class Ground:
         return found
 
     def needs(self, request: Resources, closed_models: frozenset[str]) -> Ints:
-        """By kind of card: the thousandths of each card that one replica takes, NEVER where it may not use such a card. The
-        last entry, for kind -1, is NEVER."""
+        """By kind of card: the thousandths of each card that one replica takes, NEVER where it may not use
+        such a card. The last entry, for kind -1, is NEVER."""
         wanted = {model.casefold() for model in request.gpu_models}
         closed = {model.casefold() for model in closed_models}
         found = [NEVER] * (len(self.cards) + 1)

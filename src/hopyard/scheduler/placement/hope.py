@@ -12,8 +12,8 @@ from hopyard.scheduler.placement.fitting import least_gpu
 
 
 class Hope:
-    """It is hopeful: cards of a node are counted together, whatever their model, and roles one by one. So what it says does not
-    fit does not, and what it says does may not.
+    """It is hopeful: cards of a node are counted together, whatever their model, and roles one by one.
+    So what it says does not fit does not, and what it says does may not.
     """
 
     def __init__(self, capacity: Capacity, gone: Iterable[Placement]) -> None:
@@ -30,10 +30,12 @@ class Hope:
         rooms = [
             left // least
             for left, least in (
-                (self._gpu, least_gpu(asked)), (self._cpu, asked.cpu_milli), (self._memory, asked.memory_bytes),
+                (self._gpu, least_gpu(asked)),
+                (self._cpu, asked.cpu_milli),
+                (self._memory, asked.memory_bytes),
             )
             if least
-        ]  # fmt: skip
+        ]
         if not rooms:
             return role.replicas
         room = rooms[0] if len(rooms) == 1 else np.minimum.reduce(rooms)

@@ -13,8 +13,8 @@ from hopyard.scheduler.reasons import cpus, gpus, plural, size
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """asked: how much of one resource is needed. has: how much of it the node has in all; free: how much of that is left;
-    short: by how much that is too little."""
+    """asked: how much of one resource is needed. has: how much of it the node has in all; free: how much of
+    that is left; short: by how much that is too little."""
 
     asked: str
     has: str
@@ -73,7 +73,8 @@ def _cards(request: Resources) -> str:
 
 
 def _needs(request: Resources, free: Free, row: int) -> list[tuple[int, int, int]]:
-    """Of the cards that may be used: what one replica takes of each, what is left of it, and what it is in all."""
+    """Of the cards that may be used: what one replica takes of each, what is left of it, and what it is in
+    all."""
     ground = free.ground
     needs = ground.needs(request, frozenset())[ground.card[row]].tolist()
     rows = zip(needs, free.gpu[row].tolist(), ground.gpu[row].tolist(), strict=True)

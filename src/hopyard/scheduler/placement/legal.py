@@ -1,4 +1,5 @@
-"""Whether a placement keeps the rules of topology that its gang asks for; used on heuristics' results, and to check others' word."""
+"""Whether a placement keeps the rules of topology that its gang asks for; used on heuristics' results, and to
+check others' word."""
 
 from __future__ import annotations
 
@@ -19,14 +20,18 @@ def obeys_topology(gang: Gang, assignments: Sequence[Assignment], nodes: Sequenc
         return False
     start = 0
     for role in gang.roles:
-        if role.topology is not None and not _obeys(role.topology, assignments[start : start + role.replicas], by_id):
+        if role.topology is not None and not _obeys(
+            role.topology, assignments[start : start + role.replicas], by_id
+        ):
             return False
         start += role.replicas
     return True
 
 
 def _obeys(rule: Topology, assignments: Sequence[Assignment], nodes: Mapping[NodeId, Node]) -> bool:
-    domains = [a.node if rule.level == NODE_LEVEL else nodes[a.node].labels.get(rule.level) for a in assignments]
+    domains = [
+        a.node if rule.level == NODE_LEVEL else nodes[a.node].labels.get(rule.level) for a in assignments
+    ]
     if None in domains:
         return False
     if rule.rule is Closeness.SAME:

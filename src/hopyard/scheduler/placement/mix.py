@@ -13,7 +13,8 @@ Ask = tuple[Resources, Where]
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How often one replica asks for GPUs in which way; `asks` are sorted, so that equal mixes are equal values."""
+    """How often one replica asks for GPUs in which way; `asks` are sorted, so that equal mixes are equal
+    values."""
 
     asks: tuple[tuple[Resources, Where, int], ...]
 
@@ -29,13 +30,21 @@ class Mix:
 
     def coarse(self) -> Mix:
         """With counts rounded down to powers of 2: one gang more or less seldom makes another one of it."""
-        return Mix(tuple((resources, where, 1 << count.bit_length() - 1) for resources, where, count in self.asks))
+        return Mix(
+            tuple((resources, where, 1 << count.bit_length() - 1) for resources, where, count in self.asks)
+        )
 
 
 def _key(ask: Ask) -> tuple[object, ...]:
     resources, where = ask
     return (
-        *(resources.gpus, resources.gpu_milli, resources.gpu_memory_bytes, resources.cpu_milli, resources.memory_bytes),
+        *(
+            resources.gpus,
+            resources.gpu_milli,
+            resources.gpu_memory_bytes,
+            resources.cpu_milli,
+            resources.memory_bytes,
+        ),
         *(resources.gpu_models, resources.extras, resources.cpu_limited, where.pools, where.labels),
     )
 

@@ -1,4 +1,5 @@
-"""Which node is the best for one replica, kept up as nodes change: only those are looked at again that did."""
+"""Which node is the best for one replica, kept up as nodes change: only those are looked at again that
+did."""
 
 from __future__ import annotations
 
@@ -19,20 +20,29 @@ MOST_SHAPES = 512
 FEW = 4
 NO_ROW = -1
 STALE = -1  # what is known of no node holds any more
-MOST_CHANGES = 8  # times the number of nodes: so many are remembered, for shapes that were not asked for in a while
+# times the number of nodes: so many are remembered, for shapes that were not asked for in a while
+MOST_CHANGES = 8
 
 
 class Ranked:
-    """The scores of all nodes for one shape (NOT_HERE where it does not fit), as of the first `seen` changes."""
+    """The scores of all nodes for one shape (NOT_HERE where it does not fit), as of the first `seen`
+    changes."""
 
     __slots__ = ("columns", "fitting", "seen", "shared", "values")
 
     def __init__(self, fitting: Fitting, values: Values, columns: Columns, seen: int) -> None:
-        self.fitting, self.values, self.columns, self.seen, self.shared = fitting, values, columns, seen, False
+        self.fitting, self.values, self.columns, self.seen, self.shared = (
+            fitting,
+            values,
+            columns,
+            seen,
+            False,
+        )
 
 
 class Best(NamedTuple):
-    """column: the card to share, NO_COLUMN where none is. seen: how many changes were known when it was found."""
+    """column: the card to share, NO_COLUMN where none is.
+    seen: how many changes were known when it was found."""
 
     score: str
     fitting: Fitting
@@ -43,7 +53,8 @@ class Best(NamedTuple):
 
 
 class Rankings:
-    """Of one Free, for all shapes and scores that were asked for. Whoever changes the Free says which nodes changed."""
+    """Of one Free, for all shapes and scores that were asked for.
+    Whoever changes the Free says which nodes changed."""
 
     def __init__(self, free: Free, mix: Mix = NO_MIX) -> None:
         self._free, self._mix = free, mix
@@ -86,7 +97,9 @@ class Rankings:
         found = Rankings(free, self._mix)
         if self._ranked or self._gradients:
             found._changes = self._changes.copy()  # which of them these know
-        found._gradients = {name: (gradient.copy(), seen) for name, (gradient, seen) in self._gradients.items()}
+        found._gradients = {
+            name: (gradient.copy(), seen) for name, (gradient, seen) in self._gradients.items()
+        }
         found._fittings, found._worths = self._fittings, self._worths  # true of the ground, whatever is free
         found._ranked = dict(self._ranked)
         for ranked in self._ranked.values():
@@ -94,12 +107,15 @@ class Rankings:
         return found
 
     def turned(self, row: int, *, opened: bool) -> None:
-        """The machine of one row was opened or closed, or holds other things: the Free has another ground by now."""
+        """The machine of one row was opened or closed, or holds other things: the Free has another ground by
+        now."""
         ground = self._free.ground
         if any(worth.is_alone(ground, row) for worth in self._worths.values()):
             self._worths = {}
             self._forget_gradients()
-        self._fittings = {} if opened else {shape: known.closed(ground, row) for shape, known in self._fittings.items()}
+        self._fittings = (
+            {} if opened else {shape: known.closed(ground, row) for shape, known in self._fittings.items()}
+        )
         self._ranked = {
             (score, shape): Ranked(self.fitting(shape), known.values, known.columns, known.seen)
             for (score, shape), known in self._ranked.items()
@@ -142,10 +158,13 @@ class Rankings:
         """The scores of all nodes for one replica, NOT_HERE where it does not fit."""
         fitting = self.fitting(shape)
         ranked = self._caught_up(score, fitting)
-        return ranked.values if ranked.fitting is fitting else np.where(fitting.allowed, ranked.values, NOT_HERE)
+        return (
+            ranked.values if ranked.fitting is fitting else np.where(fitting.allowed, ranked.values, NOT_HERE)
+        )
 
     def took(self, best: Best) -> None:
-        """A replica of that shape was put where it was best: what the node is worth now was worked out to find that out."""
+        """A replica of that shape was put where it was best: what the node is worth now was worked out to
+        find that out."""
         gradient, seen = self._gradients.get(best.score) or (None, 0)
         as_then = seen == best.seen == len(self._changes)
         self.changed(best.row)
@@ -154,7 +173,8 @@ class Rankings:
             self._gradients[best.score] = gradient, seen + 1
 
     def indifferent(self, score: str) -> bool:
-        """Whether all nodes where something fits have one score: where there are no cards, nothing of them is destroyed."""
+        """Whether all nodes where something fits have one score: where there are no cards, nothing of them is
+        destroyed."""
         return score == "first-fit" or (score in GRADIENTS and not self._free.ground.cards)
 
     def knows(self, score: str, shape: Shape) -> bool:
@@ -223,7 +243,8 @@ class Rankings:
         half = len(self._changes) // 2
         del self._changes[:half]
         self._gradients = {
-            name: (gradient, seen - half if seen >= half else STALE) for name, (gradient, seen) in self._gradients.items()
+            name: (gradient, seen - half if seen >= half else STALE)
+            for name, (gradient, seen) in self._gradients.items()
         }
         kept = {key: ranked for key, ranked in self._ranked.items() if ranked.seen >= half}
         self._ranked = {}

@@ -17,7 +17,9 @@ def parts(gang: Gang, slice: int) -> Iterator[tuple[list[int], Gang]]:
         roles: dict[int, tuple[Role, int]] = {}
         for _, role in piece:
             roles[id(role)] = role, roles.get(id(role), (role, 0))[1] + 1
-        small = tuple(replace(role, replicas=count, min_replicas=0, topology=None) for role, count in roles.values())
+        small = tuple(
+            replace(role, replicas=count, min_replicas=0, topology=None) for role, count in roles.values()
+        )
         yield [rank for rank, _ in piece], replace(gang, roles=small, topology=None)
 
 
@@ -29,13 +31,20 @@ def weight(role: Role) -> tuple[int, int, int]:
 
 
 def role_orders(roles: Sequence[Role]) -> list[tuple[int, ...]]:
-    """Orders to try: a role that wants a certain model always before one that takes any, then by each resource; of few roles all."""
+    """Orders to try: a role that wants a certain model always before one that takes any, then by each
+    resource; of few roles all."""
     if len(roles) == 1:
         return [(0,)]
     orders = []
     for weight in ("gpus", "memory_bytes", "cpu_milli"):
         key = [
-            (not r.resources.gpu_models, -getattr(r.resources, weight), -r.resources.gpus, -r.resources.cpu_milli, i)
+            (
+                not r.resources.gpu_models,
+                -getattr(r.resources, weight),
+                -r.resources.gpus,
+                -r.resources.cpu_milli,
+                i,
+            )
             for i, r in enumerate(roles)
         ]
         orders.append(tuple(sorted(range(len(roles)), key=key.__getitem__)))

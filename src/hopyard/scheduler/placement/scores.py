@@ -1,7 +1,8 @@
-"""How good a node is for one replica: the smallest score wins, then the smallest id. One rule a function, by name.
+"""How good a node is for one replica: the smallest score wins, then the smallest id.
+One rule a function, by name.
 
-"fragmentation" (the default) and "fgd" are in gradient.py: they keep what they know between questions. The others are those
-that "Beware of Fragmentation" (USENIX ATC'23) compares with, after its descriptions.
+"fragmentation" (the default) and "fgd" are in gradient.py: they keep what they know between questions. The
+others are those that "Beware of Fragmentation" (USENIX ATC'23) compares with, after its descriptions.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def best_fit(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]
 
 
 def dot_product(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
-    """The smallest product of what is left and what is asked for (Panigrahy et al., "Heuristics for Vector Bin Packing")."""
+    """The smallest product of what is left and what is asked for (Panigrahy et al., "Heuristics for Vector
+    Bin Packing")."""
     ground = free.ground
     gpus = WHOLE_GPU * fitting.gpus or (
         0 if fitting.needs is None else np.minimum(fitting.needs, WHOLE_GPU).min(initial=WHOLE_GPU)
@@ -62,14 +64,19 @@ def dot_product(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Colum
 
 
 def packed(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
-    """Cards that are in use already, then idle cards of nodes in use, then idle nodes; the fuller node first."""
+    """Cards that are in use already, then idle cards of nodes in use, then idle nodes; the fuller node
+    first."""
     columns = fullest_card(free, fitting, rows)
     gpu, total = free.gpu[rows], free.ground.gpu[rows]
     idle_node = (gpu == total).all(axis=1)
     idle_card = (
-        np.ones(len(rows), np.bool_) if fitting.needs is None or fitting.gpus else gpu[np.arange(len(rows)), columns] == WHOLE_GPU
+        np.ones(len(rows), np.bool_)
+        if fitting.needs is None or fitting.gpus
+        else gpu[np.arange(len(rows)), columns] == WHOLE_GPU
     )
-    left = _part(free.gpu.sum(axis=1), free.ground.gpu.sum(axis=1), rows) + _part(free.cpu, free.ground.cpu, rows)
+    left = _part(free.gpu.sum(axis=1), free.ground.gpu.sum(axis=1), rows) + _part(
+        free.cpu, free.ground.cpu, rows
+    )
     return (np.where(idle_card, 1, 0) + idle_node) * float(1 << 40) + left, columns
 
 

@@ -1,4 +1,5 @@
-"""Looks for a place for a whole gang: all its replicas or none, on one node where that is possible, close together otherwise."""
+"""Looks for a place for a whole gang: all its replicas or none, on one node where that is possible, close
+together otherwise."""
 
 from __future__ import annotations
 
@@ -23,23 +24,38 @@ from hopyard.scheduler.placement.scores import Values
 from hopyard.scheduler.placement.together import Together, movable
 
 OTHER_SCORES = ("first-fit", "best-fit")
-USUAL_LEVELS = ("rack", "zone")  # a gang that says nothing about closeness stays within one of these where it can
+# a gang that says nothing about closeness stays within one of these where it can
+USUAL_LEVELS = ("rack", "zone")
 
 Found = list[Assignment] | None
 
 
 class Search:
-    """One gang on one state of the cluster. Exact for a gang of one role. For several roles, since packing in several dimensions is
-    NP-hard: the most demanding role first, in a few orders; where these find no place, see `Together`.
+    """One gang on one state of the cluster. Exact for a gang of one role. For several roles, since packing in
+    several dimensions is NP-hard: the most demanding role first, in a few orders; where these find no place,
+    see `Together`.
 
-    What is looked at is booked on `free` while the others look for theirs, and given back in the end: it is left as it was. Nodes
-    are scored as they are without that, so that no score depends on which gang it was worked out for.
+    What is looked at is booked on `free` while the others look for theirs, and given back in the end: it is
+    left as it was. Nodes are scored as they are without that, so that no score depends on which gang it was
+    worked out for.
     """
 
     def __init__(
-        self, free: Free, rankings: Rankings, gang: Gang, score: str, closed_models: frozenset[str], prefer: frozenset[NodeId]
+        self,
+        free: Free,
+        rankings: Rankings,
+        gang: Gang,
+        score: str,
+        closed_models: frozenset[str],
+        prefer: frozenset[NodeId],
     ) -> None:
-        self._free, self._rankings, self._gang, self._score, self._closed = free, rankings, gang, score, closed_models
+        self._free, self._rankings, self._gang, self._score, self._closed = (
+            free,
+            rankings,
+            gang,
+            score,
+            closed_models,
+        )
         self._preference = self._preferred(prefer)
         self._booked = Booked(free)
 
@@ -66,13 +82,16 @@ class Search:
         return best
 
     def _sized(self, counts: Sequence[int]) -> Placement | None:
-        """The best place over all engines, on the fewest nodes: a gang is never split over two. Where several roles obey rules of
-        topology, what is found depends on which nodes are taken first: so whether it is found does not depend on the score alone."""
+        """The best place over all engines, on the fewest nodes: a gang is never split over two. Where several
+        roles obey rules of topology, what is found depends on which nodes are taken first: so whether it is
+        found does not depend on the score alone."""
         gang, wanted = self._gang.sized(counts), self._score
         exact = len(gang.roles) == 1 or (gang.topology is None and all(map(movable, gang.roles)))
         try:
             for self._score in dict.fromkeys([wanted] if exact else [wanted, *OTHER_SCORES]):
-                places = [found for rows in self._engines(gang) if (found := self._place(gang, rows)) is not None]
+                places = [
+                    found for rows in self._engines(gang) if (found := self._place(gang, rows)) is not None
+                ]
                 if places:
                     return Placement(gang, tuple(min(places, key=lambda found: len({a.node for a in found}))))
             return None
@@ -120,7 +139,9 @@ class Search:
             return self._roles(gang.roles, rows)
         found = self._same(gang, NODE_LEVEL, rows)
         for level in USUAL_LEVELS:
-            found = found or (self._same(gang, level, rows) if self._free.ground.domains(level)[1] > 1 else None)
+            found = found or (
+                self._same(gang, level, rows) if self._free.ground.domains(level)[1] > 1 else None
+            )
         return found or self._roles(gang.roles, rows)
 
     def _same(self, gang: Gang, level: str, rows: Ints) -> Found:
@@ -128,7 +149,9 @@ class Search:
         domains, count = self._free.ground.domains(level)
         rows = self._inside(level, rows)
         fitting = [self._fitting(role) for role in gang.roles]
-        rooms = [fit.room(self._free, role.replicas, rows) for fit, role in zip(fitting, gang.roles, strict=True)]
+        rooms = [
+            fit.room(self._free, role.replicas, rows) for fit, role in zip(fitting, gang.roles, strict=True)
+        ]
         if level == NODE_LEVEL:
             return self._one_node(gang, rows, rooms)
         possible, total = np.ones(count, np.bool_), np.zeros(count, np.int64)
@@ -172,14 +195,19 @@ class Search:
         return found
 
     def _slices(self, gang: Gang, rule: Topology, rows: Ints) -> Found:
-        """Slices of several roles, one after another: each a small gang in one domain of the level, in as few as possible."""
+        """Slices of several roles, one after another: each a small gang in one domain of the level, in as few
+        as possible."""
         domains, _ = self._free.ground.domains(rule.level)
         slices = list(parts(gang, rule.slice))
         room = sum(self._fitting(role).room(self._free, role.replicas, rows) for role in gang.roles)
         usable = np.unique(domains[rows][room > 0]).tolist()
-        for most_domains in range(len(slices) if rule.rule is Closeness.SPREAD else 1, min(len(slices), len(usable)) + 1):
+        for most_domains in range(
+            len(slices) if rule.rule is Closeness.SPREAD else 1, min(len(slices), len(usable)) + 1
+        ):
             most = -(-len(slices) // most_domains) if rule.rule is not Closeness.NEAR else len(slices)
-            found = self._put_slices(gang, slices, most_domains, most, usable, {d: rows[domains[rows] == d] for d in usable})
+            found = self._put_slices(
+                gang, slices, most_domains, most, usable, {d: rows[domains[rows] == d] for d in usable}
+            )
             if found is not None:
                 return found
         return None
@@ -329,7 +357,8 @@ class Search:
         return Choice(values, self._preference, used or set())
 
     def _scores(self, shape: Shape) -> Values:
-        """Without what is booked: scores are kept for other searches, and those of nodes alike are worked out once for all."""
+        """Without what is booked: scores are kept for other searches, and those of nodes alike are worked out
+        once for all."""
         if self._rankings.knows(self._score, shape):
             return self._rankings.values(self._score, shape)
         with self._booked.aside():

@@ -1,4 +1,5 @@
-"""One row of numbers for each node, in a table of which copies share all rows that neither of them has changed since."""
+"""One row of numbers for each node, in a table of which copies share all rows that neither of them has
+changed since."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ A_FEW = 64
 
 
 class Table:
-    """A copy costs an index of one number for each node, a change of one row that a copy has, too, one more row.
+    """A copy costs an index of one number for each node, a change of one row that a copy has, too, one more
+    row.
 
     Copies may be used in different threads, each of them in one.
     """
@@ -79,7 +81,8 @@ class _Pool:
         count = len(rows)
         self.rows: Halves = np.empty((count + count // SPARE + A_FEW, rows.shape[1]), rows.dtype)
         self.rows[:count] = rows
-        self._spare = list(range(len(self.rows) - 1, count - 1, -1))  # the next one last: to pop it is one step for all threads
+        # the next one last: to pop it is one step for all threads
+        self._spare = list(range(len(self.rows) - 1, count - 1, -1))
 
     @property
     def used(self) -> int:

@@ -1,4 +1,5 @@
-"""Which nodes hold several roles together: asked where no order in which the roles choose for themselves finds a place."""
+"""Which nodes hold several roles together: asked where no order in which the roles choose for themselves
+finds a place."""
 
 from __future__ import annotations
 
@@ -25,16 +26,29 @@ MOST_SUMS = 50_000  # counts that are added up: about a tenth of a second
 def movable(role: Role) -> bool:
     """Whether each of its replicas may be on any node, whatever the others are on."""
     rule = role.topology
-    near = rule is not None and rule.level == NODE_LEVEL and rule.rule is not Closeness.SPREAD and rule.slice == 1
+    near = (
+        rule is not None
+        and rule.level == NODE_LEVEL
+        and rule.rule is not Closeness.SPREAD
+        and rule.slice == 1
+    )
     return rule is None or (near and role.replicas == 1) or (near and rule.rule is Closeness.NEAR)
 
 
 class Together:
-    """The counts of each role that nodes can hold are added up node by node, and only those kept that no other exceeds in every role
-    (dynamic programming over the Pareto front; the problem is vector bin packing with few types of items and bins of many: Gabay and
-    Zaourar, Annals of Operations Research 2016). Exact within these bounds; where cards are shared, as exact as best fit."""
+    """The counts of each role that nodes can hold are added up node by node, and only those kept that no
+    other exceeds in every role (dynamic programming over the Pareto front; the problem is vector bin packing
+    with few types of items and bins of many: Gabay and Zaourar, Annals of Operations Research 2016). Exact
+    within these bounds; where cards are shared, as exact as best fit."""
 
-    def __init__(self, free: Free, booked: Booked, roles: Sequence[Role], fittings: Sequence[Fitting], order: Sequence[int]) -> None:
+    def __init__(
+        self,
+        free: Free,
+        booked: Booked,
+        roles: Sequence[Role],
+        fittings: Sequence[Fitting],
+        order: Sequence[int],
+    ) -> None:
         """order: in which the roles take from a node."""
         self._free, self._booked, self._fittings, self._order = free, booked, fittings, order
         self._wanted = tuple(role.replicas for role in roles)
@@ -44,8 +58,12 @@ class Together:
 
     def divide(self, rows: Ints) -> list[tuple[int, Counts]] | None:
         """How many of each role to put on which of these nodes, in `order`; None where it finds no way."""
-        rooms = [fit.room(self._free, most, rows) for fit, most in zip(self._fittings, self._wanted, strict=True)]
-        if any(int(room.sum()) < wanted for room, wanted in zip(rooms, self._wanted, strict=True)) or not self._enough(rows, rooms):
+        rooms = [
+            fit.room(self._free, most, rows) for fit, most in zip(self._fittings, self._wanted, strict=True)
+        ]
+        if any(
+            int(room.sum()) < wanted for room, wanted in zip(rooms, self._wanted, strict=True)
+        ) or not self._enough(rows, rooms):
             return None
         sums = 0
         front: dict[Counts, Step | None] = {(0,) * len(self._wanted): None}
@@ -59,7 +77,11 @@ class Together:
                 for more in added:
                     total = tuple(map(min, map(sum, zip(have, more, strict=True)), self._wanted))
                     if total not in grown:
-                        grown[total] = step, row, tuple(now - before for now, before in zip(total, have, strict=True))
+                        grown[total] = (
+                            step,
+                            row,
+                            tuple(now - before for now, before in zip(total, have, strict=True)),
+                        )
             front = _front(grown)
             if self._wanted in front:
                 return _steps(front[self._wanted])
@@ -70,13 +92,17 @@ class Together:
         free, held = self._free, rows[np.sum(rooms, axis=0) > 0]
         asked = [*zip(self._wanted, self._requests, strict=True)]
         return (
-            sum(count * request.cpu_milli for count, request in asked) <= int(np.maximum(free.cpu[held], 0).sum())
-            and sum(count * request.memory_bytes for count, request in asked) <= int(np.maximum(free.memory[held], 0).sum())
-            and sum(count * least_gpu(request) for count, request in asked) <= int(np.maximum(free.gpu[held], 0).sum())
+            sum(count * request.cpu_milli for count, request in asked)
+            <= int(np.maximum(free.cpu[held], 0).sum())
+            and sum(count * request.memory_bytes for count, request in asked)
+            <= int(np.maximum(free.memory[held], 0).sum())
+            and sum(count * least_gpu(request) for count, request in asked)
+            <= int(np.maximum(free.gpu[held], 0).sum())
         )
 
     def _useful(self, rows: Ints, rooms: Sequence[Ints]) -> list[int]:
-        """Of those that hold anything, by how much: of nodes that hold the same no more than there are replicas."""
+        """Of those that hold anything, by how much: of nodes that hold the same no more than there are
+        replicas."""
         total = np.sum(rooms, axis=0)
         found: list[int] = []
         seen: dict[Kind, int] = {}
@@ -92,7 +118,14 @@ class Together:
     def _kind(self, row: int, room: Counts) -> Kind:
         free = self._free
         extras = tuple(int(left[row]) for left in free.extras.values())
-        return room, int(free.cpu[row]), int(free.memory[row]), free.gpu[row].tobytes(), free.ground.card[row].tobytes(), extras
+        return (
+            room,
+            int(free.cpu[row]),
+            int(free.memory[row]),
+            free.gpu[row].tobytes(),
+            free.ground.card[row].tobytes(),
+            extras,
+        )
 
     def _held(self, row: int, room: Counts) -> list[Counts]:
         """What a node holds at most: as many of one role as beside those of the others."""
@@ -105,7 +138,8 @@ class Together:
         return found
 
     def _fill(self, row: int, room: Counts, at: int, counts: Counts, found: dict[Counts, None]) -> None:
-        """Adds what it holds to found: with these counts of the roles before, as many of this one as it takes, or fewer."""
+        """Adds what it holds to found: with these counts of the roles before, as many of this one as it
+        takes, or fewer."""
         if at == len(self._order):
             found[counts] = None
             return

@@ -1,19 +1,22 @@
 """What is left of a node is worth what usual gangs can still do with it.
 
-After "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC'23): the
-best place for a gang is where the GPUs that the usual shapes of gangs cannot use any more grow least. There, all that is left
-of a card is usable for a shape if one such replica fits the node, and a shape counts by how often it is asked for. The fluid
-measure, which is ours, differs twice:
+After "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX
+ATC'23): the best place for a gang is where the GPUs that the usual shapes of gangs cannot use any more grow
+least. There, all that is left of a card is usable for a shape if one such replica fits the node, and a shape
+counts by how often it is asked for. The fluid measure, which is ours, differs twice:
 
-    usable(node, shape) = min(cards cut up into whole replicas, GPU for the node's free CPU and memory at the shape's ratio)
+    usable(node, shape) = min(cards cut up into whole replicas, GPU for the node's free CPU and memory at the
+    shape's ratio)
 
-so that cards whose CPU is nearly gone count as little as can still be run on them; and what is destroyed of a shape's room
-counts by how much of all its room in the cluster that is:
+so that cards whose CPU is nearly gone count as little as can still be run on them; and what is destroyed of a
+shape's room counts by how much of all its room in the cluster that is:
 
-    loss = sum over shapes of how often it is asked for * (destroyed here / usable in the whole cluster, squared)
+    loss = sum over shapes of how often it is asked for * (destroyed here / usable in the whole cluster,
+    squared)
 
-whose sum over the cluster, frequency / usable, is the part of its room that the next gang takes. So cards that few shapes can
-use, and shapes that few cards can serve, are dealt with alike. Neither measure knows of the order of nodes or of the future.
+whose sum over the cluster, frequency / usable, is the part of its room that the next gang takes. So cards
+that few shapes can use, and shapes that few cards can serve, are dealt with alike. Neither measure knows of
+the order of nodes or of the future.
 """
 
 from __future__ import annotations
@@ -30,22 +33,26 @@ from hopyard.scheduler.placement.table import Halves
 
 Floats = NDArray[np.float64]
 TYPICAL = 64  # shapes that are looked at; others count as the one that is most like them
-TOTAL = 30  # the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are exact
+# the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are
+# exact
+TOTAL = 30
 PLENTY = float(1 << 40)
-NOTHING_LIKE = 1000.0  # a thousandth of a card more or less makes shapes as different as that many times the CPU
+# a thousandth of a card more or less makes shapes as different as that many times the CPU
+NOTHING_LIKE = 1000.0
 SOME = 1e-6  # of nothing there is enough for those who ask for none
 ROUNDING = 1 + 1e-9  # room for exactly n replicas is room for n, whatever division makes of it
 
-Column = tuple[int, int, int, int]  # what a typical replica asks: thousandths of cores, bytes, cards, thousandths of each card
+# what a typical replica asks: thousandths of cores, bytes, cards, thousandths of each card
+Column = tuple[int, int, int, int]
 Asked = tuple[Column, Bools, int]
 
 
 class Worth:
-    """The tables for one ground and one mix; true as long as the same kinds of nodes are open (`is_alone`). Column m of every
-    array belongs to typical shape m; row k to the kind of node k.
+    """The tables for one ground and one mix; true as long as the same kinds of nodes are open (`is_alone`).
+    Column m of every array belongs to typical shape m; row k to the kind of node k.
 
-    fluid: the measure above; else the published one. kind[i]: the kind of node i. whole_card[m]: what shape m can use of a whole
-    card. has_cards[i]: 1 if node i has any, else 0.
+    fluid: the measure above; else the published one. kind[i]: the kind of node i. whole_card[m]: what shape m
+    can use of a whole card. has_cards[i]: 1 if node i has any, else 0.
     """
 
     def __init__(self, ground: Ground, mix: Mix, *, fluid: bool) -> None:
@@ -60,7 +67,9 @@ class Worth:
             self._asks = [ask for ask in _even_parts(ground, examples) if there[ask[1]].any()]
         columns, place = _typical(self._asks)
         self._column: Ints = np.array([place[column] for column, _, _ in self._asks], np.int64)
-        self._allowed: Bools = np.array([allowed for _, allowed, _ in self._asks], np.bool_).reshape(len(self._asks), self._kinds)
+        self._allowed: Bools = np.array([allowed for _, allowed, _ in self._asks], np.bool_).reshape(
+            len(self._asks), self._kinds
+        )
         self._count: Floats = np.array([count for _, _, count in self._asks], np.float64)
         cpu, memory, cards, milli = (np.array([c[i] for c in columns], np.float64) for i in range(4))
         self._least = cards * milli
@@ -70,11 +79,14 @@ class Worth:
         self._cut = self._cuts(cards, milli)
         self.whole_card = self._cut[WHOLE_GPU]
         self.has_cards: Floats = np.where((ground.card >= 0).any(axis=1), 1.0, 0.0)
-        usable = self.bounded(self.on_cards(ground.gpu[examples]), self.limits(ground.cpu[examples], ground.memory[examples]))
+        usable = self.bounded(
+            self.on_cards(ground.gpu[examples]), self.limits(ground.cpu[examples], ground.memory[examples])
+        )
         self.empty = self.weights(usable, examples, there)
 
     def is_alone(self, ground: Ground, row: int) -> bool:
-        """Whether no other node of the kind of this one is open. With it comes or goes what only such nodes can serve."""
+        """Whether no other node of the kind of this one is open.
+        With it comes or goes what only such nodes can serve."""
         return not np.any((self.kind == self.kind[row]) & ground.open & (np.arange(len(self.kind)) != row))
 
     def _cuts(self, cards: Floats, milli: Floats) -> Halves:
@@ -84,12 +96,15 @@ class Worth:
         return np.where(cards > 1, np.where(left == WHOLE_GPU, WHOLE_GPU, 0), shares).astype(np.float32)
 
     def weights(self, usable: Floats, rows: Ints, times: Ints) -> Floats:
-        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k, where it can use `usable[i, m]` of each of
-        `times[i]` open nodes that are as node `rows[i]`: powers of 2, so that they seldom change and that nothing is rounded otherwise
-        where a kind of node that no shape can use is added. Nodes that are not open change nothing for those that are."""
+        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k, where it can
+        use `usable[i, m]` of each of `times[i]` open nodes that are as node `rows[i]`: powers of 2, so that
+        they seldom change and that nothing is rounded otherwise where a kind of node that no shape can use is
+        added. Nodes that are not open change nothing for those that are."""
         kinds, shapes = self.kind[rows], usable.shape[1]
         entry = kinds[:, None] * shapes + np.arange(shapes)
-        supply = np.bincount(entry.ravel(), (usable * times[:, None]).ravel(), self._kinds * shapes).astype(np.float64)
+        supply = np.bincount(entry.ravel(), (usable * times[:, None]).ravel(), self._kinds * shapes).astype(
+            np.float64
+        )
         supply = supply.reshape(self._kinds, shapes)
         found = np.zeros_like(supply)
         room = np.ones(len(self._count))
@@ -97,16 +112,23 @@ class Worth:
             room = np.maximum((supply.T[self._column] * self._allowed).sum(axis=1), self._least[self._column])
         np.add.at(found.T, self._column, self._allowed * (self._count / room**2)[:, None])
         of_kind = found.sum(axis=1)
-        most = of_kind[np.bincount(kinds, times, self._kinds) > 0].max(initial=0.0) or of_kind.max(initial=0.0)
+        most = of_kind[np.bincount(kinds, times, self._kinds) > 0].max(initial=0.0) or of_kind.max(
+            initial=0.0
+        )
         if most:
             scale = TOTAL - np.ceil(np.log2(most))
             with np.errstate(divide="ignore"):
-                found = np.exp2(np.rint(np.log2(found)) + scale) if self._fluid else np.rint(np.ldexp(found, int(scale)))
+                found = (
+                    np.exp2(np.rint(np.log2(found)) + scale)
+                    if self._fluid
+                    else np.rint(np.ldexp(found, int(scale)))
+                )
             found[found < 1] = 0.0
         return found
 
     def on_cards(self, gpu: Ints) -> Halves:
-        """[i, m]: what shape m can use of these cards (row i: those of one node), whatever else the node has left."""
+        """[i, m]: what shape m can use of these cards (row i: those of one node), whatever else the node has
+        left."""
         left = np.minimum(np.maximum(gpu, 0), WHOLE_GPU)
         found = np.zeros((len(left), self._cut.shape[1]), np.float32)
         for column in range(left.shape[1]):
@@ -135,7 +157,8 @@ class Worth:
         return np.minimum(found, self._per_byte * (memory + SOME), out=found)
 
     def bounded(self, on_cards: Halves, limit: Floats) -> Floats:
-        """What is usable, given what is on the cards, and what CPU and memory are enough for. Less than one replica is nothing."""
+        """What is usable, given what is on the cards, and what CPU and memory are enough for.
+        Less than one replica is nothing."""
         if self._fluid:
             found: Floats = np.minimum(on_cards.astype(np.float64), limit)
             np.floor(found, out=found)
@@ -146,20 +169,30 @@ class Worth:
 
 
 def _asks(ground: Ground, mix: Mix, examples: Ints) -> Iterator[Asked]:
-    """Each way of asking with the column that it is on such cards, the kinds of nodes that it may use, and how often."""
+    """Each way of asking with the column that it is on such cards, the kinds of nodes that it may use, and
+    how often."""
     nodes = [ground.nodes[row] for row in examples.tolist()]
-    there = {where: np.array([matches(where, node) for node in nodes], np.bool_) for where in {where for _, where, _ in mix.asks}}
+    there = {
+        where: np.array([matches(where, node) for node in nodes], np.bool_)
+        for where in {where for _, where, _ in mix.asks}
+    }
     usable: dict[tuple[object, ...], list[tuple[int, Bools]]] = {}
     for resources, where, count in mix.asks:
         key = resources.gpu_models, resources.gpu_milli, resources.gpu_memory_bytes
         if key not in usable:
             needs = ground.needs(resources, frozenset())
             of_cards = needs[ground.card[examples]]
-            usable[key] = [(milli, (of_cards == milli).any(axis=1)) for milli in sorted(set(needs.tolist()) - {NEVER})]
+            usable[key] = [
+                (milli, (of_cards == milli).any(axis=1)) for milli in sorted(set(needs.tolist()) - {NEVER})
+            ]
         for milli, with_such in usable[key]:
             allowed = there[where] & with_such
             if allowed.any():
-                yield (resources.cpu_milli, resources.memory_bytes, max(resources.gpus, 1), milli), allowed, count
+                yield (
+                    (resources.cpu_milli, resources.memory_bytes, max(resources.gpus, 1), milli),
+                    allowed,
+                    count,
+                )
 
 
 def _typical(asks: Sequence[Asked]) -> tuple[list[Column], dict[Column, int]]:
@@ -173,7 +206,9 @@ def _typical(asks: Sequence[Asked]) -> tuple[list[Column], dict[Column, int]]:
     every = list(gpu)
     asked, rest = _logarithms(every)
     of_chosen = [every.index(column) for column in chosen]
-    unlike = np.abs(asked[:, None] - asked[of_chosen]) * NOTHING_LIKE + np.abs(rest[:, None] - rest[of_chosen]).sum(axis=2)
+    unlike = np.abs(asked[:, None] - asked[of_chosen]) * NOTHING_LIKE + np.abs(
+        rest[:, None] - rest[of_chosen]
+    ).sum(axis=2)
     return chosen, dict(zip(every, unlike.argmin(axis=1).tolist(), strict=True))
 
 
@@ -185,7 +220,8 @@ def _logarithms(columns: Sequence[Column]) -> tuple[Floats, Floats]:
 
 
 def _even_parts(ground: Ground, examples: Ints) -> Iterator[Asked]:
-    """Where nobody has asked for anything yet: one card with its even part of a node, and a whole node, of each kind."""
+    """Where nobody has asked for anything yet: one card with its even part of a node, and a whole node, of
+    each kind."""
     cards = np.count_nonzero(ground.card[examples] >= 0, axis=1).tolist()
     for kind, (row, count) in enumerate(zip(examples.tolist(), cards, strict=True)):
         if count:

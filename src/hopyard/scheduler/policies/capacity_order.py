@@ -1,4 +1,5 @@
-"""The order of YARN's capacity scheduler: between queues by how full their guarantee is, first come, first served inside."""
+"""The order of YARN's capacity scheduler: between queues by how full their guarantee is, first come, first
+served inside."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ Fullness = tuple[tuple[float, QueueName], ...]
 
 
 class CapacityOrder:
-    """From the top of the tree down, the child that uses the smallest part of its guarantee comes first; in a leaf priority,
-    then submission. The first of a leaf that finds no place blocks its leaf, and no other. Nobody is preempted.
+    """From the top of the tree down, the child that uses the smallest part of its guarantee comes first; in a
+    leaf priority, then submission. The first of a leaf that finds no place blocks its leaf, and no other.
+    Nobody is preempted.
 
-    Of several resources the fullest counts. A queue without a guarantee is taken to have its part, by weight, of what its
-    parent has. Source: Apache Hadoop, Capacity Scheduler.
+    Of several resources the fullest counts. A queue without a guarantee is taken to have its part, by weight,
+    of what its parent has. Source: Apache Hadoop, Capacity Scheduler.
     """
 
     def __init__(self) -> None:
@@ -51,21 +53,35 @@ class CapacityOrder:
                 line = sorted([queue, *line], key=fullness)
             elif not now.accounts.closed_models(gang):
                 full.add(shape_of(gang))
-        return Plan(snapshot.version, tuple(now.placed), Holds(snapshot.pending, now.placed, Reasons(now, known.hopeless)))
+        return Plan(
+            snapshot.version,
+            tuple(now.placed),
+            Holds(snapshot.pending, now.placed, Reasons(now, known.hopeless)),
+        )
 
 
 def _part_used(used: Amounts, sure: Amounts) -> float:
     return max(
-        (amount / sure[name] if sure[name] else inf for name, amount in used.items() if amount and name in sure), default=0.0
+        (
+            amount / sure[name] if sure[name] else inf
+            for name, amount in used.items()
+            if amount and name in sure
+        ),
+        default=0.0,
     )
 
 
 def _sure(snapshot: Snapshot) -> Iterator[tuple[QueueName, Amounts]]:
     """What each queue is sure of, resource by resource."""
     tree, below = snapshot.queues, children(snapshot.queues)
-    found: dict[QueueName | None, Amounts] = {None: totals(node for node in snapshot.nodes.values() if node.open)}
+    found: dict[QueueName | None, Amounts] = {
+        None: totals(node for node in snapshot.nodes.values() if node.open)
+    }
     for name, queue in tree.queues.items():  # parents before children
         siblings = sum(tree.queues[one].weight for one in below[queue.parent])
-        part = {resource: int(amount * queue.weight / siblings) for resource, amount in found[queue.parent].items()}
+        part = {
+            resource: int(amount * queue.weight / siblings)
+            for resource, amount in found[queue.parent].items()
+        }
         found[name] = {**part, **queue.guarantee}
         yield name, found[name]

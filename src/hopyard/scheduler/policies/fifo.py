@@ -11,8 +11,9 @@ from hopyard.scheduler.policies.holds import Holds, Reasons
 class Fifo:
     """Priority, then time of submission, then id.
 
-    A gang that waits claims every node that could ever hold one of its replicas, and those behind it keep off these nodes.
-    One that is larger than all nodes, or whose queue may use no more, claims none: it delays nobody.
+    A gang that waits claims every node that could ever hold one of its replicas, and those behind it keep off
+    these nodes. One that is larger than all nodes, or whose queue may use no more, claims none: it delays
+    nobody.
     """
 
     def __init__(self) -> None:

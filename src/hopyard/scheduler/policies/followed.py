@@ -37,8 +37,8 @@ def shape_of(gang: Gang) -> ShapeKey:
 class Followed(Generic[K]):
     """Of the newest snapshot that it was told; the first one has no version before it.
 
-    capacity, accounts: what is free and used now. waiting: who waits, in groups, each in order. running: who holds resources.
-    grew: whether something may be free, or allowed, that was not in the snapshot before.
+    capacity, accounts: what is free and used now. waiting: who waits, in groups, each in order. running: who
+    holds resources. grew: whether something may be free, or allowed, that was not in the snapshot before.
     """
 
     def __init__(self, group: Callable[[Gang], K]) -> None:
@@ -70,8 +70,12 @@ class Followed(Generic[K]):
             self._hopeless.clear()
             self._able.clear()
             self._open = Free.whole(Ground(node for node in snapshot.nodes.values() if node.open))
-            self.capacity = Capacity.of(snapshot.nodes.values(), (running.placement for running in snapshot.running))
-            self.accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), snapshot.running, {}, snapshot.now)
+            self.capacity = Capacity.of(
+                snapshot.nodes.values(), (running.placement for running in snapshot.running)
+            )
+            self.accounts = Accounts.of(
+                snapshot.queues, snapshot.nodes.values(), snapshot.running, {}, snapshot.now
+            )
         else:
             self._move(ended, begun)
 
@@ -91,9 +95,14 @@ class Followed(Generic[K]):
     def able(self, gang: Gang) -> frozenset[NodeId]:
         """The open nodes that could hold at least one of its replicas if nothing ran on them."""
         if gang.roles not in self._able:
-            rooms = [Fitting(self._open.ground, Shape(role.resources, role.where)).fits(self._open) for role in gang.roles]
+            rooms = [
+                Fitting(self._open.ground, Shape(role.resources, role.where)).fits(self._open)
+                for role in gang.roles
+            ]
             nodes = self._open.ground.nodes
-            self._able[gang.roles] = frozenset(node.id for row, node in enumerate(nodes) if any(room[row] for room in rooms))
+            self._able[gang.roles] = frozenset(
+                node.id for row, node in enumerate(nodes) if any(room[row] for room in rooms)
+            )
         return self._able[gang.roles]
 
     def _leave(self, gang: Gang) -> None:
@@ -119,11 +128,14 @@ class Followed(Generic[K]):
 
 
 def _differ(before: Snapshot, after: Snapshot) -> bool:
-    return any(before.nodes.get(name) != after.nodes.get(name) for name in changed_keys(before.nodes, after.nodes))
+    return any(
+        before.nodes.get(name) != after.nodes.get(name) for name in changed_keys(before.nodes, after.nodes)
+    )
 
 
 def in_order(groups: Mapping[K, Sequence[Gang]], over: Set[K]) -> Iterator[tuple[K, Gang]]:
-    """The gangs of all groups in one order, but no more of a group once it is in `over`, which may grow meanwhile."""
+    """The gangs of all groups in one order, but no more of a group once it is in `over`, which may grow
+    meanwhile."""
     heap = [(order(gangs[0]), 0, gangs, group) for group, gangs in groups.items() if group not in over]
     heapify(heap)
     while heap:

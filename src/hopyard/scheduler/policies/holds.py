@@ -1,4 +1,5 @@
-"""Why gangs wait, made when somebody looks: a policy to compare with plans many thousand times, and nobody reads most of it."""
+"""Why gangs wait, made when somebody looks: a policy to compare with plans many thousand times, and nobody
+reads most of it."""
 
 from __future__ import annotations
 
@@ -50,21 +51,28 @@ class Holds(Sequence[Hold]):
         return self._made
 
     def _make(self) -> Iterator[Hold]:
-        waiting = [(gang, self._reasons.hopeless(gang)) for gang in self._pending if gang.id not in self._placed]
+        waiting = [
+            (gang, self._reasons.hopeless(gang)) for gang in self._pending if gang.id not in self._placed
+        ]
         waiting.sort(key=lambda pair: (pair[1] is not None, order(pair[0])))
         for ahead, (gang, never) in enumerate(waiting):
-            reason, detail = (HoldReason.NEVER_FITS, never) if never is not None else self._reasons.of(gang, ahead)
+            reason, detail = (
+                (HoldReason.NEVER_FITS, never) if never is not None else self._reasons.of(gang, ahead)
+            )
             yield Hold(gang.id, reason, detail, ahead + 1)
 
 
 class Reasons:
     """As things stood when the plan was made, with `left` free.
 
-    hopeless: why a gang never fits, or None. told: of those of whom the policy says it itself. blocked: who was refused a place,
-    and what was free for it then; with `strict` all others wait because of these, and not for a place of their own.
+    hopeless: why a gang never fits, or None. told: of those of whom the policy says it itself. blocked: who
+    was refused a place, and what was free for it then; with `strict` all others wait because of these, and
+    not for a place of their own.
     """
 
-    def __init__(self, left: Tentative, hopeless: Callable[[Gang], str | None], *, strict: bool = False) -> None:
+    def __init__(
+        self, left: Tentative, hopeless: Callable[[Gang], str | None], *, strict: bool = False
+    ) -> None:
         self.hopeless, self._left, self._strict = hopeless, left, strict
         self.told: dict[GangId, Why] = {}
         self.blocked: dict[GangId, Capacity] = {}

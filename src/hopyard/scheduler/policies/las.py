@@ -17,16 +17,19 @@ THRESHOLD = 3250.0  # GPU-seconds, of the published simulator
 SCORE = "best-fit"
 AGAIN = timedelta(seconds=1)  # no plan is made anew sooner only because time passed
 
-Group = tuple[bool, QueueName, str, ShapeKey]  # whether it is of the worse class; if one of a group is refused, all are
+# whether it is of the worse class; if one of a group is refused, all are
+Group = tuple[bool, QueueName, str, ShapeKey]
 
 
 class LeastAttained:
-    """Gangs that were served little come first, others after them, each by priority, submission and id; who does not fit is
-    overtaken. A gang of the better class preempts runs of the worse one, those that came last first, until it fits.
+    """Gangs that were served little come first, others after them, each by priority, submission and id; who
+    does not fit is overtaken. A gang of the better class preempts runs of the worse one, those that came last
+    first, until it fits.
 
-    Service is GPUs times seconds (without GPUs: seconds). threshold: where the worse class begins. promote: a gang that waited
-    so many times as long as it was served is in the better class again, against starvation; None, as published: none ever is.
-    Source: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning, NSDI'19 (discretised 2D-LAS).
+    Service is GPUs times seconds (without GPUs: seconds). threshold: where the worse class begins. promote: a
+    gang that waited so many times as long as it was served is in the better class again, against starvation;
+    None, as published: none ever is. Source: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep
+    Learning, NSDI'19 (discretised 2D-LAS).
     """
 
     def __init__(self, threshold: float = THRESHOLD, promote: float | None = None) -> None:
@@ -46,7 +49,9 @@ class LeastAttained:
         placed = turn.now.placed
         self._expected = frozenset(placement.gang.id for placement in placed)
         hold = Holds(snapshot.pending, placed, turn.reasons)
-        return Plan(snapshot.version, tuple(placed), hold, tuple(turn.preempt), look_again_at=turn.look_again_at())
+        return Plan(
+            snapshot.version, tuple(placed), hold, tuple(turn.preempt), look_again_at=turn.look_again_at()
+        )
 
 
 class _Classes:
@@ -67,11 +72,17 @@ class _Classes:
         return left_s
 
     def promoted_in_s(self, gang: Gang, now: datetime) -> float | None:
-        """In how many seconds a gang of the worse class that goes on waiting is in the better one; None: never."""
-        return None if self.promote is None else self.promote * gang.served_s - _waited_s(gang, gang.served_s, now)
+        """In how many seconds a gang of the worse class that goes on waiting is in the better one; None:
+        never."""
+        return (
+            None
+            if self.promote is None
+            else self.promote * gang.served_s - _waited_s(gang, gang.served_s, now)
+        )
 
     def left_s(self, gang: Gang) -> float:
-        """For how many seconds it runs in the better class once it starts; not above 0 where it is of the worse one."""
+        """For how many seconds it runs in the better class once it starts; not above 0 where it is of the
+        worse one."""
         return self._enough_s(gang) - gang.served_s
 
     def _enough_s(self, gang: Gang) -> float:
@@ -83,7 +94,8 @@ def _waited_s(gang: Gang, served: float, now: datetime) -> float:
 
 
 class _Turn:
-    """now: what is free. then: what is, once all who were asked to leave have left and those for whom they do have started."""
+    """now: what is free. then: what is, once all who were asked to leave have left and those for whom they do
+    have started."""
 
     def __init__(self, classes: _Classes, known: Followed[Group], at: datetime) -> None:
         self._classes, self._known, self._at = classes, known, at
@@ -106,7 +118,11 @@ class _Turn:
     def serve_worse(self, over: set[Group]) -> None:
         """Each starts or is overtaken. over: of these none starts; grows."""
         worse = {group: gangs for group, gangs in self._known.waiting.items() if group[0]}
-        started = {placement.gang.id for placement in self.now.placed} | self.reasons.told.keys() if self._classes.promote else ()
+        started = (
+            {placement.gang.id for placement in self.now.placed} | self.reasons.told.keys()
+            if self._classes.promote
+            else ()
+        )
         for group, gang in in_order(worse, over):
             if gang.id not in started and (self._refused(gang) or not self._start(gang)):
                 over.add(group)
@@ -165,7 +181,8 @@ class _Turn:
         self.preempt.append(Preemption(running.attempt, running.gang.id, gang.id, why))
 
     def _victims(self) -> list[Running]:
-        """Runs of the worse class, those that came last first. Whoever asks has somebody of the better class wait."""
+        """Runs of the worse class, those that came last first.
+        Whoever asks has somebody of the better class wait."""
         if self._worse is None:
             self._worse = []
             for running in self._known.running.values():

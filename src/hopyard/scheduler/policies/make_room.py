@@ -14,20 +14,25 @@ from hopyard.scheduler.placement.capacity import Capacity
 def make_room(
     gang: Gang, free: Capacity, accounts: Accounts, victims: Iterable[Running], score: str
 ) -> tuple[Placement, list[Running]] | None:
-    """One after another of `victims` leaves until the gang fits; then whoever can be spared stays. Where it goes, and who leaves.
-    None where it does not fit when all have left. Nothing is taken from `free`."""
+    """One after another of `victims` leaves until the gang fits; then whoever can be spared stays. Where it
+    goes, and who leaves. None where it does not fit when all have left. Nothing is taken from `free`."""
     free, closed = free.copy(), accounts.closed_models(gang)
     leaving: list[Running] = []
     for running in victims:
         free.give_back(running.placement)
         leaving.append(running)
-        if _may_fit(gang, free) and (found := free.place(gang, score=score, closed_models=closed)) is not None:
+        if (
+            _may_fit(gang, free)
+            and (found := free.place(gang, score=score, closed_models=closed)) is not None
+        ):
             break
     else:
         return None
     for running in list(leaving):
         free.take(running.placement)
-        again = found if _apart(running.placement, found) else free.place(gang, score=score, closed_models=closed)
+        again = (
+            found if _apart(running.placement, found) else free.place(gang, score=score, closed_models=closed)
+        )
         if again is None:
             free.give_back(running.placement)
         else:

@@ -12,10 +12,12 @@ Group = tuple[QueueName, str, ShapeKey]  # of one queue, user and shape: if one 
 
 
 class Overtaking:
-    """Gangs by priority, submission and id; each goes on the best node by one rule (`placement.scores`), or waits.
+    """Gangs by priority, submission and id; each goes on the best node by one rule (`placement.scores`), or
+    waits.
 
-    With the rule `best-fit`: where the least is left. With `fgd`: fragmentation gradient descent (Weng et al., Beware of
-    Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX ATC'23).
+    With the rule `best-fit`: where the least is left. With `fgd`: fragmentation gradient descent (Weng et
+    al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX
+    ATC'23).
     """
 
     def __init__(self, score: str) -> None:
@@ -31,10 +33,18 @@ class Overtaking:
             self._over.clear()
         now = Tentative(known, self._score)
         for group, gang in in_order(known.waiting, self._over):
-            if known.hopeless(gang) is not None or now.accounts.refusal(gang) is not None or now.start(gang) is None:
+            if (
+                known.hopeless(gang) is not None
+                or now.accounts.refusal(gang) is not None
+                or now.start(gang) is None
+            ):
                 self._over.add(group)  # and stay there: room only shrinks until something grew
         self._expected = frozenset(placement.gang.id for placement in now.placed)
-        return Plan(snapshot.version, tuple(now.placed), Holds(snapshot.pending, now.placed, Reasons(now, known.hopeless)))
+        return Plan(
+            snapshot.version,
+            tuple(now.placed),
+            Holds(snapshot.pending, now.placed, Reasons(now, known.hopeless)),
+        )
 
 
 def _group(gang: Gang) -> Group:

@@ -15,7 +15,8 @@ NAMED = 3  # of what blocks a gang, so many are named
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocked:
-    """Why a gang does not start now: as a Hold says it, without a position. Equal where they read the same."""
+    """Why a gang does not start now: as a Hold says it, without a position.
+    Equal where they read the same."""
 
     reason: HoldReason
     sentence: Sentence
@@ -33,8 +34,11 @@ class Blocked:
     __hash__ = None  # type: ignore[assignment]
 
 
-def blocked(outlook: Outlook, gang: Gang, expected: Expected, closed: frozenset[str], *, explain: bool) -> Blocked:
-    """Of a gang that its queue does not refuse, and that found no place. closed: models that it may not use now."""
+def blocked(
+    outlook: Outlook, gang: Gang, expected: Expected, closed: frozenset[str], *, explain: bool
+) -> Blocked:
+    """Of a gang that its queue does not refuse, and that found no place.
+    closed: models that it may not use now."""
     placement = outlook.capacity.place(gang, closed_models=closed)
     if placement is None:
         if closed and outlook.capacity.place(gang) is not None:
@@ -44,7 +48,9 @@ def blocked(outlook: Outlook, gang: Gang, expected: Expected, closed: frozenset[
                 f"what is free are GPUs of which its queue may use no more: {models}",
                 (f"queue:{gang.queue}",),
             )
-        return Blocked(outlook.capacity.reason(gang), outlook.capacity.copy().sentence(gang) if explain else "")
+        return Blocked(
+            outlook.capacity.reason(gang), outlook.capacity.copy().sentence(gang) if explain else ""
+        )
     nodes = {a.node for a in placement.assignments}
     names = sorted(
         {
@@ -59,9 +65,9 @@ def blocked(outlook: Outlook, gang: Gang, expected: Expected, closed: frozenset[
             f"what is free is reserved, or will be before it could end: {', '.join(names[:NAMED])}",
             tuple(f"reservation:{name}" for name in names[:NAMED]),
         )
-    ahead = sorted(stay.promise.gang for stay in outlook.stays.values() if nodes & {*stay.promise.nodes}) or sorted(
-        outlook.stays
-    )
+    ahead = sorted(
+        stay.promise.gang for stay in outlook.stays.values() if nodes & {*stay.promise.nodes}
+    ) or sorted(outlook.stays)
     return Blocked(
         HoldReason.BEHIND,
         "what is free now is promised to runs that wait longer, and it could still be there when they start",

@@ -16,22 +16,27 @@ from hopyard.domain.reservation import Reservation
 
 DAY_S = 86400.0
 HORIZON_S = 14 * 86400.0  # how far ahead a plan looks
-SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
+# runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
+SPARE_S = 120.0
 AHEAD = 16  # times that one reservation comes up which a plan looks at
 
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """One time that a reservation comes up, in seconds from now; `from_s` <= 0 where it has begun. Or all those times together that come
-    after those a plan looks at, as if it held from then on for good, until_s is infinite: nobody is promised a gap that far ahead."""
+    """One time that a reservation comes up, in seconds from now; `from_s` <= 0 where it has begun. Or all
+    those times together that come after those a plan looks at, as if it held from then on for good, until_s
+    is infinite: nobody is promised a gap that far ahead."""
 
     reservation: Reservation
     from_s: float
     until_s: float
 
 
-def occurrences(reservation: Reservation, after: datetime, before: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """When it begins and ends, each time, of those that end after `after` and begin before `before`, in order."""
+def occurrences(
+    reservation: Reservation, after: datetime, before: datetime
+) -> Iterator[tuple[datetime, datetime]]:
+    """When it begins and ends, each time, of those that end after `after` and begin before `before`, in
+    order."""
     length = reservation.end_at - reservation.start_at
     if reservation.every_s <= 0:
         if reservation.end_at > after and reservation.start_at < before:
@@ -65,11 +70,13 @@ def holds(reservation: Reservation, at: datetime) -> bool:
 
 
 def bookings(reservations: Iterable[Reservation], now: datetime) -> list[Booking]:
-    """Those that have begun or come up within the horizon, by start, then name; and what follows them, where one repeats so often that it
-    always does."""
+    """Those that have begun or come up within the horizon, by start, then name; and what follows them, where
+    one repeats so often that it always does."""
     found = []
     for reservation in reservations:
-        for count, (start, end) in enumerate(occurrences(reservation, now, now + timedelta(seconds=2 * HORIZON_S))):
+        for count, (start, end) in enumerate(
+            occurrences(reservation, now, now + timedelta(seconds=2 * HORIZON_S))
+        ):
             from_s = (start - now).total_seconds()
             beyond = count == AHEAD or from_s >= HORIZON_S
             if not beyond:
@@ -78,11 +85,14 @@ def bookings(reservations: Iterable[Reservation], now: datetime) -> list[Booking
             if count and reservation.every_s <= HORIZON_S:
                 found.append(Booking(reservation, from_s, inf))
             break
-    return sorted(found, key=lambda booking: (booking.from_s, booking.reservation.name, booking.reservation.id))
+    return sorted(
+        found, key=lambda booking: (booking.from_s, booking.reservation.name, booking.reservation.id)
+    )
 
 
 def owns(gang: Gang, reservation: Reservation, queues: QueueTree) -> bool:
-    """Whether the gang may use what is reserved: its user is named, or its queue is the reservation's or below it."""
+    """Whether the gang may use what is reserved: its user is named, or its queue is the reservation's or
+    below it."""
     if gang.user and gang.user in reservation.users:
         return True
     at: QueueName | None = gang.queue

@@ -13,11 +13,22 @@ from hopyard.domain.durations import gpus_of, history_keys
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.scheduler.placement.ground import Ints
-from hopyard.scheduler.predict import NEVER_S, TELLS_PACE, Expected, History, exactly, history_of, paced, telling, whole_of
+from hopyard.scheduler.predict import (
+    NEVER_S,
+    TELLS_PACE,
+    Expected,
+    History,
+    exactly,
+    history_of,
+    paced,
+    telling,
+    whole_of,
+)
 from hopyard.scheduler.timeline.releases import Floats, Releases
 from hopyard.scheduler.timeline.uses import CPU, NOBODY, NODE, SLOT, Uses
 
-STOPS_IN_S = 5.0  # one that was asked to end is expected to be gone by then; at the latest when its grace is over
+# one that was asked to end is expected to be gone by then; at the latest when its grace is over
+STOPS_IN_S = 5.0
 ALONE = -1
 MID, HIGH, UNTIL = range(3)
 FEW = 8  # to work these out one by one takes less time than to lay out arrays
@@ -31,7 +42,8 @@ MOST_MOVED = 8  # one node in so many may have changed before what is released i
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A gang that holds resources, and when, in seconds from now, it is expected to be gone, and at the latest expected to be.
+    """A gang that holds resources, and when, in seconds from now, it is expected to be gone, and at the
+    latest expected to be.
 
     certain: it is ended then.
     """
@@ -47,47 +59,70 @@ class End:
 
 
 class Future:
-    """The running gangs, by node, with their ends. Ends are worked out when they are asked for, and remembered while they hold.
+    """The running gangs, by node, with their ends. Ends are worked out when they are asked for, and
+    remembered while they hold.
 
     A Planner keeps one and tells it what changes; one made anew from the same gangs gives the same ends.
     """
 
     def __init__(
-        self, durations: Mapping[str, Sequence[float]], now: datetime,
-        *, grace_s: float = PREEMPT_GRACE_S, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
-    ) -> None:  # fmt: skip
-        """grace_s: whoever was asked to make room is gone by then. pick: supposes that every run takes exactly so long of its band, instead
-        of what is expected. progress: which part of all they have to do gangs say they have done, 0 to 1: these are expected to go on
-        at their pace."""
-        self._durations, self._now, self._pick, self._grace_s = durations, now.timestamp(), pick, max(grace_s, OVERDUE_S)
+        self,
+        durations: Mapping[str, Sequence[float]],
+        now: datetime,
+        *,
+        grace_s: float = PREEMPT_GRACE_S,
+        pick: Pick | None = None,
+        progress: Mapping[GangId, float] | None = None,
+    ) -> None:
+        """grace_s: whoever was asked to make room is gone by then. pick: supposes that every run takes
+        exactly so long of its band, instead of what is expected. progress: which part of all they have to do
+        gangs say they have done, 0 to 1: these are expected to go on at their pace."""
+        self._durations, self._now, self._pick, self._grace_s = (
+            durations,
+            now.timestamp(),
+            pick,
+            max(grace_s, OVERDUE_S),
+        )
         self._progress = {gang: part for gang, part in (progress or {}).items() if TELLS_PACE <= part <= 1}
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
-        self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
+        # mid and high as points in time, until when they hold
+        self._known: dict[GangId, tuple[float, float, bool, float]] = {}
         self._ends: dict[GangId, End] = {}  # as of now
-        self._histories: dict[Alike, tuple[Sequence[str], History]] = {}  # with the keys by which it was looked for
+        # with the keys by which it was looked for
+        self._histories: dict[Alike, tuple[Sequence[str], History]] = {}
         self._told_by: dict[str, set[Alike]] = {}  # whose history was looked for by each key
         self._alike: dict[Alike, dict[GangId, None]] = {}  # gangs that are predicted from one history
         self._kind: dict[GangId, Alike] = {}
         self._numbers: dict[Alike, int] = {}
         self._next = 0
-        self._number: Ints = np.zeros(64, np.int64)  # by slot: that of its kind; ALONE where no history says when it ends
+        # by slot: that of its kind; ALONE where no history says when it ends
+        self._number: Ints = np.zeros(64, np.int64)
         self._sorted: list[End] | None = None
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
         self._free_slots: list[int] = []
-        self._times: Floats = np.zeros((3, 64))  # MID, HIGH, UNTIL by slot, as points in time: until when these are known
-        self._about: Floats = np.zeros((2, 64))  # by slot: when it began, as a point in time, and its time limit or infinity
+        # MID, HIGH, UNTIL by slot, as points in time: until when these are known
+        self._times: Floats = np.zeros((3, 64))
+        # by slot: when it began, as a point in time, and its time limit or infinity
+        self._about: Floats = np.zeros((2, 64))
         self._uses = Uses()
-        self._rows: tuple[Sequence[NodeId], dict[NodeId, int], dict[NodeId, int], Ints] | None = None  # see `_rows_of`
+        # see `_rows_of`
+        self._rows: tuple[Sequence[NodeId], dict[NodeId, int], dict[NodeId, int], Ints] | None = None
         self._releases: tuple[Sequence[NodeId], Releases] | None = None
         self._moved: set[NodeId] = set()  # where something else is released since
 
     @classmethod
     def of(
-        cls, running: Iterable[Running], durations: Mapping[str, Sequence[float]], now: datetime,
-        *, grace_s: float = PREEMPT_GRACE_S, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
-    ) -> Future:  # fmt: skip
+        cls,
+        running: Iterable[Running],
+        durations: Mapping[str, Sequence[float]],
+        now: datetime,
+        *,
+        grace_s: float = PREEMPT_GRACE_S,
+        pick: Pick | None = None,
+        progress: Mapping[GangId, float] | None = None,
+    ) -> Future:
         found = cls(durations, now, grace_s=grace_s, pick=pick, progress=progress)
         found.add_all({one.gang.id: one for one in running}.values())
         return found
@@ -127,7 +162,12 @@ class Future:
             self._move(running)
             if kind not in self._numbers:
                 self._numbers[kind], self._next = self._next, self._next + 1
-            alone = running.stopping or self._pick is not None or gang in self._progress or running.gang.served_s > 0
+            alone = (
+                running.stopping
+                or self._pick is not None
+                or gang in self._progress
+                or running.gang.served_s > 0
+            )
             slots.append(slot)
             numbers.append(ALONE if alone else self._numbers[kind])
             begun.append(_begun(running))
@@ -165,7 +205,8 @@ class Future:
         self._uses.drop(slot)
 
     def at(self, now: datetime, durations: Mapping[str, Sequence[float]], *, grace_s: float) -> None:
-        """Time went on, and more was learned. Where the clock was set back, what was worked out for later holds no more."""
+        """Time went on, and more was learned. Where the clock was set back, what was worked out for later
+        holds no more."""
         self._grace_s = max(grace_s, OVERDUE_S)
         before, self._durations = self._durations, durations
         was, self._now, self._sorted = self._now, now.timestamp(), None
@@ -210,8 +251,9 @@ class Future:
         return found
 
     def comes_back(self, nodes: Sequence[NodeId], only: Ints | None = None) -> tuple[Ints, Floats, Ints]:
-        """For each replica on one of these nodes: the index of its node, the point in time at which it probably ends, and what it
-        gives back (rows: thousandths of cores, bytes, thousandths of GPUs). only: the nodes of these indices alone."""
+        """For each replica on one of these nodes: the index of its node, the point in time at which it
+        probably ends, and what it gives back (rows: thousandths of cores, bytes, thousandths of GPUs). only:
+        the nodes of these indices alone."""
         self._refresh()
         (_, rows), uses = self._rows_of(nodes), self._uses.all
         if only is not None:
@@ -228,11 +270,17 @@ class Future:
             self._moved.update([assignment.node for assignment in running.placement.assignments])
 
     def _rows_of(self, nodes: Sequence[NodeId]) -> tuple[dict[NodeId, int], Ints]:
-        """The index of each of them; and for each node of the uses, and for NOBODY, its index among them, -1 where it is not there."""
+        """The index of each of them; and for each node of the uses, and for NOBODY, its index among them, -1
+        where it is not there."""
         known, held = self._rows, self._uses.nodes
         if known is None or known[0] is not nodes or known[1] is not held or len(known[3]) != len(held) + 1:
             index = {node: row for row, node in enumerate(nodes)}
-            known = self._rows = nodes, held, index, np.array([*(index.get(node, -1) for node in held), NOBODY], np.int64)
+            known = self._rows = (
+                nodes,
+                held,
+                index,
+                np.array([*(index.get(node, -1) for node in held), NOBODY], np.int64),
+            )
         return known[2:]
 
     def ends(self) -> Sequence[End]:
@@ -242,12 +290,16 @@ class Future:
         return self._sorted
 
     def gone_by(self, in_s: float) -> tuple[list[Placement], float]:
-        """What those hold that end in so many seconds even if they take as long as can be expected, and in how many seconds
-        the last of them does."""
+        """What those hold that end in so many seconds even if they take as long as can be expected, and in
+        how many seconds the last of them does."""
         self._refresh()
         slots = np.flatnonzero(self._times[HIGH, : len(self._gangs)] <= self._now + in_s)
         last_s = max(float(self._times[HIGH, slots].max(initial=0.0)) - self._now, OVERDUE_S)
-        return [self._running[gang].placement for slot in slots.tolist() if (gang := self._gangs[slot]) is not None], last_s
+        return [
+            self._running[gang].placement
+            for slot in slots.tolist()
+            if (gang := self._gangs[slot]) is not None
+        ], last_s
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
         """Of those that hold something on one of these nodes, in the same order."""
@@ -266,22 +318,30 @@ class Future:
         return self._running[gang].placed_at > at
 
     def latest_s(self, gang: GangId, seen_at: datetime) -> float:
-        """In how many seconds a gang that holds resources was expected to be gone at the latest, as seen at that time (when it
-        was placed, where that was later), by what is known now of its like. One that was asked to end since is expected to be gone, but
-        not one of which that is only supposed; one that was still being started then, to run from its placement on."""
+        """In how many seconds a gang that holds resources was expected to be gone at the latest, as seen at
+        that time (when it was placed, where that was later), by what is known now of its like. One that was
+        asked to end since is expected to be gone, but not one of which that is only supposed; one that was
+        still being started then, to run from its placement on."""
         running = self._running[gang]
         if running.stopping and running.asked_at is not None:
             return 0.0
         ran = running.started_at is not None and running.started_at <= seen_at
         begun = _begun(running) if ran else running.placed_at.timestamp()
-        expected, _ = whole_of(running.gang, self._history(running.gang), max(seen_at.timestamp() - begun, 0.0))
+        expected, _ = whole_of(
+            running.gang, self._history(running.gang), max(seen_at.timestamp() - begun, 0.0)
+        )
         return begun + expected.high_s - self._now
 
     def _refresh(self) -> None:
-        """Work out anew what is not known any more, for gangs with one history together where they are many."""
+        """Work out anew what is not known any more, for gangs with one history together where they are
+        many."""
         stale = np.flatnonzero(self._times[UNTIL, : len(self._gangs)] <= self._now)
         for slots, number in self._by_number(stale) if len(stale) > FEW else ((stale, ALONE),):
-            known = None if number == ALONE or len(slots) <= FEW else self._history(self._at_slot(int(slots[0])).gang)
+            known = (
+                None
+                if number == ALONE or len(slots) <= FEW
+                else self._history(self._at_slot(int(slots[0])).gang)
+            )
             left = slots if known is None or not known.seconds else self._refresh_alike(slots, known)
             for slot in left.tolist():
                 self._end(self._at_slot(slot))
@@ -332,7 +392,8 @@ class Future:
         gang = running.gang
         if running.stopping:
             leaves = self._leaves(running)
-            # A plan is not to change its mind because somebody takes longer to leave than is usual: it counts on that.
+            # A plan is not to change its mind because somebody takes longer to leave than is usual: it counts
+            # on that.
             mid_s, high_s = min(STOPS_IN_S, leaves.high_s), leaves.high_s
             if self._pick is not None:
                 mid_s = high_s = self._pick(leaves)
@@ -341,7 +402,8 @@ class Future:
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
             begun, ran_s = _begun(running), self._now - _begun(running)
-            # A plan does not change its mind as long as a run is being started, either: it counts from its placement.
+            # A plan does not change its mind as long as a run is being started, either: it counts from its
+            # placement.
             if self._pick is not None and running.started_at is None and ran_s > STARTS_IN_S:
                 begun, ran_s = self._now + self._pick(_begins(ran_s)), 0.0
             expected, until_s = whole_of(gang, self._history(gang), ran_s)
@@ -363,7 +425,8 @@ class Future:
         self._times[:, slot] = mid, high, until
 
     def _leaves(self, running: Running) -> Expected:
-        """When one that was asked to end does. Who took longer than is usual is expected to take as long again, up to its grace."""
+        """When one that was asked to end does. Who took longer than is usual is expected to take as long
+        again, up to its grace."""
         asked_s = 0.0 if running.asked_at is None else max(self._now - running.asked_at.timestamp(), 0.0)
         grace_s = PREEMPT_GRACE_S if running.preempted_for is None else self._grace_s
         high_s = max(grace_s - asked_s, OVERDUE_S)
@@ -371,8 +434,8 @@ class Future:
 
 
 def alike(gang: Gang) -> Alike:
-    """Gangs that are equal in this are predicted from the same history (see `domain.durations.history_keys`): whose they are
-    matters only where a script is known."""
+    """Gangs that are equal in this are predicted from the same history (see `domain.durations.history_keys`):
+    whose they are matters only where a script is known."""
     return gang.user if gang.script else "", gang.script, gang.queue, gpus_of(gang)
 
 

@@ -28,7 +28,8 @@ WORSE = 1000  # a run that cannot be made to leave weighs as much as so many tha
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The reservation as it holds from now on, with its nodes and pieces. warnings: sentences about what it costs others."""
+    """The reservation as it holds from now on, with its nodes and pieces.
+    warnings: sentences about what it costs others."""
 
     reservation: Reservation
     warnings: tuple[str, ...] = ()
@@ -44,11 +45,12 @@ class Refused:
 
 
 def grant(wanted: Reservation, snapshot: Snapshot) -> Granted | Refused:
-    """Decide it at once against what is reserved already and against runs that are certain to be there and may not be
-    preempted; promises and runs that may be preempted give way to it, and are named as warnings.
+    """Decide it at once against what is reserved already and against runs that are certain to be there and
+    may not be preempted; promises and runs that may be preempted give way to it, and are named as warnings.
 
-    wanted.nodes: the nodes, whole; or () with `resources`, `where` and in `pieces` the count alone, (count,): the nodes that
-    stand least in anybody's way are chosen, those with more room first. The nodes must exist (see `config.reservations`).
+    wanted.nodes: the nodes, whole; or () with `resources`, `where` and in `pieces` the count alone, (count,):
+    the nodes that stand least in anybody's way are chosen, those with more room first. The nodes must exist
+    (see `config.reservations`).
     """
     ground = _Ground(wanted, snapshot)
     if wanted.resources is None:
@@ -62,14 +64,25 @@ def grant(wanted: Reservation, snapshot: Snapshot) -> Granted | Refused:
 
 def _choose(wanted: Reservation, ground: _Ground) -> Granted | Refused:
     assert wanted.resources is not None
-    able = [node for node in sorted(ground.nodes.values(), key=lambda node: node.id) if matches(wanted.where, node)]
+    able = [
+        node
+        for node in sorted(ground.nodes.values(), key=lambda node: node.id)
+        if matches(wanted.where, node)
+    ]
     whole = {node.id: ground.whole_room(node) for node in able}
     missing, chosen, blocks = sum(wanted.pieces), [], []
     if sum(whole.values()) < missing:
         one = replace(_pieces(wanted.resources, 1, wanted.start_at).roles[0], where=wanted.where)
         too_large = never_fits(Gang(GangId("piece"), (one,), wanted.start_at), ground.nodes.values())
-        held = f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces of {describe(wanted.resources)} each"
-        return Refused(f"one piece {too_large}") if too_large else Refused(held, hints=("ask for fewer or smaller ones",))
+        held = (
+            f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces of "
+            f"{describe(wanted.resources)} each"
+        )
+        return (
+            Refused(f"one piece {too_large}")
+            if too_large
+            else Refused(held, hints=("ask for fewer or smaller ones",))
+        )
     for node in sorted(able, key=lambda n: (not n.open, ground.cost(n), -whole[n.id], n.id)):
         room = ground.room(node, min(missing, whole[node.id]))
         if room < min(missing, whole[node.id]) and (blocked := ground.blocked(node, room + 1)) is not None:
@@ -81,10 +94,15 @@ def _choose(wanted: Reservation, ground: _Ground) -> Granted | Refused:
             break
     if missing:
         conflicts = tuple(dict.fromkeys(name for blocked in blocks for name in blocked.conflicts))
-        detail = f"{missing} of the {sum(wanted.pieces)} pieces find no room then: {'; '.join(b.detail for b in blocks[:NAMED])}"
+        detail = (
+            f"{missing} of the {sum(wanted.pieces)} pieces find no room then: "
+            f"{'; '.join(b.detail for b in blocks[:NAMED])}"
+        )
         return Refused(detail, conflicts, blocks[0].hints if blocks else ())
     chosen.sort()
-    pinned = replace(wanted, nodes=tuple(node for node, _ in chosen), pieces=tuple(count for _, count in chosen))
+    pinned = replace(
+        wanted, nodes=tuple(node for node, _ in chosen), pieces=tuple(count for _, count in chosen)
+    )
     return Granted(pinned, ground.warnings(pinned))
 
 
@@ -93,14 +111,19 @@ class _Ground:
 
     def __init__(self, wanted: Reservation, snapshot: Snapshot) -> None:
         self.wanted, self.nodes, self._snapshot = wanted, snapshot.nodes, snapshot
-        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s)
+        self._future = Future.of(
+            snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
+        )
         begin, end = next(
-            occurrences(wanted, snapshot.now, wanted.end_at + timedelta(days=36500)), (wanted.start_at, wanted.end_at)
+            occurrences(wanted, snapshot.now, wanted.end_at + timedelta(days=36500)),
+            (wanted.start_at, wanted.end_at),
         )
         self._begin = begin
         self._from_s = max((begin - snapshot.now).total_seconds(), 0.0)
         self._until_s = (end - snapshot.now).total_seconds()
-        self._meetings = meetings(wanted, sorted(snapshot.reservations, key=lambda other: other.name), snapshot.now)
+        self._meetings = meetings(
+            wanted, sorted(snapshot.reservations, key=lambda other: other.name), snapshot.now
+        )
         self._rooms: dict[object, int] = {}
 
     def room(self, node: Node, at_most: int) -> int:
@@ -126,12 +149,16 @@ class _Ground:
                 if not self._fits(node, pieces, sharing[:count]):
                     return _reserved(node, sharing[:count], at)
         stuck = self._stuck(node)
-        if stuck and (self.wanted.resources is None or self._room_beside(node, [one.placement for one in stuck]) < pieces):
+        if stuck and (
+            self.wanted.resources is None
+            or self._room_beside(node, [one.placement for one in stuck]) < pieces
+        ):
             return _stays(node, stuck[-1])
         return None
 
     def cost(self, node: Node) -> int:
-        """How much it upsets there: runs that may be in its way worst, then those that would be preempted and promises broken."""
+        """How much it upsets there: runs that may be in its way worst, then those that would be preempted and
+        promises broken."""
         upset = len(self._leaving(node.id)) + sum(node.id in promise.nodes for promise in self._broken)
         return WORSE * len(self._may_stay(node.id)) + upset
 
@@ -139,7 +166,11 @@ class _Ground:
         """Of whom it is in the way on its nodes."""
         nodes = pinned.nodes
         found = [f"node {name} is not open now" for name in nodes if not self.nodes[name].open]
-        crowded = [name for at, name in enumerate(nodes) if self._crowded(name, pinned.pieces[at] if pinned.pieces else 0)]
+        crowded = [
+            name
+            for at, name in enumerate(nodes)
+            if self._crowded(name, pinned.pieces[at] if pinned.pieces else 0)
+        ]
         staying = sorted({gang for name in crowded for gang in self._may_stay(name)})
         if staying:
             found.append(f"may not be preempted and may still be there then: {_listed(staying)}")
@@ -155,7 +186,9 @@ class _Ground:
         """Whether not all that may still be there then can stay."""
         there = {*self._may_stay(node), *self._leaving(node)}
         placements = [one.placement for one in self._strangers(node) if one.gang.id in there]
-        return self.wanted.resources is None or (bool(there) and self._room_beside(self.nodes[node], placements) < pieces)
+        return self.wanted.resources is None or (
+            bool(there) and self._room_beside(self.nodes[node], placements) < pieces
+        )
 
     def _fits(self, node: Node, pieces: int, others: Sequence[Reservation]) -> bool:
         if self.wanted.resources is None or any(other.resources is None for other in others):
@@ -175,12 +208,18 @@ class _Ground:
 
     def _room(self, free: Capacity) -> int:
         assert self.wanted.resources is not None
-        found = free.place(_pieces(self.wanted.resources, sum(self.wanted.pieces), self._snapshot.now, at_least=1))
+        found = free.place(
+            _pieces(self.wanted.resources, sum(self.wanted.pieces), self._snapshot.now, at_least=1)
+        )
         return found.gang.size if found else 0
 
     def _strangers(self, node: NodeId) -> list[Running]:
         running = (self._future.running(end.gang) for end in self._future.ends_on([node]))
-        return [one for one in running if one is not None and not owns(one.gang, self.wanted, self._snapshot.queues)]
+        return [
+            one
+            for one in running
+            if one is not None and not owns(one.gang, self.wanted, self._snapshot.queues)
+        ]
 
     def _stuck(self, node: Node) -> list[Running]:
         """Runs that may not be preempted and are certain to be still there, the last to end last."""
@@ -192,11 +231,19 @@ class _Ground:
 
     def _leaving(self, node: NodeId) -> list[GangId]:
         ends = {end.gang: end.high_s for end in self._future.ends_on([node])}
-        return [one.gang.id for one in self._strangers(node) if one.gang.preemptible and ends[one.gang.id] > self._from_s]
+        return [
+            one.gang.id
+            for one in self._strangers(node)
+            if one.gang.preemptible and ends[one.gang.id] > self._from_s
+        ]
 
     def _may_stay(self, node: NodeId) -> list[GangId]:
         ends = {end.gang: end.high_s for end in self._future.ends_on([node])}
-        return [one.gang.id for one in self._strangers(node) if not one.gang.preemptible and (one.gang.endless or ends[one.gang.id] > self._from_s)]
+        return [
+            one.gang.id
+            for one in self._strangers(node)
+            if not one.gang.preemptible and (one.gang.endless or ends[one.gang.id] > self._from_s)
+        ]
 
     def _low_s(self, running: Running) -> float:
         elapsed_s = (self._snapshot.now - (running.started_at or running.placed_at)).total_seconds()
@@ -211,7 +258,11 @@ class _Ground:
             promise = self._snapshot.promises[name]
             start_s = (promise.start_at - self._snapshot.now).total_seconds()
             until_s = start_s + expect(gang, self._snapshot.durations).high_s
-            if start_s < self._until_s and until_s > self._from_s and not owns(gang, self.wanted, self._snapshot.queues):
+            if (
+                start_s < self._until_s
+                and until_s > self._from_s
+                and not owns(gang, self.wanted, self._snapshot.queues)
+            ):
                 found.append(promise)
         return found
 

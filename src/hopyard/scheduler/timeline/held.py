@@ -18,15 +18,18 @@ from hopyard.scheduler.timeline.booked import owns
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one gang uses of a node, and which reservations are for it. sums: thousandths of cores and of each GPU, bytes, and other
-    countable things, less what was counted as the use of one of these."""
+    """What one gang uses of a node, and which reservations are for it. sums: thousandths of cores and of each
+    GPU, bytes, and other countable things, less what was counted as the use of one of these."""
 
     may: frozenset[str]
     sums: Counter[str]
 
 
-def hold(view: Capacity, reservations: Sequence[Reservation], there: Sequence[Placement], queues: QueueTree) -> None:
-    """Use up in `view` what is reserved and not in use by the owners' own gangs among those that are there."""
+def hold(
+    view: Capacity, reservations: Sequence[Reservation], there: Sequence[Placement], queues: QueueTree
+) -> None:
+    """Use up in `view` what is reserved and not in use by the owners' own gangs among those that are
+    there."""
     view.close(node for one in reservations if one.resources is None for node in one.nodes)
     pieces = [one for one in reservations if one.resources is not None]
     for name in dict.fromkeys(node for one in pieces for node in one.nodes):
@@ -36,10 +39,12 @@ def hold(view: Capacity, reservations: Sequence[Reservation], there: Sequence[Pl
                 view.hold_back(name, rest)
 
 
-def kept_on(node: Node, reservations: Sequence[Reservation], there: Sequence[Placement], queues: QueueTree) -> list[Rest]:
-    """What each of these keeps of the node, in this order: its pieces without what its owner's gangs use. What a gang uses is counted
-    once, where it may use several: first come, first served, but those first that may use the fewest. Nothing of those that have no
-    pieces there."""
+def kept_on(
+    node: Node, reservations: Sequence[Reservation], there: Sequence[Placement], queues: QueueTree
+) -> list[Rest]:
+    """What each of these keeps of the node, in this order: its pieces without what its owner's gangs use.
+    What a gang uses is counted once, where it may use several: first come, first served, but those first that
+    may use the fewest. Nothing of those that have no pieces there."""
     here = [one for one in reservations if one.resources is not None and node.id in one.nodes]
     uses = []
     for placement in there:
@@ -51,10 +56,15 @@ def kept_on(node: Node, reservations: Sequence[Reservation], there: Sequence[Pla
 
 
 def _unused(node: Node, reservation: Reservation, used: Sequence[Counter[str]]) -> Rest:
-    """What of its pieces these do not use; what they do is taken from them. Of whole GPUs, one of which they use a part is used."""
+    """What of its pieces these do not use; what they do is taken from them.
+    Of whole GPUs, one of which they use a part is used."""
     piece, pieces = reservation.resources, reservation.pieces[reservation.nodes.index(node.id)]
     assert piece is not None
-    wanted = {"cpu": piece.cpu_milli, "memory": piece.memory_bytes, **{f"extra {name}": amount for name, amount in piece.extras}}
+    wanted = {
+        "cpu": piece.cpu_milli,
+        "memory": piece.memory_bytes,
+        **{f"extra {name}": amount for name, amount in piece.extras},
+    }
     taken = Counter({name: _take(used, name, amount * pieces) for name, amount in wanted.items()})
     models = {model.lower() for model in piece.gpu_models}
     able = [gpu for gpu in node.gpus if not models or gpu.model.lower() in models]

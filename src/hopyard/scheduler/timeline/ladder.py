@@ -1,4 +1,5 @@
-"""What will be free, or allowed, at a point in the future, without walking there anew each time it is asked."""
+"""What will be free, or allowed, at a point in the future, without walking there anew each time it is
+asked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SMALLEST_STEP, RUNGS = 32, 48
 class Ladder(Generic[S]):
     """Copies of a state, one every so many ends, made when they are first needed.
 
-    ends: sorted, in seconds from now, with what is given back then. use, free: book a placement in a state and undo it.
+    ends: sorted, in seconds from now, with what is given back then. use, free: book a placement in a state
+    and undo it.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class Ladder(Generic[S]):
         count = bisect_right(self.times, at_s)
         while len(self._rungs) <= count // self._step:
             below = len(self._rungs) - 1
-            self._rungs.append(self._climbed(self._rungs[below].copy(), below * self._step, (below + 1) * self._step))
+            self._rungs.append(
+                self._climbed(self._rungs[below].copy(), below * self._step, (below + 1) * self._step)
+            )
         rung = count // self._step
         found = self._climbed(self._rungs[rung].copy(), rung * self._step, count)
         for until_s, placement in self.started:

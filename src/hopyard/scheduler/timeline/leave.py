@@ -22,8 +22,8 @@ LOOK_EVERY_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """ask: runs to ask now. look_again_at: when the next must be asked or a reservation begins or ends; None where nothing
-    is reserved."""
+    """ask: runs to ask now. look_again_at: when the next must be asked or a reservation begins or ends; None
+    where nothing is reserved."""
 
     ask: tuple[Preemption, ...] = ()
     look_again_at: datetime | None = None
@@ -38,11 +38,12 @@ def leave(
     *,
     grace_s: float,
 ) -> Leave:
-    """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as make the room.
+    """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as
+    make the room.
 
     grace_s: seconds that they may take to leave: they are asked so much before it begins, and SPARE_S more.
-    Those that may not be preempted stay; a reservation that would have met them for certain was not granted. Nobody leaves a
-    node on which the owner could start nothing either: one that is cordoned, or away.
+    Those that may not be preempted stay; a reservation that would have met them for certain was not granted.
+    Nobody leaves a node on which the owner could start nothing either: one that is cordoned, or away.
     """
     found: dict[GangId, Preemption] = {}
     looks: list[datetime] = []
@@ -63,39 +64,68 @@ def leave(
 
 def _may_be_late(booking: Booking, future: Future, queues: QueueTree) -> list[float]:
     """When it is seen whether those are gone that are expected to be gone when it begins, in seconds."""
-    ends = [(end.high_s, future.running(end.gang)) for end in future.ends_on(booking.reservation.nodes) if end.high_s <= booking.from_s]
-    can_go = [(at_s, one.gang) for at_s, one in ends if one is not None and not one.stopping and one.gang.preemptible]
-    return [max(at_s + 1.0, LOOK_EVERY_S) for at_s, gang in can_go if not owns(gang, booking.reservation, queues)]
+    ends = [
+        (end.high_s, future.running(end.gang))
+        for end in future.ends_on(booking.reservation.nodes)
+        if end.high_s <= booking.from_s
+    ]
+    can_go = [
+        (at_s, one.gang)
+        for at_s, one in ends
+        if one is not None and not one.stopping and one.gang.preemptible
+    ]
+    return [
+        max(at_s + 1.0, LOOK_EVERY_S) for at_s, gang in can_go if not owns(gang, booking.reservation, queues)
+    ]
 
 
 def _in_way(
-    booking: Booking, before: Sequence[Reservation], future: Future, nodes: Mapping[NodeId, Node], queues: QueueTree, now: datetime,
+    booking: Booking,
+    before: Sequence[Reservation],
+    future: Future,
+    nodes: Mapping[NodeId, Node],
+    queues: QueueTree,
+    now: datetime,
     asked: frozenset[GangId],
-) -> Iterable[Running]:  # fmt: skip
+) -> Iterable[Running]:
     """before: reservations that hold already when it begins."""
     reservation, chosen = booking.reservation, set(asked)
     for node in reservation.nodes:
         if node in nodes and not nodes[node].open:
             continue
-        there = [future.running(end.gang) for end in future.ends_on([node]) if end.high_s > max(booking.from_s, 0.0)]
+        there = [
+            future.running(end.gang)
+            for end in future.ends_on([node])
+            if end.high_s > max(booking.from_s, 0.0)
+        ]
         running = [one for one in there if one is not None]
         owners = [one for one in running if owns(one.gang, reservation, queues)]
         others = [one for one in running if one not in owners]
         leaving = [one for one in others if one.stopping or one.gang.id in chosen]
-        can_go = sorted((one for one in others if one not in leaving and one.gang.preemptible), key=lambda one: _lost(one, now))
+        can_go = sorted(
+            (one for one in others if one not in leaving and one.gang.preemptible),
+            key=lambda one: _lost(one, now),
+        )
         if reservation.resources is not None:
             kept = [one for one in running if one not in leaving]
-            can_go = _fewest(nodes[node], [*before, reservation], kept, can_go, queues) if node in nodes else []
+            can_go = (
+                _fewest(nodes[node], [*before, reservation], kept, can_go, queues) if node in nodes else []
+            )
         for one in can_go:
             chosen.add(one.gang.id)
             yield one
 
 
 def _fewest(
-    node: Node, reservations: Sequence[Reservation], there: Sequence[Running], can_go: Sequence[Running], queues: QueueTree
+    node: Node,
+    reservations: Sequence[Reservation],
+    there: Sequence[Running],
+    can_go: Sequence[Running],
+    queues: QueueTree,
 ) -> list[Running]:
-    """The first of those that can go, as few as leave what the owner of the last reservation does not use yet of its pieces, beside
-    what the others keep; or as much of it as there is without all of them: nobody leaves in vain."""
+    """The first of those that can go, as few as leave what the owner of the last reservation does not use yet
+    of its pieces, beside what the others keep; or as much of it as there is without all of them: nobody
+    leaves in vain."""
 
     def missing(gone: Sequence[Running]) -> tuple[int, ...]:
         placements = [one.placement for one in there if one not in gone]

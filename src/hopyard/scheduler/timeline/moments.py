@@ -15,9 +15,10 @@ SLACK_S = 0.001  # times that are nearer than this are one: they went through fl
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`, and until `last_s` where it starts
-    as late as was promised. from_s: not later than `at_s`; who ends until then need not care. needed: runs whose end it waits for, the
-    last first. own: it is in what is reserved for it, although others were promised that for afterwards."""
+    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`, and until
+    `last_s` where it starts as late as was promised. from_s: not later than `at_s`; who ends until then need
+    not care. needed: runs whose end it waits for, the last first. own: it is in what is reserved for it,
+    although others were promised that for afterwards."""
 
     promise: Promise
     placement: Placement
@@ -40,10 +41,11 @@ class Stay:
 class Moment:
     """Who is expected to be there after `from_s` must fit what is free at `at_s`.
 
-    They differ where what was promised for `from_s` is late: nobody may take what it waits for. capacity: what is free then,
-    right on the nodes that anybody was promised or has reserved, before anything is held for reservations; None until it is
-    asked for, and so are the accounts. ended: what is taken to have ended in it. gang: whose promise it is, None for a
-    reservation. closed: runs were asked to leave for it, so what they leave is for nobody else until then, however short.
+    They differ where what was promised for `from_s` is late: nobody may take what it waits for. capacity:
+    what is free then, right on the nodes that anybody was promised or has reserved, before anything is held
+    for reservations; None until it is asked for, and so are the accounts. ended: what is taken to have ended
+    in it. gang: whose promise it is, None for a reservation. closed: runs were asked to leave for it, so what
+    they leave is for nobody else until then, however short.
     """
 
     from_s: float

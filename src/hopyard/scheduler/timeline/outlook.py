@@ -1,4 +1,5 @@
-"""The cluster now and at the moments that matter later: what a gang may use without being in anybody's way."""
+"""The cluster now and at the moments that matter later: what a gang may use without being in anybody's
+way."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ Owned = frozenset[int]  # indices of reservations
 
 
 class Outlook:
-    """Mutable, of one turn. `capacity` and `accounts` are what there is now, and are changed by `start`. booked: the accounts as if all
-    that were promised a start had started, too; on_booked is told whose queue that changes."""
+    """Mutable, of one turn. `capacity` and `accounts` are what there is now, and are changed by `start`.
+    booked: the accounts as if all that were promised a start had started, too; on_booked is told whose queue
+    that changes."""
 
     def __init__(
         self,
@@ -40,19 +42,23 @@ class Outlook:
         likely: Iterable[NodeId] = (),
         firm: frozenset[GangId] = frozenset(),
     ) -> None:
-        """likely: nodes that somebody will probably be promised. firm: gangs for which runs were asked to leave in earlier turns."""
+        """likely: nodes that somebody will probably be promised.
+        firm: gangs for which runs were asked to leave in earlier turns."""
         self._firm = firm
         self.capacity, self.accounts, self.future, self.now = capacity, accounts, future, now
         self.reservations, self.queues = tuple(reservations), queues
         self.bookings = bookings(reservations, now)
-        self.moments = [Moment(booking.from_s, booking.from_s) for booking in self.bookings if booking.from_s > 0]
+        self.moments = [
+            Moment(booking.from_s, booking.from_s) for booking in self.bookings if booking.from_s > 0
+        ]
         self.stays: dict[GangId, Stay] = {}
         self.started: dict[GangId, End] = {}
         self._started_on: dict[NodeId, dict[GangId, End]] = {}
         self._reserved = {node for booking in self.bookings for node in booking.reservation.nodes}
-        self._special = dict.fromkeys(sorted(self._reserved))  # nodes that anybody has reserved or was promised
-        # Nodes of which moments know what is free: all special ones, and some more. A copy of all nodes for each moment would cost by
-        # the size of the cluster.
+        # nodes that anybody has reserved or was promised
+        self._special = dict.fromkeys(sorted(self._reserved))
+        # Nodes of which moments know what is free: all special ones, and some more. A copy of all nodes for
+        # each moment would cost by the size of the cluster.
         self._near = {*self._special, *likely}
         self._near_now: Capacity | None = None  # what is free there now
         self._views: dict[tuple[frozenset[int], Owned], tuple[Capacity, list[Moment]]] = {}
@@ -68,23 +74,35 @@ class Outlook:
     def overlapped(self, gang: Gang, begin_s: float, until_s: float) -> list[Moment]:
         """What has to fit beside a gang that is there from then until then."""
         return [
-            moment for moment in self.moments if moment.at_s > begin_s + SLACK_S and self._reaches(gang, moment, begin_s, until_s)
+            moment
+            for moment in self.moments
+            if moment.at_s > begin_s + SLACK_S and self._reaches(gang, moment, begin_s, until_s)
         ]
 
     def met(self, gang: Gang, until_s: float) -> list[Moment]:
-        """What has to fit beside a gang that starts now and is there until then: who is due now as well as who comes later."""
-        return [moment for moment in self.moments if moment.at_s <= SLACK_S or self._reaches(gang, moment, 0.0, until_s)]
+        """What has to fit beside a gang that starts now and is there until then: who is due now as well as
+        who comes later."""
+        return [
+            moment
+            for moment in self.moments
+            if moment.at_s <= SLACK_S or self._reaches(gang, moment, 0.0, until_s)
+        ]
 
     def _reaches(self, gang: Gang, moment: Moment, begin_s: float, until_s: float) -> bool:
-        """Whether a gang that begins then and is there until then may still be there when it matters. Where runs left for somebody, that
-        is so however short it is: else those that left would come back. Those for whom others left do so among themselves."""
+        """Whether a gang that begins then and is there until then may still be there when it matters. Where
+        runs left for somebody, that is so however short it is: else those that left would come back. Those
+        for whom others left do so among themselves."""
         if moment.closed and gang.id not in self._firm:
             return True
-        return moment.from_s < (self._until_s(gang, begin_s, until_s) if moment.gang is None else until_s) - SLACK_S
+        return (
+            moment.from_s
+            < (self._until_s(gang, begin_s, until_s) if moment.gang is None else until_s) - SLACK_S
+        )
 
     def _until_s(self, gang: Gang, begin_s: float, until_s: float) -> float:
-        """Until when it may be there, where that is to be sure, in the way of a reservation. What nothing ends may be there for ever,
-        and a run that was preempted before has shown that it cannot be predicted: it does not start where it would be asked to leave."""
+        """Until when it may be there, where that is to be sure, in the way of a reservation. What nothing
+        ends may be there for ever, and a run that was preempted before has shown that it cannot be predicted:
+        it does not start where it would be asked to leave."""
         if gang.endless:
             return inf
         sure = gang.time_limit_s is not None or not gang.preemptions
@@ -97,7 +115,9 @@ class Outlook:
         key = (gang.user, gang.queue)
         found = self._owned.get(key)
         if found is None:
-            found = frozenset(i for i, reservation in enumerate(self.reservations) if owns(gang, reservation, self.queues))
+            found = frozenset(
+                i for i, reservation in enumerate(self.reservations) if owns(gang, reservation, self.queues)
+            )
             self._owned[key] = found
         return found
 
@@ -107,13 +127,19 @@ class Outlook:
         return [
             booking
             for booking in self.bookings
-            if booking.from_s <= at_s + SLACK_S and at_s < booking.until_s - SLACK_S and booking.reservation not in mine
+            if booking.from_s <= at_s + SLACK_S
+            and at_s < booking.until_s - SLACK_S
+            and booking.reservation not in mine
         ]
 
     def in_way(self, gang: Gang, until_s: float) -> list[Booking]:
         """What others have reserved that it would meet, if it started now and were there until then."""
         mine, until_s = [self.reservations[i] for i in self.owned(gang)], self._until_s(gang, 0.0, until_s)
-        return [booking for booking in self.bookings if booking.from_s < until_s - SLACK_S and booking.reservation not in mine]
+        return [
+            booking
+            for booking in self.bookings
+            if booking.from_s < until_s - SLACK_S and booking.reservation not in mine
+        ]
 
     def view(self, gang: Gang, until_s: float) -> Capacity:
         """What is free for it now, if it is there until then. Not the caller's own."""
@@ -131,7 +157,15 @@ class Outlook:
         """What is reserved for it now."""
         owned = self.owned(gang)
         mine = [self.reservations[i] for i in owned]
-        return [booking for booking in self.bookings if booking.from_s <= SLACK_S and booking.reservation in mine] if owned else []
+        return (
+            [
+                booking
+                for booking in self.bookings
+                if booking.from_s <= SLACK_S and booking.reservation in mine
+            ]
+            if owned
+            else []
+        )
 
     def reserved_whole(self, gang: Gang) -> dict[NodeId, float]:
         """Nodes that are reserved for it now as a whole, and for how many seconds more."""
@@ -139,9 +173,10 @@ class Outlook:
         return {node: booking.until_s for booking in whole for node in booking.reservation.nodes}
 
     def unbinding(self, gang: Gang) -> list[GangId]:
-        """Those that were promised a start, for when it is over, on nodes of which something is reserved for it now, and not for them.
-        Not among them is who was promised what runs were asked to leave, which would leave in vain, and who has waited since before
-        the reservation came up the last time, or would for ever."""
+        """Those that were promised a start, for when it is over, on nodes of which something is reserved for
+        it now, and not for them. Not among them is who was promised what runs were asked to leave, which
+        would leave in vain, and who has waited since before the reservation came up the last time, or would
+        for ever."""
         until_s: dict[NodeId, float] = {}
         since: dict[NodeId, datetime] = {}
         for booking in self.holding(gang):
@@ -154,9 +189,16 @@ class Outlook:
         def binds(stay: Stay) -> bool:
             promise = stay.promise
             there = until_s.keys() & {*promise.nodes}
-            if promise.gang == gang.id or promise.made_room or not there or any(promise.given_at < since[node] for node in there & since.keys()):
+            if (
+                promise.gang == gang.id
+                or promise.made_room
+                or not there
+                or any(promise.given_at < since[node] for node in there & since.keys())
+            ):
                 return True
-            theirs = {node for booking in self.holding(stay.placement.gang) for node in booking.reservation.nodes}
+            theirs = {
+                node for booking in self.holding(stay.placement.gang) for node in booking.reservation.nodes
+            }
             return not theirs.isdisjoint(there) or stay.at_s < min(until_s[node] for node in there) - SLACK_S
 
         return [name for name, stay in self.stays.items() if not binds(stay)] if until_s else []
@@ -164,7 +206,9 @@ class Outlook:
     def reserved_view(self, gang: Gang, until_s: float) -> Capacity:
         """As `view`, of what is reserved for it now alone. Costs by the nodes on which that is."""
         owned = self.owned(gang)
-        found = self.capacity.part(node for booking in self.holding(gang) for node in booking.reservation.nodes)
+        found = self.capacity.part(
+            node for booking in self.holding(gang) for node in booking.reservation.nodes
+        )
         rest = found.copy()
         self._hold(found, owned, 0.0)
         self._hold(rest, frozenset(), 0.0)
@@ -173,7 +217,8 @@ class Outlook:
         return found
 
     def restrict(self, view: Capacity, owned: Owned, at_s: float, overlapped: Sequence[Moment]) -> None:
-        """Leave in `view`, the state at `at_s`, what is neither reserved for others nor in the way at these moments."""
+        """Leave in `view`, the state at `at_s`, what is neither reserved for others nor in the way at these
+        moments."""
         self._hold(view, owned, at_s)
         self._meet(view, owned, overlapped)
 
@@ -187,21 +232,26 @@ class Outlook:
             view.meet(capacity, special)
 
     def refusing(self, gang: Gang, moments: Sequence[Moment]) -> list[Accounts]:
-        """Accounts at those of these moments where its queue or user may be refused more than it is now; those that have
-        enough left even if nothing ended until then are left out."""
+        """Accounts at those of these moments where its queue or user may be refused more than it is now;
+        those that have enough left even if nothing ended until then are left out."""
         if not moments or self.admits_all(gang):
             return []
         return [self._accounts_at(moment) for moment in moments]
 
     def admits_all(self, gang: Gang) -> bool:
-        """Whether its queue and user could have it now even beside all that is promised, and what cards it may use is the same."""
+        """Whether its queue and user could have it now even beside all that is promised, and what cards it
+        may use is the same."""
         booked = self.booked
-        return booked.refusal(gang) is None and booked.closed_models(gang) <= self.accounts.closed_models(gang)
+        return booked.refusal(gang) is None and booked.closed_models(gang) <= self.accounts.closed_models(
+            gang
+        )
 
     def _hold(self, view: Capacity, owned: Owned, at_s: float) -> None:
         foreign = [booking.reservation for booking in self.foreign(owned, at_s)]
         if foreign:
-            hold(view, foreign, self._there({node for one in foreign for node in one.nodes}, at_s), self.queues)
+            hold(
+                view, foreign, self._there({node for one in foreign for node in one.nodes}, at_s), self.queues
+            )
 
     def _there(self, nodes: Collection[NodeId], at_s: float) -> list[Placement]:
         """Gangs that are on these nodes at that time, or somewhere where they were promised to be."""
@@ -256,7 +306,9 @@ class Outlook:
                     moment.capacity.take(stay.placement)
                 if moment.accounts is not None:
                     moment.accounts.charge(stay.placement)
-        self.moments.append(Moment(min(stay.from_s, stay.at_s), stay.at_s, gang, closed=stay.promise.made_room))
+        self.moments.append(
+            Moment(min(stay.from_s, stay.at_s), stay.at_s, gang, closed=stay.promise.made_room)
+        )
         self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
         self.booked.charge(stay.placement)
         self._tell(stay.placement)
@@ -311,8 +363,8 @@ class Outlook:
     # States in the future
 
     def ladder_on(self, nodes: Collection[NodeId], *, latest: bool = False) -> Ladder[Capacity]:
-        """What is free on these nodes as everything there ends when it is expected to, or at the latest expected to; promised
-        gangs and reservations left out."""
+        """What is free on these nodes as everything there ends when it is expected to, or at the latest
+        expected to; promised gangs and reservations left out."""
         ends = [(end.high_s if latest else end.mid_s, end.placement) for end in self.ends_on(nodes)]
         if latest:
             ends.sort(key=_by_time)
@@ -372,11 +424,15 @@ class Outlook:
         return moment.accounts
 
     def _narrow_views(self, end: End) -> None:
-        """A view stays right where the placement is in the way of all that it looks at, or of nothing; others are made anew."""
+        """A view stays right where the placement is in the way of all that it looks at, or of nothing; others
+        are made anew."""
         nodes = {a.node for a in end.placement.assignments}
         shared, reserved = nodes & self._special.keys(), nodes & self._reserved
         for key, (view, moments) in list(self._views.items()):
-            if reserved or (shared and not all(self._reaches(end.placement.gang, moment, 0.0, end.high_s) for moment in moments)):
+            if reserved or (
+                shared
+                and not all(self._reaches(end.placement.gang, moment, 0.0, end.high_s) for moment in moments)
+            ):
                 del self._views[key]
             else:
                 view.take(end.placement)

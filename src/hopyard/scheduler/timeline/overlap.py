@@ -31,7 +31,9 @@ def meetings(
     found: dict[tuple[Reservation, ...], datetime] = {}
     for start, end in islice(occurrences(wanted, after, _EVER), TOGETHER):
         spans = [
-            (max(begin, start), until, other) for other in others for begin, until in occurrences(other, max(start, after), end)
+            (max(begin, start), until, other)
+            for other in others
+            for begin, until in occurrences(other, max(start, after), end)
         ]
         for at in sorted({begin for begin, _, _ in spans}):
             found.setdefault(tuple(other for begin, until, other in spans if begin <= at < until), at)
@@ -40,7 +42,8 @@ def meetings(
         if met is not None:
             found[(other,)] = met
     return sorted(
-        ((at, together) for together, at in found.items()), key=lambda pair: (pair[0], [other.name for other in pair[1]])
+        ((at, together) for together, at in found.items()),
+        key=lambda pair: (pair[0], [other.name for other in pair[1]]),
     )
 
 

@@ -14,8 +14,9 @@ SPARE = 2  # so many more replicas may come to each node before all is laid out 
 class Releases:
     """Entries in order of node, then time; each node has some to spare, at infinity.
 
-    node, at: of each entry, the index of its node and the point in time. back[i]: what has come back to the node by then, in
-    thousandths of cores (0), bytes (1), and thousandths of GPUs (2). first: of each node, its first entry.
+    node, at: of each entry, the index of its node and the point in time. back[i]: what has come back to the
+    node by then, in thousandths of cores (0), bytes (1), and thousandths of GPUs (2). first: of each node,
+    its first entry.
     """
 
     def __init__(self, count: int, node: Ints, at: Floats, amounts: Ints) -> None:
@@ -28,7 +29,8 @@ class Releases:
         self._write(node, at, amounts)
 
     def put(self, nodes: Ints, node: Ints, at: Floats, amounts: Ints) -> bool:
-        """From now on this is all that comes back to these nodes. False where there is too little room: then nothing changes."""
+        """From now on this is all that comes back to these nodes.
+        False where there is too little room: then nothing changes."""
         if (np.bincount(node, minlength=len(self._room)) > self._room).any():
             return False
         _, within, sizes = _stretches(np.repeat(nodes, self._room[nodes]))
@@ -38,7 +40,8 @@ class Releases:
 
     def _write(self, node: Ints, at: Floats, amounts: Ints) -> None:
         by_time = np.argsort(at)
-        small = np.uint16 if len(self._room) <= np.iinfo(np.uint16).max else np.int64  # few bits are sorted much faster
+        # few bits are sorted much faster
+        small = np.uint16 if len(self._room) <= np.iinfo(np.uint16).max else np.int64
         order = by_time[np.argsort(node[by_time].astype(small), kind="stable")]
         node, amounts = node[order], amounts[:, order]
         starts, within, sizes = _stretches(node)
@@ -49,7 +52,8 @@ class Releases:
 
 
 def _stretches(node: Ints) -> tuple[Ints, Ints, Ints]:
-    """Of sorted numbers: where each of them stands first, how far each is behind that, and how often each is there."""
+    """Of sorted numbers: where each of them stands first, how far each is behind that, and how often each is
+    there."""
     starts = np.flatnonzero(np.diff(node, prepend=-1))
     sizes = np.diff(starts, append=len(node))
     return starts, np.arange(len(node)) - np.repeat(starts, sizes), sizes

@@ -20,7 +20,8 @@ SPARE_NODES = 16
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of some nodes, in order of node, then time, what is free as more and more comes back: at_s, free[i] (as `Releases.back`).
+    """Of some nodes, in order of node, then time, what is free as more and more comes back: at_s, free[i] (as
+    `Releases.back`).
 
     left[i]: what is free now on each node. first: of each node, its first entry.
     """
@@ -34,24 +35,31 @@ class Part:
     def of(cls, left: Iterable[Ints], releases: Releases, now: float) -> Part:
         left, node = tuple(left), releases.node
         at_s = np.maximum(releases.at - now, OVERDUE_S)
-        return cls(left, releases.first, at_s, tuple(amount[node] + back for amount, back in zip(left, releases.back, strict=True)))
+        return cls(
+            left,
+            releases.first,
+            at_s,
+            tuple(amount[node] + back for amount, back in zip(left, releases.back, strict=True)),
+        )
 
     def first_s(self, role: Role) -> Floats:
         """For each node, when it may first hold a replica; never: infinity."""
         asked = role.resources
         least = (asked.cpu_milli, asked.memory_bytes, least_gpu(asked))
-        found: Floats = np.minimum.reduceat(np.where(_enough(self.free, least), self.at_s, np.inf), self.first)
+        found: Floats = np.minimum.reduceat(
+            np.where(_enough(self.free, least), self.at_s, np.inf), self.first
+        )
         found[_enough(self.left, least)] = 0.0
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """What is free on each node as what runs there ends: of `whole`, which leaves out what was started in this turn; `again` says
-    it of the nodes of these indices with what was.
+    """What is free on each node as what runs there ends: of `whole`, which leaves out what was started in
+    this turn; `again` says it of the nodes of these indices with what was.
 
-    It is hopeful: cards are counted together, whatever their model, and what was started since is left out. So no node is fit
-    before it says so.
+    It is hopeful: cards are counted together, whatever their model, and what was started since is left out.
+    So no node is fit before it says so.
     """
 
     capacity: Capacity
@@ -71,7 +79,9 @@ class Returns:
         names = sorted({node for node, _, _ in new})
         rows, place = capacity.rows(names), {node: index for index, node in enumerate(names)}
         row, at, amounts = future.comes_back(nodes, rows)
-        row = np.concatenate([np.searchsorted(rows, row), np.array([place[node] for node, _, _ in new], np.int64)])
+        row = np.concatenate(
+            [np.searchsorted(rows, row), np.array([place[node] for node, _, _ in new], np.int64)]
+        )
         at = np.concatenate([at, np.array([now + end_s for _, end_s, _ in new])])
         amounts = np.concatenate([amounts, np.array([back for _, _, back in new], np.int64).T], axis=1)
         again = Part.of((amount[rows] for amount in left), Releases(len(rows), row, at, amounts), now)
@@ -83,8 +93,9 @@ class Returns:
         return found[0] if len(found) == 1 else np.minimum.reduce(found)
 
     def nearest(self, gang: Gang, times: int, promised: Collection[NodeId]) -> tuple[list[NodeId], float]:
-        """The nodes that may hold a replica of some role first, `times` as many as it has replicas and some more, those that
-        were promised to others not counted; and the time from which on others may too (infinity: these are all)."""
+        """The nodes that may hold a replica of some role first, `times` as many as it has replicas and some
+        more, those that were promised to others not counted; and the time from which on others may too
+        (infinity: these are all)."""
         nodes = self.capacity.ids
         chosen: set[int] = set()
         beyond = np.inf
@@ -93,7 +104,9 @@ class Returns:
         for role in gang.roles:
             first_s = self._first_s(role)
             wanted = times * role.replicas + SPARE_NODES
-            able = np.flatnonzero(first_s <= _at(first_s, wanted + len(nodes) - int(np.count_nonzero(counted))))
+            able = np.flatnonzero(
+                first_s <= _at(first_s, wanted + len(nodes) - int(np.count_nonzero(counted)))
+            )
             able = able[np.argsort(first_s[able], kind="stable")]
             enough = np.flatnonzero(np.cumsum(counted[able]) >= wanted)
             count = int(enough[0]) + 1 if len(enough) else len(able)
@@ -122,7 +135,8 @@ def _enough(free: tuple[Ints, ...], least: tuple[int, ...]) -> Bools:
 
 
 def _at(first_s: Floats, rank: int) -> float:
-    """The time of that rank (from 0) in ascending order, the last one that is not infinite where there are fewer."""
+    """The time of that rank (from 0) in ascending order, the last one that is not infinite where there are
+    fewer."""
     if rank < len(first_s):
         found = float(np.partition(first_s, rank)[rank])
         if np.isfinite(found):
@@ -133,4 +147,8 @@ def _at(first_s: Floats, rank: int) -> float:
 def _given_back(end: End) -> Iterator[tuple[NodeId, float, tuple[int, int, int]]]:
     for (_, role), assignment in zip(end.placement.gang.requests(), end.placement.assignments, strict=True):
         asked = role.resources
-        yield assignment.node, end.mid_s, (asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli)
+        yield (
+            assignment.node,
+            end.mid_s,
+            (asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli),
+        )

@@ -17,7 +17,8 @@ from hopyard.scheduler.placement.fitting import least_gpu
 from hopyard.scheduler.timeline.moments import SLACK_S, Moment
 from hopyard.scheduler.timeline.outlook import Outlook
 
-ANY = "first-fit"  # the score of places that are only promised: what suits the cluster best is seen when the time has come
+# the score of places that are only promised: what suits the cluster best is seen when the time has come
+ANY = "first-fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,22 @@ class Spot:
 
 
 def earliest_on(
-    outlook: Outlook, gang: Gang, high_s: float, nodes: Collection[NodeId], *, latest: bool = False, after_s: float = 0.0
+    outlook: Outlook,
+    gang: Gang,
+    high_s: float,
+    nodes: Collection[NodeId],
+    *,
+    latest: bool = False,
+    after_s: float = 0.0,
 ) -> Spot | None:
-    """The earliest start on these nodes alone, if everything ends when expected, or at the latest expected."""
+    """The earliest start on these nodes alone, if everything ends when expected, or at the latest
+    expected."""
     return Search(outlook, gang, high_s, nodes, latest=latest).earliest(after_s=after_s)
 
 
 def earliest(outlook: Outlook, gang: Gang, high_s: float) -> Spot | None:
-    """The earliest start anywhere. Looks at the nodes first that have room first, and at more only where they may be better."""
+    """The earliest start anywhere. Looks at the nodes first that have room first, and at more only where they
+    may be better."""
     lost, lost_until_s = _lost(outlook, gang, high_s)
     spot = _earliest_beside(outlook, gang, high_s, lost)
     if lost and (spot is None or spot.at_s > lost_until_s):
@@ -52,13 +61,16 @@ def _earliest_beside(outlook: Outlook, gang: Gang, high_s: float, lost: frozense
         if beyond_s == inf or (spot is not None and spot.at_s <= beyond_s):
             return spot
         if spot is not None:
-            return earliest_on(outlook, gang, high_s, [node for node in returns.until(gang, spot.at_s) if node not in lost])
+            return earliest_on(
+                outlook, gang, high_s, [node for node in returns.until(gang, spot.at_s) if node not in lost]
+            )
         times *= 4
 
 
 def _lost(outlook: Outlook, gang: Gang, high_s: float) -> tuple[frozenset[NodeId], float]:
-    """Nodes on which it cannot be until some time: even if nothing else ran there, what is promised leaves no room for one
-    replica, and it would not be gone before. What they could hold is counted as hopefully as in `Returns`."""
+    """Nodes on which it cannot be until some time: even if nothing else ran there, what is promised leaves no
+    room for one replica, and it would not be gone before. What they could hold is counted as hopefully as in
+    `Returns`."""
     stays = [stay for stay in outlook.stays.values() if high_s > stay.at_s]
     names = sorted({node for stay in stays for node in stay.promise.nodes})
     nodes = [node for node in map(outlook.capacity.node, names) if node is not None]
@@ -70,17 +82,22 @@ def _lost(outlook: Outlook, gang: Gang, high_s: float) -> tuple[frozenset[NodeId
         asked = role.resources
         lost &= (cpu < asked.cpu_milli) | (memory < asked.memory_bytes) | (gpu < least_gpu(asked))
     found = frozenset(node.id for node, gone in zip(nodes, lost.tolist(), strict=True) if gone)
-    return found, min((stay.until_s for stay in stays if not found.isdisjoint(stay.promise.nodes)), default=inf)
+    return found, min(
+        (stay.until_s for stay in stays if not found.isdisjoint(stay.promise.nodes)), default=inf
+    )
 
 
 class Search:
     """For one gang of a fixed size that would stay for `high_s`, on these nodes.
 
-    Between the times at which something is taken (a promised gang starts, a reservation begins) or gets in its way, more and
-    more becomes free: there it is enough to look at the end of the stretch, and then to halve it.
+    Between the times at which something is taken (a promised gang starts, a reservation begins) or gets in
+    its way, more and more becomes free: there it is enough to look at the end of the stretch, and then to
+    halve it.
     """
 
-    def __init__(self, outlook: Outlook, gang: Gang, high_s: float, nodes: Collection[NodeId], *, latest: bool) -> None:
+    def __init__(
+        self, outlook: Outlook, gang: Gang, high_s: float, nodes: Collection[NodeId], *, latest: bool
+    ) -> None:
         self._outlook, self._gang, self._high_s, self._latest = outlook, gang, high_s, latest
         self._ladder = outlook.ladder_on(nodes, latest=latest)
         here = frozenset(nodes)
@@ -101,7 +118,9 @@ class Search:
                 return spot
         return None
 
-    def _in_stretch(self, stretch: Sequence[float], overlapped: Sequence[Moment], *, likely: bool) -> Spot | None:
+    def _in_stretch(
+        self, stretch: Sequence[float], overlapped: Sequence[Moment], *, likely: bool
+    ) -> Spot | None:
         """likely: it may well fit at the beginning, which is looked at first then."""
         accounts = self._outlook.refusing(self._gang, overlapped)
         if any(later.refusal(self._gang) for later in accounts):
@@ -122,7 +141,9 @@ class Search:
 
     def _place(self, at_s: float, overlapped: Sequence[Moment], closed: frozenset[str]) -> Placement | None:
         outlook, gang = self._outlook, self._gang
-        there = [(stay.placement, here) for stay, here in self._stays if stay.there(at_s, latest=self._latest)]
+        there = [
+            (stay.placement, here) for stay, here in self._stays if stay.there(at_s, latest=self._latest)
+        ]
         if self._limited:
             accounts = outlook.accounts_ladder().at(at_s)
             for placement, _ in there:
@@ -164,8 +185,8 @@ class Search:
 
 
 def _first(times: Sequence[float], fits: Callable[[float], bool]) -> int | None:
-    """The index of the first that fits, where all after one that fits do too. Those near the beginning are looked at first:
-    the later, the more work they are."""
+    """The index of the first that fits, where all after one that fits do too.
+    Those near the beginning are looked at first: the later, the more work they are."""
     low, high = 0, 0
     while high < len(times) and not fits(times[high]):
         low, high = high + 1, 2 * high + 1

@@ -24,12 +24,13 @@ from hopyard.scheduler.timeline.search import ANY, Spot, earliest, earliest_on
 
 
 class Timeline:
-    """The future of one turn: what runs and when it ends, what is promised, what is reserved (Mu'alem and Feitelson, TPDS 2001,
-    for backfilling in nobody's way; conservative for those that were promised a start, free for all others).
+    """The future of one turn: what runs and when it ends, what is promised, what is reserved (Mu'alem and
+    Feitelson, TPDS 2001, for backfilling in nobody's way; conservative for those that were promised a start,
+    free for all others).
 
-    Mutable. `capacity` and `accounts` are shared with the caller: `start` takes from them and charges them, so the caller does
-    not. Gangs that were promised a start are dealt with first, in the order of their promises: `try_now`, and where that
-    fails `promise` again.
+    Mutable. `capacity` and `accounts` are shared with the caller: `start` takes from them and charges them,
+    so the caller does not. Gangs that were promised a start are dealt with first, in the order of their
+    promises: `try_now`, and where that fails `promise` again.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class Timeline:
         queues: QueueTree,
         promises: Iterable[Promise] = (),
     ) -> None:
-        """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue. promises: of earlier turns,
-        which will be given again, probably on the same nodes."""
+        """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue.
+        promises: of earlier turns, which will be given again, probably on the same nodes."""
         promises = tuple(promises)
         likely = [node for promise in promises for node in promise.nodes]
         firm = frozenset(promise.gang for promise in promises if promise.made_room)
@@ -52,7 +53,8 @@ class Timeline:
 
     @property
     def booked(self) -> Accounts:
-        """What queues and users use, as if all that were promised a start had started, too. Not the caller's own: it follows."""
+        """What queues and users use, as if all that were promised a start had started, too.
+        Not the caller's own: it follows."""
         return self._outlook.booked
 
     def on_booked(self, told: Callable[[QueueName], None]) -> None:
@@ -82,12 +84,13 @@ class Timeline:
         explain: bool = True,
         asked: bool = False,
     ) -> Placement | Blocked:
-        """Where it may start now, or why it may not. Nothing is taken. Its own promise, if it has one in this turn, is
-        withdrawn: promise again where it does not start.
+        """Where it may start now, or why it may not. Nothing is taken.
+        Its own promise, if it has one in this turn, is withdrawn: promise again where it does not start.
 
-        It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the promised start or
-        the reservation, or fits beside it. explain: without, there is no sentence where there is too little room: it needs a
-        copy of all that is free. asked: its queue was, and does not refuse it.
+        It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the
+        promised start or the reservation, or fits beside it. explain: without, there is no sentence where
+        there is too little room: it needs a copy of all that is free. asked: its queue was, and does not
+        refuse it.
         """
         outlook = self._outlook
         outlook.remove_stay(gang.id)
@@ -98,9 +101,10 @@ class Timeline:
         return placement or blocked(outlook, gang, expected, allowed[0][1], explain=explain)
 
     def try_reserved(self, gang: Gang, expected: Expected, others: Sequence[GangId]) -> Placement | None:
-        """As `try_now`, where promises to these others do not bind it in what is reserved for it now. Where it finds a place, what they
-        were promised on the same nodes is withdrawn, and so is its own promise; else all are as they were. For gangs that `try_now`
-        finds no place for: it is not tried whether they need what is reserved."""
+        """As `try_now`, where promises to these others do not bind it in what is reserved for it now. Where
+        it finds a place, what they were promised on the same nodes is withdrawn, and so is its own promise;
+        else all are as they were. For gangs that `try_now` finds no place for: it is not tried whether they
+        need what is reserved."""
         outlook = self._outlook
         own = self._take_out([gang.id])
         allowed = self._allowed(gang, expected)
@@ -147,9 +151,11 @@ class Timeline:
         for stay in stays:
             self._outlook.add_stay(stay)
 
-    def _allowed(self, gang: Gang, expected: Expected, *, asked: bool = False) -> list[tuple[Gang, frozenset[str]]] | Blocked:
-        """As large as its queue and user may have it now and beside what is promised, and the models that it may not use then (see
-        `Accounts.sizes`)."""
+    def _allowed(
+        self, gang: Gang, expected: Expected, *, asked: bool = False
+    ) -> list[tuple[Gang, frozenset[str]]] | Blocked:
+        """As large as its queue and user may have it now and beside what is promised, and the models that it
+        may not use then (see `Accounts.sizes`)."""
         outlook = self._outlook
         refused = None if asked else outlook.accounts.refusal(gang)
         if refused is not None:
@@ -159,9 +165,15 @@ class Timeline:
         for accounts in outlook.refusing(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return Blocked(
-                    HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", refused.blocked_by
+                    HoldReason.BEHIND,
+                    f"what its queue may use is promised: {refused.detail}",
+                    refused.blocked_by,
                 )
-            narrower = [(smaller, closed | there) for sized, closed in sizes for smaller, there in accounts.sizes(sized)]
+            narrower = [
+                (smaller, closed | there)
+                for sized, closed in sizes
+                for smaller, there in accounts.sizes(sized)
+            ]
             sizes = [*{(one.size, closed): (one, closed) for one, closed in narrower}.values()]
         return sizes
 
@@ -171,13 +183,13 @@ class Timeline:
         self._outlook.start(placement, expected)
 
     def promise(self, gang: Gang, expected: Expected, *, before: Promise | None = None) -> Promise | None:
-        """The earliest start of a gang that cannot start now; nobody may be placed in its way from now on. None where it finds
-        no place even when everything has ended.
+        """The earliest start of a gang that cannot start now; nobody may be placed in its way from now on.
+        None where it finds no place even when everything has ended.
 
-        before: what it was promised in an earlier turn. It keeps to those nodes, so that what is drained for it does not
-        wander, and to that time as long as it can be kept; where it cannot, the promise that is returned is later (see
-        `breach`). `start_at` is when it starts at the latest as far as can be expected; `expected_at` says when it probably
-        does.
+        before: what it was promised in an earlier turn. It keeps to those nodes, so that what is drained for
+        it does not wander, and to that time as long as it can be kept; where it cannot, the promise that is
+        returned is later (see `breach`). `start_at` is when it starts at the latest as far as can be
+        expected; `expected_at` says when it probably does.
         """
         outlook = self._outlook
         outlook.remove_stay(gang.id)
@@ -200,18 +212,27 @@ class Timeline:
         promise = Promise(gang.id, start_at, given_at, nodes, before is not None and before.made_room)
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
-        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)), own is not None)
+        stay = Stay(
+            promise,
+            spot.placement,
+            spot.at_s,
+            spot.at_s + expected.high_s,
+            last_s,
+            from_s,
+            tuple(reversed(needed)),
+            own is not None,
+        )
         outlook.add_stay(stay)
         return promise
 
     def promise_again(
         self, wanted: Sequence[tuple[Gang, Expected, Promise]], firm: Container[GangId] = ()
     ) -> dict[GangId, Promise | None]:
-        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
-        promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
-        counted on, and where it may start sooner than was promised, it would. firm: these come first in any order: what others left
-        for them is theirs. Of them the newest are tried first, too, since they were promised what the others' places had left, and the
-        oldest."""
+        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were
+        given, or as they were promised to start, where fewer are late then. Only their nodes are remembered,
+        so the first may take what the others counted on, and where it may start sooner than was promised, it
+        would. firm: these come first in any order: what others left for them is theirs. Of them the newest
+        are tried first, too, since they were promised what the others' places had left, and the oldest."""
         first = [one for one in wanted if one[0].id in firm]
         rest = [one for one in wanted if one[0].id not in firm]
         orders = [
@@ -235,19 +256,31 @@ class Timeline:
         return {gang.id: self.promise(gang, expected, before=before) for gang, expected, before in wanted}
 
     def _late(
-        self, wanted: Sequence[tuple[Gang, Expected, Promise]], found: Mapping[GangId, Promise | None], firm: Container[GangId]
+        self,
+        wanted: Sequence[tuple[Gang, Expected, Promise]],
+        found: Mapping[GangId, Promise | None],
+        firm: Container[GangId],
     ) -> int:
         """How many of them are not kept, or wait although others left for them what they need."""
         return sum(
-            (after := found[gang.id]) is None or after.start_at > before.start_at or (gang.id in firm and self._held_up(gang, before))
+            (after := found[gang.id]) is None
+            or after.start_at > before.start_at
+            or (gang.id in firm and self._held_up(gang, before))
             for gang, _, before in wanted
         )
 
     def _held_up(self, gang: Gang, before: Promise) -> bool:
-        """Whether only others who were promised a start keep it from what is free, or soon left, where it was promised its own."""
-        ladder, smallest = self._outlook.ladder_on(before.nodes), gang.sized([role.fewest for role in gang.roles])
+        """Whether only others who were promised a start keep it from what is free, or soon left, where it was
+        promised its own."""
+        ladder, smallest = (
+            self._outlook.ladder_on(before.nodes),
+            gang.sized([role.fewest for role in gang.roles]),
+        )
         starts_s = self._outlook.stays[gang.id].at_s - SLACK_S
-        return any(at_s < starts_s and ladder.at(at_s).place(smallest, score=ANY) is not None for at_s in (0.0, STOPS_IN_S))
+        return any(
+            at_s < starts_s and ladder.at(at_s).place(smallest, score=ANY) is not None
+            for at_s in (0.0, STOPS_IN_S)
+        )
 
     def earliest_start(self, gang: Gang, expected: Expected) -> datetime | None:
         """When it would probably start if it were promised a start now. Nothing is promised."""
@@ -256,8 +289,8 @@ class Timeline:
         return None if spot is None else self._time(spot.at_s)
 
     def breach(self, gang: Gang, before: Promise, after: Promise | None, rule: Rule) -> Breach | None:
-        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it is kept. rule: says why
-        another comes before it."""
+        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it
+        is kept. rule: says why another comes before it."""
         return breach(self._outlook, gang, before, after, rule)
 
     def holds_now(self, gang: GangId) -> bool:
@@ -270,19 +303,23 @@ class Timeline:
         return None if stay is None else self._time(stay.at_s)
 
     def surely_at(self, gang: GangId, expected: Expected, by: datetime) -> datetime | None:
-        """When a gang that was promised a start in this turn starts even if all that is in its place takes as long as can be
-        expected; None where that is later than `by`."""
+        """When a gang that was promised a start in this turn starts even if all that is in its place takes as
+        long as can be expected; None where that is later than `by`."""
         stay = self._outlook.stays.get(gang)
         if stay is None or self._time(stay.at_s) > by:
             return None
         self._outlook.remove_stay(gang)  # or it would be in its own way
-        at = self._time(self._at_the_latest(stay.placement.gang, expected, stay.promise.nodes, Spot(stay.placement, stay.at_s)))
+        at = self._time(
+            self._at_the_latest(
+                stay.placement.gang, expected, stay.promise.nodes, Spot(stay.placement, stay.at_s)
+            )
+        )
         self._outlook.add_stay(stay)
         return at if at <= by else None
 
     def waits_for(self, gang: GangId) -> tuple[str, ...]:
-        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its nodes that hold what it
-        lacks there, the last to end first, the first few."""
+        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its
+        nodes that hold what it lacks there, the last to end first, the first few."""
         stay = self._outlook.stays.get(gang)
         if stay is None:
             return ()
@@ -303,7 +340,8 @@ class Timeline:
         return tuple(f"run:{needed}" for needed in named[:NAMED])
 
     def counts_on(self, gang: GangId) -> frozenset[GangId]:
-        """Those who are expected to leave the nodes of a gang that was promised a start in this turn before it starts."""
+        """Those who are expected to leave the nodes of a gang that was promised a start in this turn before
+        it starts."""
         stay = self._outlook.stays.get(gang)
         return frozenset(stay.needed) if stay else frozenset()
 
@@ -312,8 +350,8 @@ class Timeline:
         self._outlook.remove_stay(gang)
 
     def tell(self, runs: Iterable[Running]) -> None:
-        """These are as said here from now on: asked to end, say. The caller tells the `Future` otherwise again if that was only
-        supposed."""
+        """These are as said here from now on: asked to end, say.
+        The caller tells the `Future` otherwise again if that was only supposed."""
         self._outlook.tell(runs)
 
     def place_of(self, gang: GangId) -> Placement | None:
@@ -326,18 +364,25 @@ class Timeline:
         return self._outlook.spoken_for()
 
     def _kept(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
-        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere. Those who will use what is reserved for
-        them break no promise before they do."""
+        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere.
+        Those who will use what is reserved for them break no promise before they do."""
         spot = self._bound(gang, expected, before)
         if before is None or (spot is not None and self._time(spot.at_s) <= before.start_at):
             return spot
-        with self._set_aside([stay.promise.gang for stay in self._outlook.stays.values() if stay.own]) as aside:
-            here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if aside and before.nodes else None
+        with self._set_aside(
+            [stay.promise.gang for stay in self._outlook.stays.values() if stay.own]
+        ) as aside:
+            here = (
+                earliest_on(self._outlook, gang, expected.high_s, before.nodes)
+                if aside and before.nodes
+                else None
+            )
         return here if here is not None and self._time(here.at_s) <= before.start_at else spot
 
     def _in_its_own(self, gang: Gang, expected: Expected) -> Spot | None:
-        """On nodes that are reserved for it now, before that is over, whoever was promised them for afterwards: it will start all the
-        same, and they are told then. What its queue may use is promised to them all the same."""
+        """On nodes that are reserved for it now, before that is over, whoever was promised them for
+        afterwards: it will start all the same, and they are told then. What its queue may use is promised to
+        them all the same."""
         outlook = self._outlook
         with self._unbound(gang) as until_s:
             spot = earliest_on(outlook, gang, expected.high_s, until_s) if until_s else None
@@ -348,7 +393,8 @@ class Timeline:
 
     @contextmanager
     def _unbound(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
-        """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it, and until when."""
+        """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it,
+        and until when."""
         with self._set_aside(self._outlook.unbinding(gang)) as aside:
             yield self._outlook.reserved_whole(gang) if aside else {}
 
@@ -362,7 +408,11 @@ class Timeline:
             self._put_in(stays)
 
     def _bound(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
-        here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if before is not None and before.nodes else None
+        here = (
+            earliest_on(self._outlook, gang, expected.high_s, before.nodes)
+            if before is not None and before.nodes
+            else None
+        )
         if before is not None and here is not None and self._time(here.at_s) <= before.start_at:
             return here
         anywhere = earliest(self._outlook, gang, expected.high_s)
@@ -382,7 +432,9 @@ class Timeline:
     def _last(self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], spot: Spot) -> float:
         outlook, here = self._outlook, frozenset(nodes)
         stays = [stay for stay in outlook.stays.values() if not here.isdisjoint(stay.promise.nodes)]
-        if all(end.mid_s == end.high_s for end in outlook.ends_on(nodes)) and all(one.until_s == one.last_s for one in stays):
+        if all(end.mid_s == end.high_s for end in outlook.ends_on(nodes)) and all(
+            one.until_s == one.last_s for one in stays
+        ):
             return spot.at_s
         last = earliest_on(self._outlook, gang, expected.high_s, nodes, latest=True, after_s=spot.at_s)
         return spot.at_s if last is None else min(last.at_s, NEVER_S)

@@ -16,8 +16,9 @@ _ROOM = 64
 
 
 class Uses:
-    """One column of numbers for each replica: the slot of its gang, its node as an index into `nodes`, and what it holds in
-    thousandths of cores, bytes, and thousandths of GPUs. nodes: another dict once their numbers are others."""
+    """One column of numbers for each replica: the slot of its gang, its node as an index into `nodes`, and
+    what it holds in thousandths of cores, bytes, and thousandths of GPUs. nodes: another dict once their
+    numbers are others."""
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, int] = {}
@@ -34,7 +35,15 @@ class Uses:
             begin = first + len(new)
             for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
                 asked, node = role.resources, self.nodes.setdefault(assignment.node, len(self.nodes))
-                new.append((slot, node, asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli))
+                new.append(
+                    (
+                        slot,
+                        node,
+                        asked.cpu_milli,
+                        asked.memory_bytes,
+                        len(assignment.gpus) * assignment.gpu_milli,
+                    )
+                )
             self._of[slot] = begin, first + len(new)
         self._count = first + len(new)
         while self._count > self._all.shape[1]:
@@ -62,4 +71,8 @@ class Uses:
         held, names = np.unique(live[NODE]), list(self.nodes)
         live[NODE] = np.searchsorted(held, live[NODE])
         self.nodes = {names[index]: place for place, index in enumerate(held.tolist())}
-        self._all, self._count, self._gone = np.concatenate([live, np.zeros((5, _ROOM), np.int64)], axis=1), live.shape[1], 0
+        self._all, self._count, self._gone = (
+            np.concatenate([live, np.zeros((5, _ROOM), np.int64)], axis=1),
+            live.shape[1],
+            0,
+        )

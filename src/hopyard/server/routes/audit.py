@@ -20,18 +20,33 @@ _Word = Annotated[str, Meta(max_length=400, pattern=TEXT)]
 
 
 class AuditQuery(In):
-    user: Annotated[_Word, Meta(description="only what this user did; without it everything, for those who may see that")] | None = None
-    action: Annotated[_Word, Meta(description="an action, as `run.stop`, or a noun for all of its actions, as `run`")] | None = None
+    user: (
+        Annotated[
+            _Word,
+            Meta(description="only what this user did; without it everything, for those who may see that"),
+        ]
+        | None
+    ) = None
+    action: (
+        Annotated[
+            _Word, Meta(description="an action, as `run.stop`, or a noun for all of its actions, as `run`")
+        ]
+        | None
+    ) = None
     target: Annotated[_Word, Meta(description="a name or an id")] | None = None
     outcome: Outcome | None = None
     since: Time | None = None
     until: Time | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    before: Annotated[int, Meta(ge=0, le=2**62, description="only records older than the one with this id")] | None = None
+    before: (
+        Annotated[int, Meta(ge=0, le=2**62, description="only records older than the one with this id")]
+        | None
+    ) = None
 
 
 class AuditOut(Struct, frozen=True):
-    """detail: what was asked for, without secrets. token: the id of the user's token. origin: an address, or `uid N` of a user of the machine."""
+    """detail: what was asked for, without secrets. token: the id of the user's token.
+    origin: an address, or `uid N` of a user of the machine."""
 
     id: int
     at: datetime
@@ -58,11 +73,15 @@ def audit_endpoints(parts: Parts, actions: Collection[str]) -> Sequence[Endpoint
     async def audit(ask: Ask[AuditQuery, Nothing]) -> AuditsOut:
         """List who changed what, and what was refused, newest first; also of what is deleted.
 
-        The server's owner sees everything; every other user what they did themselves. 400 for an action that there is not.
+        The server's owner sees everything; every other user what they did themselves. 400 for an action that
+        there is not.
         """
         query, user = ask.query, ask.caller.require_user()
         if user != parts.queues.owner and query.user not in (None, user):
-            raise Forbidden(f"only {parts.queues.owner}, who owns this server, sees the changes of other users", hints=("leave `user` out to see your own",))
+            raise Forbidden(
+                f"only {parts.queues.owner}, who owns this server, sees the changes of other users",
+                hints=("leave `user` out to see your own",),
+            )
         where = AuditFilter(
             user=query.user if user == parts.queues.owner else user,
             action=query.action,
@@ -74,7 +93,8 @@ def audit_endpoints(parts: Parts, actions: Collection[str]) -> Sequence[Endpoint
             limit=query.limit + 1,
         )
         found = await parts.audit.list(where)
-        if query.action is not None and not found and query.before is None:  # records of an older server may have other actions
+        # records of an older server may have other actions
+        if query.action is not None and not found and query.before is None:
             _check_action(query.action, actions)
         page = found[: query.limit]
         return AuditsOut([_out(one) for one in page], page[-1].id if len(found) > len(page) else None)
@@ -91,8 +111,22 @@ def _check_action(action: str, actions: Collection[str]) -> None:
     known = sorted(one for one in actions if one.startswith(f"{noun}.")) if noun in nouns else nouns
     near = closest(action, [*known, *actions])
     hints = [f"did you mean `{near}`?"] if near else []
-    raise SpecError(f"there is no action `{shown(action[:80])}`", hints=(*hints, f"{'actions' if noun in nouns else 'nouns'}: {', '.join(known)}"))
+    raise SpecError(
+        f"there is no action `{shown(action[:80])}`",
+        hints=(*hints, f"{'actions' if noun in nouns else 'nouns'}: {', '.join(known)}"),
+    )
 
 
 def _out(one: AuditRecord) -> AuditOut:
-    return AuditOut(one.id, one.at, one.user, one.action, one.target, one.target_id, one.outcome, one.origin, one.token, one.detail)
+    return AuditOut(
+        one.id,
+        one.at,
+        one.user,
+        one.action,
+        one.target,
+        one.target_id,
+        one.outcome,
+        one.origin,
+        one.token,
+        one.detail,
+    )

@@ -23,7 +23,8 @@ class BoardQuery(In):
 
 
 class RowOut(Struct, frozen=True, kw_only=True):
-    """checkpoint_step: the newest checkpoint's; null without any. A value that is not a finite number is null."""
+    """checkpoint_step: the newest checkpoint's; null without any.
+    A value that is not a finite number is null."""
 
     rank: int
     run: str
@@ -48,7 +49,8 @@ class BoardOut(Struct, frozen=True):
 
 def board_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def board(ask: Ask[BoardQuery, Nothing]) -> BoardOut:
-        """Rank the runs on a dataset, best first, by the metric asked for, the dataset's, or the one most runs summarised."""
+        """Rank the runs on a dataset, best first, by the metric asked for, the dataset's, or the one most
+        runs summarised."""
         name = ask.path["name"]
         dataset = await parts.datasets.find(name)
         if dataset is None:
@@ -57,9 +59,17 @@ def board_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         having = await parts.runs.summarised(name, limit=LOOK_AT)
         ranked = rank_runs(dataset, having, metric=ask.query.metric or "", limit=ask.query.limit)
         ids = [row.run.id for row in ranked.rows]
-        shown = {run.id: run for run in await parts.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))}
+        shown = {
+            run.id: run
+            for run in await parts.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))
+        }
         steps = await parts.runs.newest_steps(ids)
-        rows = [_row(row, shown[row.run.id], name, steps.get(row.run.id)) for row in ranked.rows if row.run.id in shown]  # else: deleted
+        # else: deleted
+        rows = [
+            _row(row, shown[row.run.id], name, steps.get(row.run.id))
+            for row in ranked.rows
+            if row.run.id in shown
+        ]
         return BoardOut(ranked.metric, ranked.higher_is_better, rows)
 
     return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]

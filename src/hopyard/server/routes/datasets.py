@@ -44,7 +44,9 @@ class DatasetsOut(Struct, frozen=True):
 
 class VersionsQuery(In):
     limit: Limit = MOST_ROWS
-    before: Annotated[int, Meta(ge=1, le=10**9, description="only versions older than this one")] | None = None
+    before: Annotated[int, Meta(ge=1, le=10**9, description="only versions older than this one")] | None = (
+        None
+    )
 
 
 class VersionsOut(Struct, frozen=True):
@@ -55,14 +57,20 @@ class VersionsOut(Struct, frozen=True):
 
 
 class MetricIn(In):
-    """metric: "" leaves it to what most runs summarise. higher_is_better: null tells it from the metric's name."""
+    """metric: "" leaves it to what most runs summarise.
+    higher_is_better: null tells it from the metric's name."""
 
     metric: Metric = ""
     higher_is_better: bool | None = None
 
 
 class DeleteVersionsQuery(In):
-    version: Annotated[int, Meta(ge=1, le=10**9, description="one version; without it, the dataset with all of them")] | None = None
+    version: (
+        Annotated[
+            int, Meta(ge=1, le=10**9, description="one version; without it, the dataset with all of them")
+        ]
+        | None
+    ) = None
 
 
 class DeletedOut(Struct, frozen=True):
@@ -73,7 +81,8 @@ class DeletedOut(Struct, frozen=True):
 
 def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def list_datasets(ask: Ask[PageQuery, Nothing]) -> DatasetsOut:
-        """List datasets with their newest versions. Long messages are cut; a version by itself has all of it."""
+        """List datasets with their newest versions. Long messages are cut; a version by itself has all of
+        it."""
         found = await parts.datasets.list(after=ask.query.after, limit=ask.query.limit + 1)
         page = found[: ask.query.limit]
         rows = [replace(one, newest=None if one.newest is None else _brief(one.newest)) for one in page]
@@ -85,7 +94,9 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def versions(ask: Ask[VersionsQuery, Nothing]) -> VersionsOut:
         """List the versions of a dataset. Long messages are cut; a version by itself has all of it."""
-        found = await parts.datasets.versions(ask.path["name"], before=ask.query.before, limit=ask.query.limit + 1)
+        found = await parts.datasets.versions(
+            ask.path["name"], before=ask.query.before, limit=ask.query.limit + 1
+        )
         page = found[: ask.query.limit]
         return VersionsOut([_brief(one) for one in page], page[-1].number if len(found) > len(page) else None)
 
@@ -98,7 +109,8 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def push(ask: Ask[Nothing, PushIn]) -> PushOut:
         """Make a version of a tree, and the dataset if it is new.
 
-        Pushing what the newest version holds changes nothing. 409 `missing_blobs` names what has to be uploaded first.
+        Pushing what the newest version holds changes nothing. 409 `missing_blobs` names what has to be
+        uploaded first.
         """
         name, body = check_name(ask.path["name"], what="dataset"), ask.body
         manifest = Digest(body.manifest)
@@ -108,10 +120,18 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await _check_ranks(parts, ask.caller.user, name)
         async with parts.sweeper.held_off():
             tree = await parts.trees.whole(manifest, what="dataset")
-            uploads = await parts.trees.blobs(manifest) if parts.storage.has_uploads(ask.caller.user) else set()
+            uploads = (
+                await parts.trees.blobs(manifest) if parts.storage.has_uploads(ask.caller.user) else set()
+            )
             await parts.storage.check(ask.caller.user, adding=tree.size_bytes, of=uploads)
             made, created = await parts.datasets.push(
-                name, manifest, size_bytes=tree.size_bytes, files=tree.files, user=ask.caller.user, message=body.message, now=parts.now()
+                name,
+                manifest,
+                size_bytes=tree.size_bytes,
+                files=tree.files,
+                user=ask.caller.user,
+                message=body.message,
+                now=parts.now(),
             )
         await parts.storage.referred(ask.caller.user, uploads)
         if ranks_anew and body.metric is not None:
@@ -119,15 +139,16 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return PushOut(made, created)
 
     async def set_metric(ask: Ask[Nothing, MetricIn]) -> Dataset:
-        """Say what the dataset's leaderboard ranks by, and in which direction. 403 unless the caller pushed the dataset's first version, or owns
-        the server."""
+        """Say what the dataset's leaderboard ranks by, and in which direction.
+        403 unless the caller pushed the dataset's first version, or owns the server."""
         await _get(parts, ask.path["name"])
         await _check_ranks(parts, ask.caller.require_user(), ask.path["name"])
         await parts.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
         return await _get(parts, ask.path["name"])
 
     async def delete(ask: Ask[DeleteVersionsQuery, Nothing]) -> DeletedOut:
-        """Delete one version, or the dataset with all of them; 409 while a live run uses it. Bytes go with the next sweep.
+        """Delete one version, or the dataset with all of them; 409 while a live run uses it.
+        Bytes go with the next sweep.
 
         403 unless the caller pushed all that would go, or owns the server.
         """
@@ -140,9 +161,20 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/datasets", list_datasets, PageQuery, returns=DatasetsOut),
         Endpoint("GET", "/datasets/{name}", get, returns=Dataset),
         Endpoint("PATCH", "/datasets/{name}", set_metric, body=MetricIn, returns=Dataset),
-        Endpoint("DELETE", "/datasets/{name}", delete, DeleteVersionsQuery, returns=DeletedOut, errors=(409,)),
+        Endpoint(
+            "DELETE", "/datasets/{name}", delete, DeleteVersionsQuery, returns=DeletedOut, errors=(409,)
+        ),
         Endpoint("GET", "/datasets/{name}/versions", versions, VersionsQuery, returns=VersionsOut),
-        Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507), audit="dataset.push"),
+        Endpoint(
+            "POST",
+            "/datasets/{name}/versions",
+            push,
+            body=PushIn,
+            returns=PushOut,
+            status=201,
+            errors=(400, 409, 507),
+            audit="dataset.push",
+        ),
         Endpoint("GET", "/datasets/{name}/versions/{version}", version, returns=DatasetVersion),
     ]
 
@@ -152,23 +184,32 @@ def _brief(version: DatasetVersion) -> DatasetVersion:
 
 
 async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) -> None:
-    """Raises Forbidden unless the user pushed the version (None: all of them), or owns the server; NotFound."""
+    """Raises Forbidden unless the user pushed the version (None: all of them), or owns the server;
+    NotFound."""
     if user == parts.queues.owner:
         return
     found = [await parts.datasets.version(name, number)] if number else await parts.datasets.versions(name)
     others = {version.created_by: version.number for version in found if version.created_by != user}
     for other, pushed in others.items():
         who = f"{other}, {parts.queues.owner}" if other != parts.queues.owner else other
-        raise Forbidden(f"version {pushed} of `{name}` was pushed by {other}; those who may delete it: {who}", hints=("ask one of them",))
+        raise Forbidden(
+            f"version {pushed} of `{name}` was pushed by {other}; those who may delete it: {who}",
+            hints=("ask one of them",),
+        )
 
 
 async def _check_ranks(parts: Parts, user: str, name: str) -> None:
-    """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric changes the ranks of all runs."""
+    """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric
+    changes the ranks of all runs."""
     first = await parts.datasets.first_version(name)
     if first is None or user in (first.created_by, parts.queues.owner):
         return
     hint = f"ask one of them; `hop board {name} --metric METRIC` ranks by another metric for you alone"
-    raise Forbidden(f"`{name}` was made by {first.created_by}, who says with {parts.queues.owner} what its leaderboard ranks by", hints=(hint,))
+    raise Forbidden(
+        f"`{name}` was made by {first.created_by}, who says with {parts.queues.owner} what its "
+        "leaderboard ranks by",
+        hints=(hint,),
+    )
 
 
 async def _get(parts: Parts, name: str) -> Dataset:

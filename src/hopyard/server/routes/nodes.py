@@ -26,7 +26,8 @@ from hopyard.server.servers import Servers
 
 
 class UsedOut(Struct, frozen=True):
-    """What runs hold of a node. gpus: indices of cards of which something is in use; gpu_milli: how many thousandths of each."""
+    """What runs hold of a node. gpus: indices of cards of which something is in use; gpu_milli: how many
+    thousandths of each."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -36,10 +37,11 @@ class UsedOut(Struct, frozen=True):
 
 
 class NodeOut(Struct, frozen=True, kw_only=True):
-    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. trouble: why its
-    engine can start nothing on it for now, "" where it can; it tries again by itself. reserved: names of reservations
-    that hold there now. server: where several share the database, the machine and home of the one whose node it is. away_since:
-    when that one was last seen, while it is away. not_ready: in words why the node is not ready, where its server is the reason."""
+    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. trouble:
+    why its engine can start nothing on it for now, "" where it can; it tries again by itself. reserved: names
+    of reservations that hold there now. server: where several share the database, the machine and home of the
+    one whose node it is. away_since: when that one was last seen, while it is away. not_ready: in words why
+    the node is not ready, where its server is the reason."""
 
     id: str
     engine: str
@@ -93,8 +95,9 @@ class CardsOut(Struct, frozen=True):
 
 
 class PoolOut(Struct, frozen=True, kw_only=True):
-    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many something is reserved now. not_ready: by node,
-    in words why it is not ready, where another server is the reason."""
+    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many
+    something is reserved now. not_ready: by node, in words why it is not ready, where another server is the
+    reason."""
 
     name: str
     nodes: int
@@ -132,11 +135,19 @@ class DrainOut(Struct, frozen=True):
 
 
 class RemoveNodeQuery(In):
-    force: Annotated[int, Meta(ge=0, le=1, description="1 declares lost what is live there, where the node's server is gone for good")] = 0
+    force: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1,
+            description="1 declares lost what is live there, where the node's server is gone for good",
+        ),
+    ] = 0
 
 
 class RemovedNodeOut(Struct, frozen=True):
-    """lost: names of runs that were live there by record. They wait again, or have ended where that was asked for."""
+    """lost: names of runs that were live there by record.
+    They wait again, or have ended where that was asked for."""
 
     lost: list[str]
 
@@ -147,7 +158,12 @@ _IN_AND_OUT = "takes nodes in and out of service"
 def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
         """List the nodes with what of them is in use."""
-        return NodesOut(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts.cluster, now=parts.now())))
+        return NodesOut(
+            nodes_of(
+                await parts.cluster.snapshot(now=parts.now()),
+                await Servers.get(parts.cluster, now=parts.now()),
+            )
+        )
 
     async def get(ask: Ask[Nothing, Nothing]) -> NodeDetailOut:
         """Get a node with the runs that are on it."""
@@ -168,7 +184,8 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await _cordon(parts, ask, on=False)
 
     async def drain(ask: Ask[Nothing, DrainIn]) -> DrainOut:
-        """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere. Only the server's owner may."""
+        """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere.
+        Only the server's owner may."""
         node = await _cordon(parts, ask, on=True, reason=ask.body.reason)
         why = f"node {node.id} is drained" + (f": {node.cordon_reason}" if node.cordon_reason else "")
         asked, left = [], []
@@ -182,8 +199,9 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return DrainOut(node, asked, left)
 
     async def remove(ask: Ask[RemoveNodeQuery, Nothing]) -> RemovedNodeOut:
-        """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run. With force, where its server is
-        away, what is live with that server is lost. Only the server's owner may."""
+        """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run.
+        With force, where its server is away, what is live with that server is lost. Only the server's owner
+        may."""
         check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
         snapshot = await parts.cluster.snapshot(now=parts.now())
         node = _find(snapshot, ask.path["node"])
@@ -191,29 +209,58 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         gone = node.engine != parts.engine and not servers.is_up(node.engine)
         lost: Sequence[RunId] = ()
         if gone and ask.query.force:
-            lost = await parts.controller.give_up_engine(node.engine, f"its node {node.id} was declared gone for good by {ask.caller.user}")
+            lost = await parts.controller.give_up_engine(
+                node.engine, f"its node {node.id} was declared gone for good by {ask.caller.user}"
+            )
         elif gone and _there(snapshot, node.id):
             raise Conflict(
                 f"a run holds resources of node {node.id}, and its server is away",
-                hints=(f"if that is gone for good: `hop node rm --force {node.id}`, which puts its runs back to the queue",),
+                hints=(
+                    (
+                        f"if that is gone for good: `hop node rm --force {node.id}`, which puts its runs "
+                        "back to the queue"
+                    ),
+                ),
             )
         elif ask.query.force and node.engine != parts.engine:
-            raise Conflict(f"the server of node {node.id} ({servers.place(node.engine)}) is up", hints=("end it first: `hop down` there",))
+            raise Conflict(
+                f"the server of node {node.id} ({servers.place(node.engine)}) is up",
+                hints=("end it first: `hop down` there",),
+            )
         await parts.cluster.remove_node(node.id)
         return RemovedNodeOut([str((await parts.runs.get(run)).name) for run in lost])
 
     async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
         """List the pools of nodes with what of them is in use."""
-        return PoolsOut(pools_of(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts.cluster, now=parts.now()))))
+        return PoolsOut(
+            pools_of(
+                nodes_of(
+                    await parts.cluster.snapshot(now=parts.now()),
+                    await Servers.get(parts.cluster, now=parts.now()),
+                )
+            )
+        )
 
     at = "/nodes/{node}"
     return [
         Endpoint("GET", "/nodes", nodes, returns=NodesOut),
         Endpoint("GET", at, get, returns=NodeDetailOut),
-        Endpoint("DELETE", at, remove, RemoveNodeQuery, returns=RemovedNodeOut, errors=(403, 409), scope=Scope.ADMIN),
-        Endpoint("POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
+        Endpoint(
+            "DELETE",
+            at,
+            remove,
+            RemoveNodeQuery,
+            returns=RemovedNodeOut,
+            errors=(403, 409),
+            scope=Scope.ADMIN,
+        ),
+        Endpoint(
+            "POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN
+        ),
         Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
-        Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN),
+        Endpoint(
+            "POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN
+        ),
         Endpoint("GET", "/pools", pools, returns=PoolsOut),
     ]
 
@@ -229,7 +276,10 @@ def nodes_of(snapshot: Snapshot, servers: Servers) -> list[NodeOut]:
 
 def pools_of(nodes: Sequence[NodeOut]) -> list[PoolOut]:
     """The pools that nodes are in, by name."""
-    return [_pool(name, [node for node in nodes if node.pool == name]) for name in sorted({node.pool for node in nodes})]
+    return [
+        _pool(name, [node for node in nodes if node.pool == name])
+        for name in sorted({node.pool for node in nodes})
+    ]
 
 
 def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
@@ -247,7 +297,13 @@ def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
                 cards[index] += assignment.gpu_milli
             extras.setdefault(assignment.node, Counter()).update(dict(role.resources.extras))
     return {
-        node: UsedOut(cpu[node], memory[node], sorted(cards), [cards[index] for index in sorted(cards)], dict(extras[node]))
+        node: UsedOut(
+            cpu[node],
+            memory[node],
+            sorted(cards),
+            [cards[index] for index in sorted(cards)],
+            dict(extras[node]),
+        )
         for node, cards in gpus.items()
     }
 
@@ -255,7 +311,9 @@ def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
 def _reserved(snapshot: Snapshot) -> dict[NodeId, list[str]]:
     """Names of reservations that hold now, by node."""
     found: dict[NodeId, list[str]] = {}
-    for name, nodes in sorted((one.name, one.nodes) for one in snapshot.reservations if holds(one, snapshot.now)):
+    for name, nodes in sorted(
+        (one.name, one.nodes) for one in snapshot.reservations if holds(one, snapshot.now)
+    ):
         for node in nodes:
             found.setdefault(node, []).append(name)
     return found
@@ -311,7 +369,9 @@ def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
         gpus=[CardsOut(model, milli, busy[model]) for model, milli in sorted(cards.items())],
         extras=dict(sorted(extras.items())),
         used=UsedOut(
-            sum(node.used.cpu_milli for node in nodes), sum(node.used.memory_bytes for node in nodes), extras=dict(taken)
+            sum(node.used.cpu_milli for node in nodes),
+            sum(node.used.memory_bytes for node in nodes),
+            extras=dict(taken),
         ),
     )
 
@@ -320,19 +380,27 @@ def _find(snapshot: Snapshot, name: str) -> Node:
     found = snapshot.nodes.get(NodeId(name))
     if found is None:
         near = closest(name, snapshot.nodes)
-        raise NotFound(f"there is no node `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop node ls` lists them",))
+        raise NotFound(
+            f"there is no node `{name}`",
+            hints=(f"did you mean `{near}`?" if near else "`hop node ls` lists them",),
+        )
     return found
 
 
 def _there(snapshot: Snapshot, node: NodeId) -> list[Running]:
     return [
-        running for running in snapshot.running if any(assignment.node == node for assignment in running.placement.assignments)
+        running
+        for running in snapshot.running
+        if any(assignment.node == node for assignment in running.placement.assignments)
     ]
 
 
 async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:
     run = await parts.runs.get(RunId(running.gang.id))
-    gang, ranks = running.gang, [assignment.rank for assignment in running.placement.assignments if assignment.node == node]
+    gang, ranks = (
+        running.gang,
+        [assignment.rank for assignment in running.placement.assignments if assignment.node == node],
+    )
     return OnNodeOut(run.id, str(run.name), gang.user, gang.queue, ranks, gang.preemptible, running.stopping)
 
 
@@ -341,4 +409,6 @@ async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool, reason: str
     await parts.cluster.cordon(NodeId(ask.path["node"]), on, reason=reason)
     parts.controller.wake()
     snapshot = await parts.cluster.snapshot(now=parts.now())
-    return _one(snapshot, _find(snapshot, ask.path["node"]), await Servers.get(parts.cluster, now=parts.now()))
+    return _one(
+        snapshot, _find(snapshot, ask.path["node"]), await Servers.get(parts.cluster, now=parts.now())
+    )

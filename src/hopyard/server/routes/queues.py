@@ -22,7 +22,16 @@ from hopyard.scheduler.fairness.overview import overview, users_of
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.known import named_in, unknown_users
 from hopyard.server.parts import Parts
-from hopyard.server.queue_wire import ApplyOut, ApplyQuery, QueueOut, QueuesOut, TreeIn, change_out, queue_out, user_out
+from hopyard.server.queue_wire import (
+    ApplyOut,
+    ApplyQuery,
+    QueueOut,
+    QueuesOut,
+    TreeIn,
+    change_out,
+    queue_out,
+    user_out,
+)
 from hopyard.server.queues import below_use, check_may_change
 from hopyard.server.reservation_wire import coming
 
@@ -62,8 +71,8 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def apply(ask: Ask[ApplyQuery, TreeIn]) -> ApplyOut:
         """Put a tree of queues in the place of the one that stands, whole or not at all.
 
-        400 says what in it cannot be, with its path. 403 unless the caller is the server's owner, or an administrator of all
-        that differs. 409 names runs that wait in queues that would be gone.
+        400 says what in it cannot be, with its path. 403 unless the caller is the server's owner, or an
+        administrator of all that differs. 409 names runs that wait in queues that would be gone.
         """
         before = await parts.queues.tree(fresh=True)
         after = tree_of(section(ask.body.file, "", ask.body.tree))
@@ -75,15 +84,39 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.queues.replace(after)
             parts.controller.wake()
         strangers = await unknown_users(parts.access, named_in(after)) if differ else []
-        left = [one for one in await parts.reservations.list() if one.queue in before.queues and one.queue not in after.queues]
-        orphans = [f"reservation {one.name} is for queue {one.queue}, which {'is' if apply_it else 'would be'} gone" for one in left]
-        in_use = below_use(replace(await parts.cluster.snapshot(now=parts.now()), queues=after)) if differ else []
-        warnings = [*idle_limits(after), *beyond_cluster(after, await parts.nodes.get()), *in_use, *strangers, *orphans]
+        left = [
+            one
+            for one in await parts.reservations.list()
+            if one.queue in before.queues and one.queue not in after.queues
+        ]
+        orphans = [
+            f"reservation {one.name} is for queue {one.queue}, which {'is' if apply_it else 'would be'} gone"
+            for one in left
+        ]
+        in_use = (
+            below_use(replace(await parts.cluster.snapshot(now=parts.now()), queues=after)) if differ else []
+        )
+        warnings = [
+            *idle_limits(after),
+            *beyond_cluster(after, await parts.nodes.get()),
+            *in_use,
+            *strangers,
+            *orphans,
+        ]
         return ApplyOut([change_out(change) for change in differ], warnings, apply_it)
 
     return [
         Endpoint("GET", "/queues", list_queues, returns=QueuesOut),
-        Endpoint("PUT", "/queues", apply, ApplyQuery, TreeIn, returns=ApplyOut, errors=(400, 403, 409), scope=Scope.ADMIN),
+        Endpoint(
+            "PUT",
+            "/queues",
+            apply,
+            ApplyQuery,
+            TreeIn,
+            returns=ApplyOut,
+            errors=(400, 403, 409),
+            scope=Scope.ADMIN,
+        ),
         Endpoint("GET", "/queues/{queue}", get, returns=QueueOut),
     ]
 
@@ -98,11 +131,18 @@ async def _check_nobody_is_left(parts: Parts, tree: QueueTree) -> None:
     }
     if not lost:
         return
-    waiting = await parts.runs.list(RunFilter(phases=frozenset({RunPhase.QUEUED}), limit=_LOOK_AT, brief=True))
+    waiting = await parts.runs.list(
+        RunFilter(phases=frozenset({RunPhase.QUEUED}), limit=_LOOK_AT, brief=True)
+    )
     named = [str(run.name) for run in waiting if run.spec.queue in lost]
     queues = ", ".join(f"{queue} ({count})" for queue, count in lost.items())
     runs = ", ".join(named[:_NAMED]) + (", …" if sum(lost.values()) > _NAMED else "")
     leaves = [name for name in sorted(tree.queues) if name not in below]
-    move = f"move them first: `hop update --from-queue {next(iter(lost))} --queue {leaves[0] if leaves else 'QUEUE'}`"
+    move = (
+        f"move them first: `hop update --from-queue {next(iter(lost))} --queue "
+        f"{leaves[0] if leaves else 'QUEUE'}`"
+    )
     hints = (move, "or keep these queues until their runs have started, or end the runs: `hop stop RUN`")
-    raise Conflict(f"runs wait in queues that would be gone or have others below them: {queues}: {runs}", hints=hints)
+    raise Conflict(
+        f"runs wait in queues that would be gone or have others below them: {queues}: {runs}", hints=hints
+    )

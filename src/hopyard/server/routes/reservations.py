@@ -39,7 +39,11 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def list_all(ask: Ask[PageQuery, Nothing]) -> ReservationsOut:
         """List the reservations by start, those that are over too."""
         now = parts.now()
-        page, after = page_of(await parts.reservations.list(), ask.query, key=lambda one: f"{one.start_at.isoformat(timespec='microseconds')} {one.name}")
+        page, after = page_of(
+            await parts.reservations.list(),
+            ask.query,
+            key=lambda one: f"{one.start_at.isoformat(timespec='microseconds')} {one.name}",
+        )
         return ReservationsOut([reservation_out(one, now) for one in page], after)
 
     async def get(ask: Ask[Nothing, Nothing]) -> ReservationOut:
@@ -49,9 +53,10 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def create(ask: Ask[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
         """Reserve nodes or resources for users or a queue.
 
-        It is granted at once, with its nodes, or refused. 400 says what in it cannot be meant. 403 unless the caller is the
-        server's owner, or an administrator of the queue that it is for. 409 names what is in the way: another reservation, or a
-        run that may not be preempted and is certain to be there. A dry run is answered alike, with 200 instead of 201.
+        It is granted at once, with its nodes, or refused. 400 says what in it cannot be meant. 403 unless the
+        caller is the server's owner, or an administrator of the queue that it is for. 409 names what is in
+        the way: another reservation, or a run that may not be preempted and is certain to be there. A dry run
+        is answered alike, with 200 instead of 201.
         """
         if ask.query.dry_run:
             granted, warnings = await _grant(ask, await parts.controller.snapshot())
@@ -75,8 +80,11 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise _Changed(conflict.message, hints=conflict.hints) from conflict
         return granted, warnings
 
-    async def _grant(ask: Ask[ReserveQuery, ReservationIn], snapshot: Snapshot) -> tuple[Reservation, Sequence[str]]:
-        """With its nodes, and what it costs others. Raises SpecError, Forbidden or Conflict where it is refused."""
+    async def _grant(
+        ask: Ask[ReserveQuery, ReservationIn], snapshot: Snapshot
+    ) -> tuple[Reservation, Sequence[str]]:
+        """With its nodes, and what it costs others. Raises SpecError, Forbidden or Conflict where it is
+        refused."""
         user, now = ask.caller.require_user(), snapshot.now
         wanted = ask.body.reservation(ReservationId(ask.body.name), by=user, at=now)
         _check_may(snapshot.queues, wanted, user=user, owner=parts.queues.owner)
@@ -93,11 +101,18 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         ]
 
     async def delete(ask: Ask[Nothing, Nothing]) -> ReservationOut:
-        """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made it."""
+        """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made
+        it."""
         user = ask.caller.require_user()
         found = await parts.reservations.get(ask.path["reservation"])
         if user != found.created_by:
-            _check_may(await parts.queues.tree(), found, user=user, owner=parts.queues.owner, doing="give up what is reserved")
+            _check_may(
+                await parts.queues.tree(),
+                found,
+                user=user,
+                owner=parts.queues.owner,
+                doing="give up what is reserved",
+            )
         gone = await parts.reservations.delete(found.name)
         parts.controller.wake()
         return reservation_out(gone, parts.now())
@@ -117,7 +132,14 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             scope=Scope.ADMIN,
         ),
         Endpoint("GET", "/reservations/{reservation}", get, returns=ReservationOut, errors=(404,)),
-        Endpoint("DELETE", "/reservations/{reservation}", delete, returns=ReservationOut, errors=(403, 404), scope=Scope.ADMIN),
+        Endpoint(
+            "DELETE",
+            "/reservations/{reservation}",
+            delete,
+            returns=ReservationOut,
+            errors=(403, 404),
+            scope=Scope.ADMIN,
+        ),
     ]
 
 
@@ -132,6 +154,7 @@ def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str, doin
     if user != owner and user not in may:
         who = ", ".join(dict.fromkeys([*may, owner]))
         raise Forbidden(
-            f"`{user}` may not {doing} for {f'queue {one.queue}' if of_queue else 'users'}; those who may: {who}",
+            f"`{user}` may not {doing} for {f'queue {one.queue}' if of_queue else 'users'}; those who "
+            f"may: {who}",
             hints=("administrators of a queue reserve for that queue, without --user",),
         )

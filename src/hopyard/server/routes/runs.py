@@ -26,7 +26,21 @@ from hopyard.server.audit import STOP
 from hopyard.server.auth import RUN_HINT, Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
-from hopyard.server.fields import MAX_NAMES, RUN_ID, TEXT, Id, In, Key, Label, Name, Seconds, Text, Time, entire, some_of
+from hopyard.server.fields import (
+    MAX_NAMES,
+    RUN_ID,
+    TEXT,
+    Id,
+    In,
+    Key,
+    Label,
+    Name,
+    Seconds,
+    Text,
+    Time,
+    entire,
+    some_of,
+)
 from hopyard.server.names import names_of, readable, readable_one, with_names
 from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.pages import MOST_ROWS, Limit, PageQuery, page_of
@@ -34,7 +48,17 @@ from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_live_study, check_may_end
 from hopyard.server.update import Wish, update_run
-from hopyard.server.wire import MAX_ROLES, PinnedOut, ProgressOut, RoleIn, RunOut, RunsOut, SpecIn, run_out, to_spec
+from hopyard.server.wire import (
+    MAX_ROLES,
+    PinnedOut,
+    ProgressOut,
+    RoleIn,
+    RunOut,
+    RunsOut,
+    SpecIn,
+    run_out,
+    to_spec,
+)
 
 PLAN_WAIT_S = 1.0
 log = logging.getLogger("hopyard.server")
@@ -44,7 +68,9 @@ _MOST_TAGS = 32  # that one listing asks for
 
 
 class SubmitQuery(In):
-    plan: Annotated[int, Meta(ge=0, le=1, description="1 waits up to a second for the scheduler's word on the run")] = 0
+    plan: Annotated[
+        int, Meta(ge=0, le=1, description="1 waits up to a second for the scheduler's word on the run")
+    ] = 0
 
 
 class SubmitIn(In):
@@ -66,13 +92,25 @@ _Tag = Annotated[str, Meta(pattern=entire(r"[^=\x00]+=[^\x00]*"), max_length=140
 
 
 class ListQuery(In):
-    phase: Annotated[str, Meta(description="phases, separated by commas", max_length=256, pattern=some_of(RunPhase))] | None = None
+    phase: (
+        Annotated[
+            str, Meta(description="phases, separated by commas", max_length=256, pattern=some_of(RunPhase))
+        ]
+        | None
+    ) = None
     user: Name | None = None
     project: Name | None = None
     label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
-    tag: Annotated[tuple[_Tag, ...], Meta(max_length=_MOST_TAGS, description="KEY=VALUE; given several times: runs that have all of these")] = ()
+    tag: Annotated[
+        tuple[_Tag, ...],
+        Meta(
+            max_length=_MOST_TAGS, description="KEY=VALUE; given several times: runs that have all of these"
+        ),
+    ] = ()
     dataset: Name | None = None
-    text: Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None = None
+    text: (
+        Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None
+    ) = None
     parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
     studies: Annotated[int, Meta(ge=0, le=1, description="1: only runs that are studies")] = 0
     trials: Annotated[int, Meta(ge=0, le=1, description="0 leaves out the runs of trials")] = 1
@@ -84,7 +122,9 @@ class EventsQuery(In):
     """after: `next` of the page before."""
 
     limit: Limit = MOST_ROWS
-    after: Annotated[int, Meta(ge=0, le=2**53, description="without the first so many: `next` of the page before")] = 0
+    after: Annotated[
+        int, Meta(ge=0, le=2**53, description="without the first so many: `next` of the page before")
+    ] = 0
 
 
 class EventsOut(Struct, frozen=True):
@@ -102,8 +142,16 @@ class AttemptsOut(Struct, frozen=True):
 
 
 class RefQuery(In):
-    ref: Annotated[str, Meta(max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")]
-    project: Annotated[Name, Meta(description="the one in which the caller works: a bare number is looked up there first")] | None = None
+    ref: Annotated[
+        str, Meta(max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")
+    ]
+    project: (
+        Annotated[
+            Name,
+            Meta(description="the one in which the caller works: a bare number is looked up there first"),
+        ]
+        | None
+    ) = None
 
 
 class DeleteQuery(In):
@@ -111,8 +159,9 @@ class DeleteQuery(In):
 
 
 class UpdateIn(In):
-    """What is to be different; what is left out stays. queue, priority, time_limit_s (null: no limit), roles (as they are, with other resources)
-    and hold are for runs that wait; label, note, tags (merged in) and untag for every run. hold: false releases a run that is held."""
+    """What is to be different; what is left out stays. queue, priority, time_limit_s (null: no limit), roles
+    (as they are, with other resources) and hold are for runs that wait; label, note, tags (merged in) and
+    untag for every run. hold: false releases a run that is held."""
 
     queue: Name | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
@@ -143,26 +192,34 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def submit(ask: Ask[SubmitQuery, SubmitIn]) -> RunOut:
         """Submit a run.
 
-        409 `missing_blobs` names what of code, requirements and diff has to be uploaded first. 400 says what in the spec
-        cannot be, or what is missing on every node for it to fit. A study's own token submits runs of its trials, with the
-        study as `parent`; they wait in its queue, as its user.
+        409 `missing_blobs` names what of code, requirements and diff has to be uploaded first. 400 says what
+        in the spec cannot be, or what is missing on every node for it to fit. A study's own token submits
+        runs of its trials, with the study as `parent`; they wait in its queue, as its user.
         """
         spec, user = to_spec(ask.body.spec), ask.caller.user
         if spec.study is not None and spec.study["continues"]:
-            raise SpecError("study.continues: a study is continued by another request", hints=("POST /runs/{id}/continue, or `hop search resume`",))
+            raise SpecError(
+                "study.continues: a study is continued by another request",
+                hints=("POST /runs/{id}/continue, or `hop search resume`",),
+            )
         if spec.study is not None and spec.study["beginning"]:
-            raise SpecError("study.beginning: a study is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",))
+            raise SpecError(
+                "study.beginning: a study is forked by another request",
+                hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
+            )
         _check_not_forked(spec)
         await check_live_study(ask.caller, parts.runs)
         if ask.caller.run is not None or spec.parent is not None:
             spec, user = await as_trial(parts.runs, ask.caller, spec, ask.body.id)
         run = await accept(parts, spec, user=user, run_id=ask.body.id)
-        if spec.parent is not None and (await parts.runs.get(spec.parent)).phase.final:  # it ended meanwhile, and looked for its trials
+        # it ended meanwhile, and looked for its trials
+        if spec.parent is not None and (await parts.runs.get(spec.parent)).phase.final:
             await parts.controller.stop(run.id)
         return await submitted(parts, ask, run, spec)
 
     async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
-        """Record a run that ended without a server: it counts as running until all of it has come. One with a clock that was ahead began now, at the latest."""
+        """Record a run that ended without a server: it counts as running until all of it has come.
+        One with a clock that was ahead began now, at the latest."""
         started_at = min(ask.body.started_at.astimezone(UTC), parts.now())
         if started_at.timestamp() < _EARLIEST:
             raise SpecError("started_at: that is before 1970")
@@ -177,12 +234,14 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
         """List runs, newest first, with the latest values of the first metrics.
 
-        Rows are light: of a spec `env` and `environment.packages` are empty, of `params`, `tags`, `summary`, `latest` and commands the first
-        come, and of a study what it is about. `GET /runs/{id}` has all of it.
+        Rows are light: of a spec `env` and `environment.packages` are empty, of `params`, `tags`, `summary`,
+        `latest` and commands the first come, and of a study what it is about. `GET /runs/{id}` has all of it.
         """
         where = ask.query
         if ask.caller.run is not None and where.parent != ask.caller.run:
-            raise Forbidden("a run's own token lists its trials only", hints=("`parent` names the run", RUN_HINT))
+            raise Forbidden(
+                "a run's own token lists its trials only", hints=("`parent` names the run", RUN_HINT)
+            )
         found = await parts.runs.list(
             RunFilter(
                 phases=_phases(where.phase),
@@ -203,15 +262,19 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         page = await readable(parts.runs, found[: where.limit])
         latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
         counts = await parts.runs.count_trials([run.id for run in page if run.spec.study is not None])
-        rows = [run_out(run, ask.caller, latest=brief_values(latest[run.id]), trials=_trials(run, counts)) for run in page]
+        rows = [
+            run_out(run, ask.caller, latest=brief_values(latest[run.id]), trials=_trials(run, counts))
+            for run in page
+        ]
         return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
 
     async def find(ask: Ask[RefQuery, Nothing]) -> RunOut:
         """Find a run by what people call it.
 
-        An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the caller's own, a
-        label (the newest), or `last`. A bare number means the run of `project`, else the only one of the caller with that number; 400
-        names the projects where there are several. 404 comes with close names.
+        An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the
+        caller's own, a label (the newest), or `last`. A bare number means the run of `project`, else the only
+        one of the caller with that number; 400 names the projects where there are several. 404 comes with
+        close names.
         """
         found = await resolve(parts.runs, ask.query.ref, user=ask.caller.user, project=ask.query.project)
         return await whole(parts, ask.caller, found)
@@ -222,18 +285,29 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def events(ask: Ask[EventsQuery, Nothing]) -> EventsOut:
         """List what was decided about a run: promises, their breaches, requests to make room, changes."""
-        found = await parts.runs.events(RunId(ask.path["id"]), after=ask.query.after, limit=ask.query.limit + 1)
+        found = await parts.runs.events(
+            RunId(ask.path["id"]), after=ask.query.after, limit=ask.query.limit + 1
+        )
         page = found[: ask.query.limit]
-        return EventsOut(await _readable_events(parts, page), ask.query.after + len(page) if len(found) > len(page) else None)
+        return EventsOut(
+            await _readable_events(parts, page),
+            ask.query.after + len(page) if len(found) > len(page) else None,
+        )
 
     async def attempts(ask: Ask[PageQuery, Nothing]) -> AttemptsOut:
         """List the attempts of a run."""
-        page, after = page_of(await parts.runs.attempts(RunId(ask.path["id"])), ask.query, key=lambda one: f"{one.number:010}")
+        page, after = page_of(
+            await parts.runs.attempts(RunId(ask.path["id"])), ask.query, key=lambda one: f"{one.number:010}"
+        )
         return AttemptsOut(await _readable_attempts(parts, page), after)
 
     async def by_name(ask: Ask[Nothing, Nothing]) -> RunOut:
         """Get a run by its name: the address that `hop run` prints."""
-        name = RunName(check_name(ask.path["user"], what="user"), check_name(ask.path["project"], what="project"), int(ask.path["number"]))
+        name = RunName(
+            check_name(ask.path["user"], what="user"),
+            check_name(ask.path["project"], what="project"),
+            int(ask.path["number"]),
+        )
         run = await parts.runs.find_by_name(name)
         if run is None:
             raise NotFound(f"there is no run {name}", hints=("`hop ps --all` lists the runs",))
@@ -242,21 +316,25 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def stop(ask: Ask[Nothing, StopIn]) -> RunOut:
         """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL.
 
-        403 unless the caller is the run's user, administers its queue or one above it, owns the server, or is its study.
+        403 unless the caller is the run's user, administers its queue or one above it, owns the server, or is
+        its study.
         """
         run_id = RunId(ask.path["id"])
-        check_may_end(ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner)
+        check_may_end(
+            ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner
+        )
         await check_live_study(ask.caller, parts.runs)
         grace = timedelta(seconds=ask.body.grace_s)
         await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
         return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)), ask.caller)
 
     async def update(ask: Ask[Nothing, UpdateIn]) -> UpdatedOut:
-        """Change a run: its queue, priority, time limit, resources while it waits, and whether it is held; its name, tags and note always.
+        """Change a run: its queue, priority, time limit, resources while it waits, and whether it is held;
+        its name, tags and note always.
 
-        What was changed, from what to what, when and by whom is an event of the run. 400 as for a submission. 403 unless the caller is the
-        run's user, administers its queue or one above it, or owns the server; and for a queue that the caller or the run's user may not
-        use. 409 where the run waits no longer.
+        What was changed, from what to what, when and by whom is an event of the run. 400 as for a submission.
+        403 unless the caller is the run's user, administers its queue or one above it, or owns the server;
+        and for a queue that the caller or the run's user may not use. 409 where the run waits no longer.
         """
         body = ask.body
         limit = None if body.time_limit_s is UNSET else body.time_limit_s
@@ -265,7 +343,9 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             priority=body.priority,
             time_limit_s=limit,
             without_limit=body.time_limit_s is None,
-            roles=None if body.roles is None else tuple(msgspec.convert(one, RoleSpec, from_attributes=True) for one in body.roles),
+            roles=None
+            if body.roles is None
+            else tuple(msgspec.convert(one, RoleSpec, from_attributes=True) for one in body.roles),
             hold=body.hold,
             label=body.label,
             note=body.note,
@@ -276,7 +356,8 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return UpdatedOut(run_out(await readable_one(parts.runs, run), ask.caller), done)
 
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
-        """Delete a run that is over, or is being synced, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
+        """Delete a run that is over, or is being synced, with its streams and checkpoints, and with those of
+        its trials. 403 as for ending it."""
         run_id = RunId(ask.path["id"])
         run = await parts.runs.get(run_id)
         check_may_end(ask.caller, run, await parts.queues.tree(), owner=parts.queues.owner)
@@ -289,21 +370,52 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 if not trial.phase.final:
                     await parts.controller.stop(trial.id, grace=timedelta(seconds=1))
                     if not await _ended(parts, trial.id):
-                        raise Conflict(f"the trial {trial.name} does not end", hints=("try again in a while",))
+                        raise Conflict(
+                            f"the trial {trial.name} does not end", hints=("try again in a while",)
+                        )
                 await _delete(parts, trial.id)
         await _delete(parts, run_id)
         return Nothing()
 
     return [
-        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, who="run", errors=(400, 404, 409, 507), rate="submissions", audit="run.submit"),
+        Endpoint(
+            "POST",
+            "/runs",
+            submit,
+            SubmitQuery,
+            SubmitIn,
+            RunOut,
+            201,
+            who="run",
+            errors=(400, 404, 409, 507),
+            rate="submissions",
+            audit="run.submit",
+        ),
         Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, who="run"),
         Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
-        Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507), audit="run.record"),
+        Endpoint(
+            "POST",
+            "/runs/offline",
+            record_offline,
+            body=OfflineIn,
+            returns=RunOut,
+            status=201,
+            errors=(400, 404, 409, 507),
+            audit="run.record",
+        ),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
         Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
         Endpoint("GET", "/runs/{id}/events", events, EventsQuery, returns=EventsOut, who="study"),
         Endpoint("GET", "/runs/{id}/attempts", attempts, PageQuery, returns=AttemptsOut, who="study"),
-        Endpoint("PATCH", "/runs/{id}", update, body=UpdateIn, returns=UpdatedOut, errors=(400, 409), audit="run.update"),
+        Endpoint(
+            "PATCH",
+            "/runs/{id}",
+            update,
+            body=UpdateIn,
+            returns=UpdatedOut,
+            errors=(400, 409),
+            audit="run.update",
+        ),
         Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
         Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, who="study"),
     ]
@@ -313,10 +425,14 @@ _EARLIEST = 0.0
 
 
 def _check_not_forked(spec: RunSpec) -> None:
-    """Raises SpecError: the server itself writes down what a run was forked from. A trial resumes from the checkpoint of another, which is checked."""
+    """Raises SpecError: the server itself writes down what a run was forked from.
+    A trial resumes from the checkpoint of another, which is checked."""
     goes_on = spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
     if spec.forked_from is not None and not goes_on:
-        raise SpecError("forked_from: a run is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork RUN`",))
+        raise SpecError(
+            "forked_from: a run is forked by another request",
+            hints=("POST /runs/{id}/fork, or `hop fork RUN`",),
+        )
 
 
 async def _delete(parts: Parts, run_id: RunId) -> None:
@@ -329,7 +445,11 @@ async def _delete(parts: Parts, run_id: RunId) -> None:
         await parts.streams.delete(run_id)
         await asyncio.to_thread(remove_folder, Home(Path(parts.home)).kept_of(run_id))
     except OSError as failed:
-        log.warning("something of the deleted run %s is still there (%s): it is swept later", run_id, failed.strerror or failed)
+        log.warning(
+            "something of the deleted run %s is still there (%s): it is swept later",
+            run_id,
+            failed.strerror or failed,
+        )
 
 
 def _tags(given: Sequence[str]) -> dict[str, str]:
@@ -347,14 +467,29 @@ def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping
 
 
 async def submitted(
-    parts: Parts, ask: Ask[SubmitQuery, Any], run: Run, asked: RunSpec, *, not_inherited: Sequence[str] = (), queue_gone: str | None = None
+    parts: Parts,
+    ask: Ask[SubmitQuery, Any],
+    run: Run,
+    asked: RunSpec,
+    *,
+    not_inherited: Sequence[str] = (),
+    queue_gone: str | None = None,
 ) -> RunOut:
-    """The answer to a submission: the run, after its first scheduling turn where that is asked for, and what its user should know."""
+    """The answer to a submission: the run, after its first scheduling turn where that is asked for, and what
+    its user should know."""
     if ask.query.plan and run.phase is RunPhase.QUEUED:
         await parts.controller.wait_planned(PLAN_WAIT_S)
         run = await parts.runs.get(run.id)
-    more = {"not_inherited": not_inherited, "queue_gone": queue_gone, "pinned": await _pushed_by_others(parts, run, asked)}
-    return run_out(await readable_one(parts.runs, run), ask.caller, **{name: value for name, value in more.items() if value})
+    more = {
+        "not_inherited": not_inherited,
+        "queue_gone": queue_gone,
+        "pinned": await _pushed_by_others(parts, run, asked),
+    }
+    return run_out(
+        await readable_one(parts.runs, run),
+        ask.caller,
+        **{name: value for name, value in more.items() if value},
+    )
 
 
 async def _pushed_by_others(parts: Parts, run: Run, asked: RunSpec) -> list[PinnedOut]:
@@ -376,7 +511,10 @@ async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
     live = parts.ingest.live(run.id)
     told = live.progress if live is not None else None
     progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
-    attempts, events = (await parts.runs.attempts(run.id))[-NEWEST:], await parts.runs.events(run.id, limit=NEWEST, newest=True)
+    attempts, events = (
+        (await parts.runs.attempts(run.id))[-NEWEST:],
+        await parts.runs.events(run.id, limit=NEWEST, newest=True),
+    )
     studies = [run.id] if run.spec.study is not None else []
     trials = _trials(run, await parts.runs.count_trials(studies) if studies else {})
     return run_out(

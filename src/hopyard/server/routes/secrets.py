@@ -40,7 +40,8 @@ def secret_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return SecretsOut([SecretOut(name, set_at) for name, set_at in found.items()])
 
     async def put(ask: Ask[Nothing, SecretIn]) -> SecretOut:
-        """Keep a secret of the caller, in the place of an earlier one of this name. Runs that start from now on get it."""
+        """Keep a secret of the caller, in the place of an earlier one of this name.
+        Runs that start from now on get it."""
         user, name, now = ask.caller.require_user(), ask.path["secret"], parts.now()
         check_settable(name, what="secret")
         known = await parts.access.secret_names(user)
@@ -50,13 +51,23 @@ def secret_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return SecretOut(name, now)
 
     async def remove(ask: Ask[Nothing, Nothing]) -> Nothing:
-        """Remove a secret of the caller. Runs that have started keep what they got; those that wait for their start will fail."""
+        """Remove a secret of the caller. Runs that have started keep what they got; those that wait for their
+        start will fail."""
         await parts.access.remove_secret(ask.caller.require_user(), ask.path["secret"])
         return Nothing()
 
     at = "/secrets/{secret}"
     return [
         Endpoint("GET", "/secrets", list_secrets, returns=SecretsOut),
-        Endpoint("PUT", at, put, body=SecretIn, returns=SecretOut, audit="secret.set", errors=(400, 409), scope=Scope.ADMIN),
+        Endpoint(
+            "PUT",
+            at,
+            put,
+            body=SecretIn,
+            returns=SecretOut,
+            audit="secret.set",
+            errors=(400, 409),
+            scope=Scope.ADMIN,
+        ),
         Endpoint("DELETE", at, remove, errors=(404,), scope=Scope.ADMIN),
     ]

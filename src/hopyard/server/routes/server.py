@@ -47,8 +47,9 @@ class ProveIn(In):
 
 
 class ProofOut(Struct, frozen=True):
-    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret. shared: a MAC of the nonce by the key
-    that this server records in a database that several servers share, "" where there is none."""
+    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret.
+    shared: a MAC of the nonce by the key that this server records in a database that several servers share,
+    "" where there is none."""
 
     proof: str
     shared: str
@@ -64,7 +65,8 @@ class BlobsOut(Struct, frozen=True):
 
 
 class StatusOut(Struct, frozen=True, kw_only=True):
-    """runs: how many are in each phase that has any. user: the one who asks. warnings: what the owner must know."""
+    """runs: how many are in each phase that has any. user: the one who asks.
+    warnings: what the owner must know."""
 
     version: str
     user: str
@@ -90,7 +92,8 @@ class RotatedOut(Struct, frozen=True):
 
 
 class ShutdownIn(In):
-    """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them back), `stop` ends them."""
+    """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them back),
+    `stop` ends them."""
 
     runs: Literal["refuse", "keep", "stop"] = "refuse"
 
@@ -106,8 +109,8 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return ReadyOut("ready")
 
     async def prove(ask: Ask[ProveIn, Nothing]) -> ProofOut:
-        """Prove to a process of the owner that this is the server of its home, and to another server that it is one of the same database,
-        before they send a token."""
+        """Prove to a process of the owner that this is the server of its home, and to another server that it
+        is one of the same database, before they send a token."""
         return ProofOut(parts.prove(ask.query.nonce), server_proof(parts.server_key, ask.query.nonce))
 
     async def status(ask: Ask[Nothing, Nothing]) -> StatusOut:
@@ -120,7 +123,10 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             home=parts.home,
             pid=parts.pid,
             uptime_s=(parts.now() - parts.started_at).total_seconds(),
-            nodes=nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts.cluster, now=parts.now())),
+            nodes=nodes_of(
+                await parts.cluster.snapshot(now=parts.now()),
+                await Servers.get(parts.cluster, now=parts.now()),
+            ),
             runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
             engine=parts.engine,
             blobs=BlobsOut(count, size),
@@ -128,20 +134,24 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def sweep(ask: Ask[Nothing, Nothing]) -> SweptOut:
-        """Remove blobs that nothing refers to and that are older than an hour. Only the server's owner may."""
+        """Remove blobs that nothing refers to and that are older than an hour.
+        Only the server's owner may."""
         check_owner(ask.caller, parts.queues.owner, "sweeps its blobs")
         return SweptOut(await parts.sweeper.sweep())
 
     async def rotate_key(ask: Ask[Nothing, Nothing]) -> RotatedOut:
-        """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are renewed before. Only the
-        server's owner may."""
+        """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are
+        renewed before. Only the server's owner may."""
         check_owner(ask.caller, parts.queues.owner, "rotates its key")
         try:
             await asyncio.to_thread(parts.tokens.rotate_key)
         except OSError as failed:
             if not is_disk_full(failed):
                 raise
-            raise StorageFull("no space left for a new key; the earlier one still signs", hints=("free some space on the disk of the home",)) from failed
+            raise StorageFull(
+                "no space left for a new key; the earlier one still signs",
+                hints=("free some space on the disk of the home",),
+            ) from failed
         return RotatedOut(parts.now() + RUN_TOKEN_LIFE)
 
     async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:
@@ -160,8 +170,23 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, who="anyone"),
         Endpoint("GET", "/status", status, audit="server.status", returns=StatusOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),
-        Endpoint("POST", "/key/rotate", rotate_key, returns=RotatedOut, scope=Scope.ADMIN, audit="server.rotate_key"),
-        Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN, audit="server.shutdown"),
+        Endpoint(
+            "POST",
+            "/key/rotate",
+            rotate_key,
+            returns=RotatedOut,
+            scope=Scope.ADMIN,
+            audit="server.rotate_key",
+        ),
+        Endpoint(
+            "POST",
+            "/shutdown",
+            shutdown,
+            body=ShutdownIn,
+            errors=(409,),
+            scope=Scope.ADMIN,
+            audit="server.shutdown",
+        ),
     ]
 
 
@@ -173,13 +198,18 @@ async def _refuse_while_live(parts: Parts) -> None:
     live = sum(count for phase, count in (await parts.runs.count()).items() if not phase.final)
     if live:
         names = ", ".join(str(run.name) for run in await _live(parts, limit=_NAMED))
-        raise Conflict(f"{live} runs are not over ({names})", hints=("`keep` lets them go on without the server, `stop` ends them",))
+        raise Conflict(
+            f"{live} runs are not over ({names})",
+            hints=("`keep` lets them go on without the server, `stop` ends them",),
+        )
 
 
 async def _stop_all(parts: Parts, ask: Ask[Nothing, ShutdownIn]) -> None:
-    """Returns when no run is live, after half a minute at most: what does not end by then is left to the next server.
+    """Returns when no run is live, after half a minute at most: what does not end by then is left to the next
+    server.
 
-    A page at a time: those that wait are over at once, so what comes next is what still runs, or waits beyond the page.
+    A page at a time: those that wait are over at once, so what comes next is what still runs, or waits beyond
+    the page.
     """
     asked: set[RunId] = set()
     try:
@@ -188,7 +218,9 @@ async def _stop_all(parts: Parts, ask: Ask[Nothing, ShutdownIn]) -> None:
                 fresh = [run for run in live if run.id not in asked]
                 asked.update(run.id for run in fresh)
                 await asyncio.gather(*(_stop(parts, run.id) for run in fresh))
-                await record_stops(parts.audit, ask.request, ask.caller, fresh, cause="server.shutdown", now=parts.now())
+                await record_stops(
+                    parts.audit, ask.request, ask.caller, fresh, cause="server.shutdown", now=parts.now()
+                )
                 if not fresh and not await _over(parts, live[-1].id):
                     return
     except TimeoutError:

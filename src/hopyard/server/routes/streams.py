@@ -36,9 +36,24 @@ _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
 
 
 class FollowQuery(In):
-    cursors: Annotated[str, Meta(max_length=64 * 1024, description='where the follower stands: {"<attempt>:<rank>:<stream>": offset} as JSON')] = "{}"
-    streams: Annotated[str, Meta(max_length=256, pattern=some_of(STREAMS), description="names, separated by commas")] = "stdout,stderr"
-    ranks: Annotated[str, Meta(pattern=entire(r"all|[0-9]{1,6}(,[0-9]{1,6})*"), max_length=4096, description="`all`, or ranks separated by commas")] = "all"
+    cursors: Annotated[
+        str,
+        Meta(
+            max_length=64 * 1024,
+            description='where the follower stands: {"<attempt>:<rank>:<stream>": offset} as JSON',
+        ),
+    ] = "{}"
+    streams: Annotated[
+        str, Meta(max_length=256, pattern=some_of(STREAMS), description="names, separated by commas")
+    ] = "stdout,stderr"
+    ranks: Annotated[
+        str,
+        Meta(
+            pattern=entire(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
+            max_length=4096,
+            description="`all`, or ranks separated by commas",
+        ),
+    ] = "all"
 
 
 class LogQuery(In):
@@ -57,7 +72,17 @@ class MetricsQuery(In):
     rank: _Rank | None = None
     max_points: _MaxPoints | None = None
     limit: Limit = MOST_ROWS
-    after: Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT, description="only names after this one: `next` of the page before")] | None = None
+    after: (
+        Annotated[
+            str,
+            Meta(
+                max_length=64 * 1024,
+                pattern=TEXT,
+                description="only names after this one: `next` of the page before",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class SystemQuery(In):
@@ -65,7 +90,8 @@ class SystemQuery(In):
 
 
 class SeriesOut(Struct, frozen=True):
-    """steps, values, times (unix seconds) have equal lengths; a value that is not a finite number is null. count: before thinning."""
+    """steps, values, times (unix seconds) have equal lengths; a value that is not a finite number is null.
+    count: before thinning."""
 
     steps: list[int]
     values: list[float | None]
@@ -114,7 +140,12 @@ class StreamsOut(Struct, frozen=True):
 def follower_of(parts: Parts, caller: Caller) -> Follower:
     """One that tells runs as this caller may see them and people read them."""
     return Follower(
-        parts.runs, parts.streams, parts.ingest, parts.hub, frame=lambda head: frame(head, caller), readable=lambda run: readable_one(parts.runs, run)
+        parts.runs,
+        parts.streams,
+        parts.ingest,
+        parts.hub,
+        frame=lambda head: frame(head, caller),
+        readable=lambda run: readable_one(parts.runs, run),
     )
 
 
@@ -122,15 +153,23 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def follow(ask: Ask[FollowQuery, Nothing]) -> Response:
         """Follow a run until it is final.
 
-        Frames: a line of JSON each, `kind` is state, output, progress, ping or end; after an output frame's line come
-        `size` raw bytes. A client that lost the connection asks again with the cursors that it has.
+        Frames: a line of JSON each, `kind` is state, output, progress, ping or end; after an output frame's
+        line come `size` raw bytes. A client that lost the connection asks again with the cursors that it has.
         """
         run = RunId(ask.path["id"])
-        wish = Wish(tuple(dict.fromkeys(ask.query.streams.split(","))), _ranks(ask.query.ranks), _cursors(ask.query.cursors, run))
+        wish = Wish(
+            tuple(dict.fromkeys(ask.query.streams.split(","))),
+            _ranks(ask.query.ranks),
+            _cursors(ask.query.cursors, run),
+        )
         await check_here(parts, await parts.runs.get(run))
         frames = follower_of(parts, ask.caller).frames(run, wish)
         first = await anext(frames)  # raises NotFound before an answer begins
-        return StreamingResponse(_joined(first, frames), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
+        return StreamingResponse(
+            _joined(first, frames),
+            media_type="application/octet-stream",
+            headers={"Cache-Control": "no-store"},
+        )
 
     async def log(ask: Ask[LogQuery, Nothing]) -> Response:
         """Read a stream of one rank as users see it: what later attempts rolled back is left out."""
@@ -156,27 +195,40 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def list_streams(ask: Ask[PageQuery, Nothing]) -> StreamsOut:
         """List the streams that a run has, of all attempts and ranks."""
         run = await parts.runs.get(RunId(ask.path["id"]))
-        page, after = page_of(await parts.streams.list(run.id), ask.query, key=lambda one: f"{split_attempt(one.attempt)[1]:010}:{one.rank:06}:{one.name}")
+        page, after = page_of(
+            await parts.streams.list(run.id),
+            ask.query,
+            key=lambda one: f"{split_attempt(one.attempt)[1]:010}:{one.rank:06}:{one.name}",
+        )
         return StreamsOut([StreamOut(key.attempt, key.rank, key.name) for key in page], after)
 
     async def metrics(ask: Ask[MetricsQuery, Nothing]) -> MetricsOut:
         """Read metrics as columns. `max_points` thins: of each stretch the least and the largest value stay.
 
-        Without `rank`, each name is that of the lowest rank that logged it. An answer has at most a million points: where there are more, all
-        of its metrics are thinned.
+        Without `rank`, each name is that of the lowest rank that logged it. An answer has at most a million
+        points: where there are more, all of its metrics are thinned.
         """
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         await check_here(parts, past.run)
         await ask.lease.reserve(await series_bytes(parts.streams, past, max_points=ask.query.max_points))
         found = await read_series(
-            parts.streams, past, names=names, after=ask.query.after, limit=ask.query.limit + 1, rank=ask.query.rank, max_points=ask.query.max_points
+            parts.streams,
+            past,
+            names=names,
+            after=ask.query.after,
+            limit=ask.query.limit + 1,
+            rank=ask.query.rank,
+            max_points=ask.query.max_points,
         )
         page = list(found)[: ask.query.limit]
-        return MetricsOut({name: _series(found[name]) for name in page}, page[-1] if len(found) > len(page) else None)
+        return MetricsOut(
+            {name: _series(found[name]) for name in page}, page[-1] if len(found) > len(page) else None
+        )
 
     async def system(ask: Ask[SystemQuery, Nothing]) -> SystemOut:
-        """Read what the run's processes used: CPU, memory, GPUs. Where there are more than a hundred thousand samples they are thinned."""
+        """Read what the run's processes used: CPU, memory, GPUs.
+        Where there are more than a hundred thousand samples they are thinned."""
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         await check_here(parts, past.run)
         samples = await read_system(parts.streams, past, max_points=ask.query.max_points)
@@ -184,7 +236,15 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     bytes_out = Raw("bytes")
     return [
-        Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run", errors=(400, 409)),
+        Endpoint(
+            "GET",
+            "/runs/{id}/follow",
+            follow,
+            FollowQuery,
+            returns=Raw("frames"),
+            who="run",
+            errors=(400, 409),
+        ),
         Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="study", errors=(409,)),
         Endpoint("GET", "/runs/{id}/streams", list_streams, PageQuery, returns=StreamsOut, who="study"),
         Endpoint(
@@ -196,8 +256,12 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             who="run",
             errors=(409,),
         ),
-        Endpoint("GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study", errors=(409,)),
-        Endpoint("GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run", errors=(409,)),
+        Endpoint(
+            "GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study", errors=(409,)
+        ),
+        Endpoint(
+            "GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run", errors=(409,)
+        ),
     ]
 
 
@@ -225,12 +289,18 @@ def _cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], int]:
     try:
         given = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as bad:
-        raise SpecError(f"cursors: {bad}", hints=('they look like {"<attempt>:<rank>:<stream>": offset}',)) from bad
+        raise SpecError(
+            f"cursors: {bad}", hints=('they look like {"<attempt>:<rank>:<stream>": offset}',)
+        ) from bad
     found: dict[tuple[AttemptId, int, str], int] = {}
     for key, offset in given.items():
         attempt, _, rest = key.partition(":")
         rank, _, stream = rest.partition(":")
-        if not attempt.startswith(f"{run}.") or not (rank.isascii() and rank.isdecimal() and len(rank) <= 6) or stream not in STREAMS:
+        if (
+            not attempt.startswith(f"{run}.")
+            or not (rank.isascii() and rank.isdecimal() and len(rank) <= 6)
+            or stream not in STREAMS
+        ):
             raise SpecError(f"cursors: `{key[:80]}` is no stream of this run")
         found[AttemptId(attempt), int(rank), stream] = offset
     return found

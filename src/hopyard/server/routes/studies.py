@@ -1,4 +1,5 @@
-"""What a study's driver and those who look at studies ask for: the journal, and news of trials that are runs of their own."""
+"""What a study's driver and those who look at studies ask for: the journal, and news of trials that are runs
+of their own."""
 
 from __future__ import annotations
 
@@ -44,17 +45,21 @@ class JournalQuery(In):
 
 
 class LookIn(In):
-    """trials: the runs that are asked after, with the phase in which each was seen last. cursors: how much of their metric streams
-    is known, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait where there is no news."""
+    """trials: the runs that are asked after, with the phase in which each was seen last. cursors: how much of
+    their metric streams is known, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait where
+    there is no news."""
 
     trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MOST)]
-    cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MOST)] = msgspec.field(default_factory=dict)
+    cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MOST)] = (
+        msgspec.field(default_factory=dict)
+    )
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S)] = 0.0
 
 
 class ContinueIn(In):
-    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the study's code. queue, priority: of the new
-    run and its trials, null the study's. trust: as of a fork. id: chosen by the client for safe retries."""
+    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the
+    study's code. queue, priority: of the new run and its trials, null the study's. trust: as of a fork. id:
+    chosen by the client for safe retries."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
@@ -70,7 +75,8 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def journal(ask: Ask[JournalQuery, Any]) -> Response:
         """Read a study's journal: lines of JSON, over all of its attempts in order.
 
-        `offset` counts over all attempts, so that whoever follows goes on from what he has; `X-Length` tells how many bytes there are.
+        `offset` counts over all attempts, so that whoever follows goes on from what he has; `X-Length` tells
+        how many bytes there are.
         """
         run = await parts.runs.get(RunId(ask.path["id"]))
         at, end = 0, ask.query.offset + ask.query.limit
@@ -82,17 +88,20 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             length = (await parts.streams.lengths(attempt.id, 0)).get("journal", 0)
             begin, stop = max(ask.query.offset - at, 0), min(end - at, length)
             if begin < stop:
-                found.append(await parts.streams.read(StreamKey(attempt.id, 0, "journal"), begin, stop - begin))
+                found.append(
+                    await parts.streams.read(StreamKey(attempt.id, 0, "journal"), begin, stop - begin)
+                )
             at += length
         return Response(b"".join(found), media_type="application/x-ndjson", headers={"X-Length": str(at)})
 
     async def look(ask: Ask[Any, LookIn]) -> Response:
         """Ask after the runs of a study's trials: their phases, and what came to their metric streams.
 
-        The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt", "resumed_from_step"}], "segments":
-        [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`, and after its line feed the segments' bytes. It comes at once
-        where there is any news or nothing is asked after, else when there is news, or after `wait_s`. At most 4 MiB of bytes come at a
-        time, `more` where that was too little.
+        The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt",
+        "resumed_from_step"}], "segments": [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`,
+        and after its line feed the segments' bytes. It comes at once where there is any news or nothing is
+        asked after, else when there is news, or after `wait_s`. At most 4 MiB of bytes come at a time, `more`
+        where that was too little.
         """
         study, body = (await parts.runs.get(RunId(ask.path["id"]))).id, ask.body
         await ask.lease.reserve(LOOK_BYTES)
@@ -106,10 +115,16 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 trials = await _trials(parts, study, body.trials)
                 segments, data, more = await _fresh(parts, trials, body.cursors)
                 left = until - asyncio.get_running_loop().time()
-                news = segments or any(body.trials[run.id] != run.phase for run in trials) or len(trials) < len(body.trials)
+                news = (
+                    segments
+                    or any(body.trials[run.id] != run.phase for run in trials)
+                    or len(trials) < len(body.trials)
+                )
                 if news or not body.trials or left <= 0 or parts.hub.closed:
                     head = {"trials": [_head(run) for run in trials], "segments": segments, "more": more}
-                    return Response(encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream")
+                    return Response(
+                        encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream"
+                    )
                 try:
                     async with asyncio.timeout(left):
                         await bell.wait()
@@ -119,8 +134,9 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def go_on(ask: Ask[SubmitQuery, ContinueIn]) -> RunOut:
         """Go on with a study that has ended, in a new run.
 
-        The new run begins with the journal, the trials and the states of the old one, and repeats nothing but what was under way when that ended.
-        409 where the study has not ended, or has finished and is not asked for more trials.
+        The new run begins with the journal, the trials and the states of the old one, and repeats nothing but
+        what was under way when that ended. 409 where the study has not ended, or has finished and is not
+        asked for more trials.
         """
         source = await parts.runs.get(RunId(ask.path["id"]))
         saved = await parts.runs.checkpoints(source.id)
@@ -131,14 +147,43 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         spec = with_env(_continued(source, ask.body, resume), ask.body.env or {}, ask.body.secrets)
         run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=ask.body.trust)
         lacking = [name for name in dropped if name not in {*(ask.body.env or ()), *spec.secrets}]
-        return await submitted(parts, ask, run, spec, not_inherited=lacking, queue_gone=None if ask.body.queue else gone)
+        return await submitted(
+            parts, ask, run, spec, not_inherited=lacking, queue_gone=None if ask.body.queue else gone
+        )
 
     bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}
     return [
-        Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="study"),
-        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400, 404), scope=Scope.READ, unaudited="it changes nothing"),
-        Endpoint("POST", "/runs/{id}/continue", go_on, SubmitQuery, ContinueIn, RunOut, 201, errors=(400, 404, 409, 507), audit="study.continue"),
+        Endpoint(
+            "GET",
+            "/runs/{id}/journal",
+            journal,
+            JournalQuery,
+            returns=Raw("lines of JSON", "application/x-ndjson", length),
+            who="study",
+        ),
+        Endpoint(
+            "POST",
+            "/runs/{id}/trials",
+            look,
+            body=LookIn,
+            returns=bytes_out,
+            who="run",
+            errors=(400, 404),
+            scope=Scope.READ,
+            unaudited="it changes nothing",
+        ),
+        Endpoint(
+            "POST",
+            "/runs/{id}/continue",
+            go_on,
+            SubmitQuery,
+            ContinueIn,
+            RunOut,
+            201,
+            errors=(400, 404, 409, 507),
+            audit="study.continue",
+        ),
     ]
 
 
@@ -148,14 +193,33 @@ def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> Ru
     if spec.study is None:
         raise SpecError(f"{name} is a run, but no study", hints=("`hop fork` makes another run of a run",))
     if not source.phase.final:
-        raise Conflict(f"{name} has not ended: it is {source.phase}", hints=(f"a study that crashed goes on by itself; `hop stop {name}` ends it",))
+        raise Conflict(
+            f"{name} has not ended: it is {source.phase}",
+            hints=(f"a study that crashed goes on by itself; `hop stop {name}` ends it",),
+        )
     limit = spec.study.get("trials")
     if source.phase is RunPhase.SUCCEEDED and change.trials is None:
-        more = "`hop fork STUDY --checkpoint best` trains its best model on" if spec.study.get("beginning") else "ask for more trials in all: `--trials N`"
+        more = (
+            "`hop fork STUDY --checkpoint best` trains its best model on"
+            if spec.study.get("beginning")
+            else "ask for more trials in all: `--trials N`"
+        )
         raise Conflict(f"{name} has finished: there is nothing left to do", hints=(more,))
-    if source.phase is RunPhase.SUCCEEDED and limit is not None and change.trials is not None and change.trials <= limit:
-        raise Conflict(f"{name} has finished, with {limit} trials: {change.trials} are no more", hints=(f"`--trials` says how many in all: {limit + 1} or more",))
-    study = {**spec.study, "continues": source.id, "trials": limit if change.trials is None else change.trials}
+    if (
+        source.phase is RunPhase.SUCCEEDED
+        and limit is not None
+        and change.trials is not None
+        and change.trials <= limit
+    ):
+        raise Conflict(
+            f"{name} has finished, with {limit} trials: {change.trials} are no more",
+            hints=(f"`--trials` says how many in all: {limit + 1} or more",),
+        )
+    study = {
+        **spec.study,
+        "continues": source.id,
+        "trials": limit if change.trials is None else change.trials,
+    }
     if change.code is not None:
         if study.get("trial"):
             study["trial"] = {**study["trial"], "code": change.code, "git": None}
@@ -168,19 +232,24 @@ def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> Ru
 
 
 async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -> list[Run]:
-    """Those of the runs asked after that are there. Raises Forbidden for one that is no trial of the study."""
+    """Those of the runs asked after that are there. Raises Forbidden for one that is no trial of the
+    study."""
     if not asked:
         return []
-    found = list(await parts.runs.list(RunFilter(ids=frozenset(map(RunId, asked)), limit=len(asked), brief=True)))
+    found = list(
+        await parts.runs.list(RunFilter(ids=frozenset(map(RunId, asked)), limit=len(asked), brief=True))
+    )
     for run in found:
         if run.spec.parent != study:
             raise Forbidden(f"run {run.name} is no trial of this study")
     return sorted(found, key=lambda run: run.id)
 
 
-async def _fresh(parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[bytes], bool]:
-    """What the metric streams hold beyond the cursors, and whether there is more. Phases were read before: what a run said that is
-    over is all there."""
+async def _fresh(
+    parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]
+) -> tuple[list[dict[str, Any]], list[bytes], bool]:
+    """What the metric streams hold beyond the cursors, and whether there is more.
+    Phases were read before: what a run said that is over is all there."""
     segments: list[dict[str, Any]] = []
     parts_of: list[bytes] = []
     left, more = LOOK_BYTES, False
@@ -192,7 +261,15 @@ async def _fresh(parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]
                 continue
             data = await parts.streams.read(key, at, min(left, length - at))
             left -= len(data)
-            segments.append({"attempt": key.attempt, "rank": key.rank, "stream": key.name, "offset": at, "size": len(data)})
+            segments.append(
+                {
+                    "attempt": key.attempt,
+                    "rank": key.rank,
+                    "stream": key.name,
+                    "offset": at,
+                    "size": len(data),
+                }
+            )
             parts_of.append(data)
     return segments, parts_of, more
 

@@ -22,13 +22,19 @@ _MOST = 1000  # tokens of one user
 
 
 class TokensQuery(PageQuery):
-    user: Annotated[str, Meta(pattern=NAME, max_length=128, description="of this user; the caller's own when absent")] | None = None
+    user: (
+        Annotated[
+            str, Meta(pattern=NAME, max_length=128, description="of this user; the caller's own when absent")
+        ]
+        | None
+    ) = None
     everybody: Annotated[int, Meta(ge=0, le=1, description="1: all users' tokens, for the owner")] = 0
 
 
 class TokenIn(In):
-    """name: unique among the user's tokens. scopes: each includes those before it. expires_at: null is valid until it is revoked.
-    user: whose token it is; null the caller's. Only the owner of the server may name another user."""
+    """name: unique among the user's tokens. scopes: each includes those before it. expires_at: null is valid
+    until it is revoked. user: whose token it is; null the caller's. Only the owner of the server may name
+    another user."""
 
     name: Name
     scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)] = (Scope.SUBMIT,)
@@ -43,8 +49,8 @@ class RotateIn(In):
 
 
 class TokenOut(Struct, frozen=True):
-    """id: names the token in addresses; it tells nothing of the token itself. used_at: the last use, to the minute. current: the
-    request came with this one."""
+    """id: names the token in addresses; it tells nothing of the token itself.
+    used_at: the last use, to the minute. current: the request came with this one."""
 
     id: str
     user: str
@@ -77,17 +83,28 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.query.everybody:
             _check_owner_of_all(parts, ask.caller)
         user = None if ask.query.everybody else await _whose(parts, ask.caller, ask.query.user)
-        page, after = page_of(await parts.access.tokens(user), ask.query, key=lambda one: f"{one.user} {one.created_at.isoformat(timespec='microseconds')} {one.id}")
+        page, after = page_of(
+            await parts.access.tokens(user),
+            ask.query,
+            key=lambda one: f"{one.user} {one.created_at.isoformat(timespec='microseconds')} {one.id}",
+        )
         return TokensOut([_out(parts, ask.caller, one) for one in page], after)
 
     async def create(ask: Ask[Nothing, TokenIn]) -> NewTokenOut:
         """Make a token and send it, this once. 409 when the user has one of that name, or a thousand."""
         user, secret = await _whose(parts, ask.caller, ask.body.user), new_user_token()
         if len(await parts.access.tokens(user)) >= _MOST:
-            raise Conflict(f"{user} has {_MOST} tokens already", hints=("revoke one: `hop token revoke NAME`",))
+            raise Conflict(
+                f"{user} has {_MOST} tokens already", hints=("revoke one: `hop token revoke NAME`",)
+            )
         name, expires_at = check_name(ask.body.name, what="name"), _later(parts, ask.body.expires_at)
         made = await parts.access.add_token(
-            user, hash_token(secret), now=parts.now(), name=name, scopes=frozenset(ask.body.scopes), expires_at=expires_at
+            user,
+            hash_token(secret),
+            now=parts.now(),
+            name=name,
+            scopes=frozenset(ask.body.scopes),
+            expires_at=expires_at,
         )
         return NewTokenOut(_out(parts, ask.caller, made), secret)
 
@@ -102,12 +119,21 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return NewTokenOut(_out(parts, ask.caller, made), secret)
 
     async def revoke(ask: Ask[Nothing, Nothing]) -> TokenOut:
-        """Revoke a token: it is valid no longer. 409 for the last one that its user could make others with."""
+        """Revoke a token: it is valid no longer. 409 for the last one that its user could make others
+        with."""
         token = await _find(parts, ask)
         others = [one for one in await parts.access.tokens(token.user) if one.id != token.id]
-        if not any(Scope.ADMIN in one.scopes and not one.expired(parts.now()) for one in others) and Scope.ADMIN in token.scopes:
-            hints = (f"`hop token rotate {token.name}` replaces it", f"the owner takes {token.user} off the server by `hop user rm {token.user}`")
-            raise Conflict(f"`{token.name}` is the last token of {token.user} with the scope `admin`", hints=hints)
+        if (
+            not any(Scope.ADMIN in one.scopes and not one.expired(parts.now()) for one in others)
+            and Scope.ADMIN in token.scopes
+        ):
+            hints = (
+                f"`hop token rotate {token.name}` replaces it",
+                f"the owner takes {token.user} off the server by `hop user rm {token.user}`",
+            )
+            raise Conflict(
+                f"`{token.name}` is the last token of {token.user} with the scope `admin`", hints=hints
+            )
         gone = await parts.access.remove_token(token.id)
         parts.tokens.forget_users()
         return _out(parts, ask.caller, gone)
@@ -115,14 +141,40 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     at = "/tokens/{token}"
     return [
         Endpoint("GET", "/tokens", list_tokens, TokensQuery, returns=TokensOut, errors=(403, 404)),
-        Endpoint("POST", "/tokens", create, body=TokenIn, returns=NewTokenOut, status=201, errors=(400, 403, 404, 409), scope=Scope.ADMIN),
-        Endpoint("POST", at + "/rotate", rotate, body=RotateIn, returns=NewTokenOut, errors=(400, 403, 404), scope=Scope.ADMIN),
-        Endpoint("DELETE", at, revoke, returns=TokenOut, errors=(403, 404, 409), scope=Scope.ADMIN, audit="token.revoke"),
+        Endpoint(
+            "POST",
+            "/tokens",
+            create,
+            body=TokenIn,
+            returns=NewTokenOut,
+            status=201,
+            errors=(400, 403, 404, 409),
+            scope=Scope.ADMIN,
+        ),
+        Endpoint(
+            "POST",
+            at + "/rotate",
+            rotate,
+            body=RotateIn,
+            returns=NewTokenOut,
+            errors=(400, 403, 404),
+            scope=Scope.ADMIN,
+        ),
+        Endpoint(
+            "DELETE",
+            at,
+            revoke,
+            returns=TokenOut,
+            errors=(403, 404, 409),
+            scope=Scope.ADMIN,
+            audit="token.revoke",
+        ),
     ]
 
 
 async def _whose(parts: Parts, caller: Caller, user: str | None) -> str:
-    """The user whose tokens are meant. Raises Forbidden unless it is the caller or the caller owns the server; NotFound."""
+    """The user whose tokens are meant. Raises Forbidden unless it is the caller or the caller owns the
+    server; NotFound."""
     own = caller.require_user()
     if user is None or user == own:
         return own
@@ -134,7 +186,8 @@ async def _whose(parts: Parts, caller: Caller, user: str | None) -> str:
 
 
 async def _find(parts: Parts, ask: Ask[Any, Any]) -> Token:
-    """The token of an address, of the caller or for the owner of anybody. Raises NotFound, also for those of others."""
+    """The token of an address, of the caller or for the owner of anybody.
+    Raises NotFound, also for those of others."""
     caller, asked = ask.caller, ask.path["token"]
     everybody = caller.require_user() == parts.queues.owner
     for token in await parts.access.tokens(None if everybody else caller.user):
@@ -145,7 +198,10 @@ async def _find(parts: Parts, ask: Ask[Any, Any]) -> Token:
 
 def _check_owner_of_all(parts: Parts, caller: Caller) -> None:
     if caller.require_user() != parts.queues.owner:
-        raise Forbidden(f"only {parts.queues.owner}, who owns this server, manages other users' tokens", hints=("ask them",))
+        raise Forbidden(
+            f"only {parts.queues.owner}, who owns this server, manages other users' tokens",
+            hints=("ask them",),
+        )
 
 
 def _later(parts: Parts, expires_at: datetime | None) -> datetime | None:
@@ -160,5 +216,13 @@ def _later(parts: Parts, expires_at: datetime | None) -> datetime | None:
 def _out(parts: Parts, caller: Caller, token: Token) -> TokenOut:
     scopes = [scope for scope in Scope if scope in token.scopes]
     return TokenOut(
-        token.id, token.user, token.name, scopes, token.created_at, token.expires_at, token.used_at, token.expired(parts.now()), token.id == caller.token
+        token.id,
+        token.user,
+        token.name,
+        scopes,
+        token.created_at,
+        token.expires_at,
+        token.used_at,
+        token.expired(parts.now()),
+        token.id == caller.token,
     )

@@ -21,13 +21,16 @@ MOST_PIECES = 1000
 class UsageQuery(In):
     since: Annotated[Time, Meta(description="30 days before `until` where it is not given")] | None = None
     until: Annotated[Time, Meta(description="now where it is not given")] | None = None
-    by: Annotated[str, Meta(max_length=64, pattern=some_of(UsageKey), description="what to sum by, separated by commas")] = "user"
+    by: Annotated[
+        str, Meta(max_length=64, pattern=some_of(UsageKey), description="what to sum by, separated by commas")
+    ] = "user"
     per: Annotated[Period, Meta(description="a row for each piece of the span, in UTC")] | None = None
 
 
 class UsageOut(Struct, frozen=True, kw_only=True):
-    """What attempts held between `since` and `until`, from their placement to their end. user, queue, project: null where it is not
-    summed by them. held_s: wall time of all attempts together. gpu_s, cpu_s: GPUs and CPUs times seconds; memory_byte_s likewise."""
+    """What attempts held between `since` and `until`, from their placement to their end. user, queue,
+    project: null where it is not summed by them. held_s: wall time of all attempts together. gpu_s, cpu_s:
+    GPUs and CPUs times seconds; memory_byte_s likewise."""
 
     since: datetime
     until: datetime
@@ -57,10 +60,15 @@ def usage_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         until = min(query.until or now, now)
         since = query.since or until - SPAN
         if since >= until:
-            raise SpecError("since: it is not before `until`", hints=("give an earlier --from or a later --to",))
+            raise SpecError(
+                "since: it is not before `until`", hints=("give an earlier --from or a later --to",)
+            )
         spans = pieces(since, until, query.per)
         if len(spans) > MOST_PIECES:
-            raise SpecError(f"per: the span has more than {MOST_PIECES} such pieces", hints=("choose a shorter span, or longer pieces",))
+            raise SpecError(
+                f"per: the span has more than {MOST_PIECES} such pieces",
+                hints=("choose a shorter span, or longer pieces",),
+            )
         by = [UsageKey(word) for word in query.by.split(",")]
         found: list[UsageOut] = []
         for begin, end in spans:
@@ -68,7 +76,18 @@ def usage_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             found += [_out(one, by, begin, end) for one in sum_usage(rows, by)]
         return UsagesOut(since, until, found)
 
-    return [Endpoint("GET", "/usage", usage, query=UsageQuery, returns=UsagesOut, errors=(400,), tag="usage", heavy=True)]
+    return [
+        Endpoint(
+            "GET",
+            "/usage",
+            usage,
+            query=UsageQuery,
+            returns=UsagesOut,
+            errors=(400,),
+            tag="usage",
+            heavy=True,
+        )
+    ]
 
 
 def _out(one: Usage, by: Sequence[UsageKey], since: datetime, until: datetime) -> UsageOut:

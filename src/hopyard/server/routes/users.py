@@ -26,7 +26,15 @@ from hopyard.server.rights import check_owner
 
 class UserIn(In):
     name: Name
-    returning: Annotated[bool, Meta(description="a user of this name was removed, and is the same person: runs, datasets and rights that bear the name are theirs again")] = False
+    returning: Annotated[
+        bool,
+        Meta(
+            description=(
+                "a user of this name was removed, and is the same person: runs, datasets and rights "
+                "that bear the name are theirs again"
+            )
+        ),
+    ] = False
 
 
 class UserOut(Struct, frozen=True):
@@ -39,7 +47,8 @@ class UserOut(Struct, frozen=True):
 
 
 class RemovedUserOut(Struct, frozen=True):
-    """tokens: how many were revoked. live_runs: names of runs that go on, or with `stop_runs` were asked to end."""
+    """tokens: how many were revoked. live_runs: names of runs that go on, or with `stop_runs` were asked to
+    end."""
 
     name: str
     tokens: int
@@ -72,22 +81,29 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
 
     async def add(ask: Ask[Nothing, UserIn]) -> NewUserOut:
-        """Make a user and tell their token, this once. 409 when there is such a user, or was one who is not said to return. Only the server's owner may."""
+        """Make a user and tell their token, this once.
+        409 when there is such a user, or was one who is not said to return. Only the server's owner may."""
         _check(ask.caller)
         name, token = check_name(ask.body.name, what="name"), new_user_token()
         await parts.access.add_user(name, hash_token(token), now=parts.now(), returning=ask.body.returning)
         return NewUserOut(name, token)
 
     async def remove(ask: Ask[RemoveQuery, Nothing]) -> RemovedUserOut:
-        """Revoke all tokens of a user, and delete their secrets. Nobody else gets the name. Only the server's owner may; 403 for the owner.
+        """Revoke all tokens of a user, and delete their secrets. Nobody else gets the name.
+        Only the server's owner may; 403 for the owner.
 
-        Their runs stay, and live ones go on, each with its own token, until they end; `stop_runs=1` ends them.
+        Their runs stay, and live ones go on, each with its own token, until they end; `stop_runs=1` ends
+        them.
         """
         _check(ask.caller)
         name, known = ask.path["user"], {user.name: user for user in await parts.access.users()}
         if name == parts.queues.owner:
-            raise Forbidden(f"{name} owns this server and stays", hints=("without its owner nobody could change anything",))
-        if name not in known and not (ask.query.stop_runs and await _live_runs(parts, name)):  # runs of a user who was removed are still to be ended
+            raise Forbidden(
+                f"{name} owns this server and stays",
+                hints=("without its owner nobody could change anything",),
+            )
+        # runs of a user who was removed are still to be ended
+        if name not in known and not (ask.query.stop_runs and await _live_runs(parts, name)):
             raise no_such_user(name, known)
         tokens = await parts.access.remove_user(name) if name in known else 0
         parts.tokens.forget_users()
@@ -96,7 +112,9 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             for run in live:
                 with suppress(NotFound):  # deleted meanwhile
                     await parts.controller.stop(run.id)
-            await record_stops(parts.audit, ask.request, ask.caller, live, cause="user.remove", now=parts.now())
+            await record_stops(
+                parts.audit, ask.request, ask.caller, live, cause="user.remove", now=parts.now()
+            )
         return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
     def _check(caller: Caller) -> None:
@@ -107,17 +125,46 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/users", list_users, PageQuery, returns=UsersOut, errors=(403,)),
-        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 404, 409), scope=Scope.ADMIN, audit="user.add"),
-        Endpoint("DELETE", "/users/{user}", remove, RemoveQuery, returns=RemovedUserOut, errors=(403, 404), scope=Scope.ADMIN, audit="user.remove"),
+        Endpoint(
+            "POST",
+            "/users",
+            add,
+            body=UserIn,
+            returns=NewUserOut,
+            status=201,
+            errors=(400, 403, 404, 409),
+            scope=Scope.ADMIN,
+            audit="user.add",
+        ),
+        Endpoint(
+            "DELETE",
+            "/users/{user}",
+            remove,
+            RemoveQuery,
+            returns=RemovedUserOut,
+            errors=(403, 404),
+            scope=Scope.ADMIN,
+            audit="user.remove",
+        ),
     ]
 
 
 async def _live_runs(parts: Parts, user: str) -> list[Run]:
-    """All runs of a user that have not ended, newest first, without those that are being synced: nothing of these is to be ended."""
+    """All runs of a user that have not ended, newest first, without those that are being synced: nothing of
+    these is to be ended."""
     found: list[Run] = []
     phases = frozenset(phase for phase in RunPhase if not phase.final)
     while True:
-        page = await parts.runs.list(RunFilter(user=user, phases=phases, offline=False, limit=_PAGE, before=found[-1].id if found else None, brief=True))
+        page = await parts.runs.list(
+            RunFilter(
+                user=user,
+                phases=phases,
+                offline=False,
+                limit=_PAGE,
+                before=found[-1].id if found else None,
+                brief=True,
+            )
+        )
         found += page
         if len(page) < _PAGE:
             return found

@@ -21,13 +21,18 @@ from hopyard.server.why_wire import BandOut, BlockerOut, WhatIfOut, WhyOut
 
 def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def explain(ask: Ask[Nothing, Nothing]) -> WhyOut:
-        """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for to start sooner."""
+        """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for
+        to start sooner."""
         run = await parts.runs.get(RunId(ask.path["id"]))
         if run.phase is not RunPhase.QUEUED:
             run = await readable_one(parts.runs, run)
             return _told(run, detail=_standing(run))
         if run.held_by is not None:
-            return _told(run, reason=run.hold_reason, detail=f"{run.hold_detail}; `hop update {run.name} --release` lets it start")
+            return _told(
+                run,
+                reason=run.hold_reason,
+                detail=f"{run.hold_detail}; `hop update {run.name} --release` lets it start",
+            )
         snapshot = await parts.controller.snapshot()
         delayed = next((gang for gang in snapshot.delayed if gang.id == GangId(run.id)), None)
         if delayed is not None and delayed.not_before is not None:
@@ -37,7 +42,10 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         found = await asyncio.to_thread(_explain, snapshot, GangId(run.id), progress)
         if found is None:
             return _told(run, detail="it is about to start")
-        named = await names_of(parts.runs, (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")))
+        named = await names_of(
+            parts.runs,
+            (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")),
+        )
         detail, late, unknown = await with_names(parts.runs, [found.hold.detail, found.late, found.unknown])
         band = found.expected
         return _told(
@@ -71,14 +79,19 @@ def _standing(run: Run) -> str:
     nodes = ", ".join(dict.fromkeys(run.attempt.nodes)) if run.attempt is not None else ""
     on = f" on {nodes}" if nodes else ""
     if run.being_synced:
-        return "it does not wait: it was recorded offline and is being synced" + (f"; its last part came at {run.synced_at.isoformat()}" if run.synced_at else "")
+        return "it does not wait: it was recorded offline and is being synced" + (
+            f"; its last part came at {run.synced_at.isoformat()}" if run.synced_at else ""
+        )
     if run.phase is RunPhase.STARTING:
         return f"it does not wait: it is being prepared{on}"
     if run.phase is RunPhase.RUNNING:
         return f"it does not wait: it runs{on}"
     if run.phase is RunPhase.STOPPING:
         makes_room = run.attempt.preempt_reason if run.attempt is not None else ""
-        return f"it does not wait: it was asked to {f'make room{on}: {makes_room}' if makes_room else f'end{on}'}"
+        return (
+            "it does not wait: it was asked to "
+            f"{f'make room{on}: {makes_room}' if makes_room else f'end{on}'}"
+        )
     reason = f": {run.exit.reason}" if run.exit is not None else ""
     return f"it does not wait: it has ended ({run.phase.value}){reason}"
 

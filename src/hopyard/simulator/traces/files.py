@@ -15,11 +15,16 @@ def readable(file: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
+        raise SpecError(
+            f"there is no file {file}", hints=("the path counts from the current folder",)
+        ) from None
     except OSError as broken:
         hint = "see that it is a file, and that it is yours to read"
         raise SpecError(f"{file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
 
 
 def not_text(file: Path, line: int) -> SpecError:
-    return SpecError(f"{file}: line {line}: not text in UTF-8", hints=("a compressed or binary file has to be unpacked first",))
+    return SpecError(
+        f"{file}: line {line}: not text in UTF-8",
+        hints=("a compressed or binary file has to be unpacked first",),
+    )

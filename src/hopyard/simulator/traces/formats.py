@@ -35,12 +35,16 @@ _BY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def read_workload(file: Path, *, format: str | None = None, replica_gpus: int = 8) -> Workload:
-    """The runs of a file. replica_gpus: where a trace says only how many GPUs a run had, it comes as replicas of at most so many.
+    """The runs of a file. replica_gpus: where a trace says only how many GPUs a run had, it comes as replicas
+    of at most so many.
 
-    Raises SpecError for a file that cannot be read, that is in no known format, or of which no row can be played.
+    Raises SpecError for a file that cannot be read, that is in no known format, or of which no row can be
+    played.
     """
     if format is not None and format not in FORMATS:
-        raise SpecError(f"--format: there is no format `{format}`", hints=hints_for(format, FORMATS, what="formats"))
+        raise SpecError(
+            f"--format: there is no format `{format}`", hints=hints_for(format, FORMATS, what="formats")
+        )
     return replace(FORMATS[format or detect(file)](file, replica_gpus=replica_gpus), source=str(file))
 
 

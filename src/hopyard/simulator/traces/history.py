@@ -23,9 +23,13 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
         with readable(file):
             value = json.loads(file.read_bytes())
     except json.JSONDecodeError as bad:
-        raise SpecError(f"{file}: line {bad.lineno}: not JSON: {bad.msg}", hints=("`hop ps -a --json` writes it",)) from bad
+        raise SpecError(
+            f"{file}: line {bad.lineno}: not JSON: {bad.msg}", hints=("`hop ps -a --json` writes it",)
+        ) from bad
     except (UnicodeDecodeError, RecursionError) as bad:
-        raise SpecError(f"{file}: not JSON that can be read: {bad}", hints=("`hop ps -a --json` writes it",)) from bad
+        raise SpecError(
+            f"{file}: not JSON that can be read: {bad}", hints=("`hop ps -a --json` writes it",)
+        ) from bad
     runs = value.get("runs") if isinstance(value, dict) else value
     if not isinstance(runs, list):
         raise SpecError(f"{file}: line 1: it holds no list of runs", hints=("`hop ps -a --json` writes it",))
@@ -33,9 +37,11 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
 
 
 def of_runs(runs: Sequence[Any], *, name: str, source: str) -> Workload:
-    """Runs that ended, with the time for which they ran. They keep their names, and as their line their place in the list, from 1.
+    """Runs that ended, with the time for which they ran.
+    They keep their names, and as their line their place in the list, from 1.
 
-    A run of several attempts is taken to have run from its first start to its end. Raises SpecError when none can be played.
+    A run of several attempts is taken to have run from its first start to its end. Raises SpecError when none
+    can be played.
     """
     made: list[tuple[datetime, Submission]] = []
     problems: list[Problem] = []
@@ -43,9 +49,17 @@ def of_runs(runs: Sequence[Any], *, name: str, source: str) -> Workload:
         try:
             made.append(_submission(run, place))
         except (KeyError, TypeError, AttributeError, ValueError, msgspec.ValidationError) as bad:
-            problems.append(Problem(place, str(bad) if not isinstance(bad, KeyError) else f"it has no {bad}", _name_of(run)))
+            problems.append(
+                Problem(
+                    place, str(bad) if not isinstance(bad, KeyError) else f"it has no {bad}", _name_of(run)
+                )
+            )
     if not made:
-        why = f"{problems[0].name or f'run {problems[0].line}'}: {problems[0].text}" if problems else "there are no runs"
+        why = (
+            f"{problems[0].name or f'run {problems[0].line}'}: {problems[0].text}"
+            if problems
+            else "there are no runs"
+        )
         raise SpecError(f"{source}: {why}", hints=("runs that ended can be played",))
     return replace(dated(name, made, problems), row="run", source=source)
 
@@ -63,7 +77,9 @@ def _submission(run: Mapping[str, Any], place: int) -> tuple[datetime, Submissio
         raise ValueError(f"it is {run['phase']}, and did not run to an end")
     spec = msgspec.convert(_spec(run["spec"]), RunSpec)
     duration_s = (_moment(run["ended_at"]) - _moment(run["started_at"])).total_seconds()
-    return _moment(run["submitted_at"]), Submission(spec, 0.0, max(duration_s, 0.0), run["name"].partition("/")[0], place, run["name"])
+    return _moment(run["submitted_at"]), Submission(
+        spec, 0.0, max(duration_s, 0.0), run["name"].partition("/")[0], place, run["name"]
+    )
 
 
 def _spec(spec: Mapping[str, Any]) -> dict[str, Any]:

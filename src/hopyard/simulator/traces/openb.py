@@ -1,4 +1,5 @@
-"""Alibaba's openb cluster: the list of pods with the times of their creation and deletion, and the list of nodes.
+"""Alibaba's openb cluster: the list of pods with the times of their creation and deletion, and the list of
+nodes.
 
 Weng et al., Beware of Fragmentation, USENIX ATC'23.
 """
@@ -20,10 +21,13 @@ NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
 def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
-    """Pods with a creation and a deletion; a list without these columns is for placement alone and is refused."""
+    """Pods with a creation and a deletion; a list without these columns is for placement alone and is
+    refused."""
     table = read_table(file)
     table.need(*COLUMNS)
-    table.need("creation_time", "deletion_time", hint="a list without times says what is placed, not for how long")
+    table.need(
+        "creation_time", "deletion_time", hint="a list without times says what is placed, not for how long"
+    )
 
     def make(row: Row) -> Submission:
         began, ended = row.number("scheduled_time", row.number("creation_time")), row.number("deletion_time")
@@ -44,17 +48,27 @@ def resources_of(row: Row) -> Resources:
         gpus, share = count, 0
     else:
         gpus, share = 0, milli if count else 0
-    models = tuple(sorted(model for model in row.values.get("gpu_spec", "").split("|") if model)) if count else ()
+    models = (
+        tuple(sorted(model for model in row.values.get("gpu_spec", "").split("|") if model)) if count else ()
+    )
     return Resources(row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus, models, gpu_milli=share)
 
 
 def read_nodes(file: Path) -> tuple[Node, ...]:
     table = read_table(file)
-    table.need(*NODE_COLUMNS, hint="a .csv is openb's list of nodes; machines of our own are described in YAML (docs/guides/simulator.md)")
+    table.need(
+        *NODE_COLUMNS,
+        hint=(
+            "a .csv is openb's list of nodes; machines of our own are described in YAML "
+            "(docs/guides/simulator.md)"
+        ),
+    )
 
     def make(row: Row) -> Node:
         gpus = tuple(Gpu(index, row.text("model")) for index in range(row.whole("gpu")))
-        return Node(NodeId(row.text("sn")), "simulated", row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus)
+        return Node(
+            NodeId(row.text("sn")), "simulated", row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus
+        )
 
     nodes, problems = table.each(make)
     refuse(str(file), problems)  # a cluster with a node less is another cluster

@@ -1,4 +1,5 @@
-"""Microsoft's Philly cluster: `timestamp,duration,num_gpus,gpu_time,cluster`; the virtual cluster is the queue.
+"""Microsoft's Philly cluster: `timestamp,duration,num_gpus,gpu_time,cluster`; the virtual cluster is the
+queue.
 
 Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads, USENIX ATC'19.
 """
@@ -26,8 +27,12 @@ def read(file: Path, *, replica_gpus: int) -> Workload:
         gpus = row.whole("num_gpus", low=1, high=MOST_GPUS)
         replicas = split_gpus(gpus, replica_gpus)
         each = gpus // replicas
-        spec = spec_of("philly", Resources(CPU_PER_GPU * each, 0, each), replicas=replicas, queue=row.text("cluster"))
-        return row.moment("timestamp"), Submission(spec, 0.0, row.seconds("duration"), slug(row.text("cluster")), row.line)
+        spec = spec_of(
+            "philly", Resources(CPU_PER_GPU * each, 0, each), replicas=replicas, queue=row.text("cluster")
+        )
+        return row.moment("timestamp"), Submission(
+            spec, 0.0, row.seconds("duration"), slug(row.text("cluster")), row.line
+        )
 
     made, problems = table.each(make)
     return dated("philly", made, problems)

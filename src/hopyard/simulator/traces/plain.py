@@ -3,8 +3,9 @@
     submit,duration,gpus,replicas,cpus,memory,user,queue,priority,script,limit
     0,2h,A100:8,2,64,256G,alice,vision,50,train.py,3h
 
-Only `submit` and `duration` are needed. `submit` is in seconds (or with units: 90m) after the beginning, or a moment as ISO 8601
-writes it, the same in all rows. In YAML every entry of `runs` has the same keys, and `count: 10, every: 60s` repeats one.
+Only `submit` and `duration` are needed. `submit` is in seconds (or with units: 90m) after the beginning, or a
+moment as ISO 8601 writes it, the same in all rows. In YAML every entry of `runs` has the same keys, and
+`count: 10, every: 60s` repeats one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,19 @@ from hopyard.simulator.traces.shape import CPU_PER_GPU, MOST_GPUS, spec_of
 from hopyard.simulator.traces.table import MOST_COUNT, BadRow, Row, read_table
 from hopyard.simulator.workload import EPOCH, Submission, Workload, dated
 
-COLUMNS = ("submit", "duration", "gpus", "replicas", "cpus", "memory", "user", "queue", "priority", "script", "limit")
+COLUMNS = (
+    "submit",
+    "duration",
+    "gpus",
+    "replicas",
+    "cpus",
+    "memory",
+    "user",
+    "queue",
+    "priority",
+    "script",
+    "limit",
+)
 NEEDED = ("submit", "duration")
 T = TypeVar("T")
 
@@ -35,7 +48,9 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     table.need(*NEEDED)
     for column in table.columns:
         if column not in COLUMNS:
-            raise SpecError(f"{file}: line 1: there is no column `{column}`", hints=(f"columns: {', '.join(COLUMNS)}",))
+            raise SpecError(
+                f"{file}: line 1: there is no column `{column}`", hints=(f"columns: {', '.join(COLUMNS)}",)
+            )
     alike = _Alike(table.name)
 
     def make(row: Row) -> tuple[datetime, Submission]:
@@ -62,7 +77,8 @@ def read_listed(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
 
 
 class _Alike:
-    """Sees to it that all rows tell their submission in the same kind: seconds and dates on one clock would be years apart."""
+    """Sees to it that all rows tell their submission in the same kind: seconds and dates on one clock would
+    be years apart."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -76,7 +92,8 @@ class _Alike:
         elif self._first[0] != dated:
             kinds = ("a time after the beginning", "a date")
             raise SpecError(
-                f"{self._file}: {place}: submit: `{submit[:40]}` is {kinds[dated]}, and {self._first[1]} has {kinds[not dated]}",
+                f"{self._file}: {place}: submit: `{submit[:40]}` is {kinds[dated]}, and "
+                f"{self._first[1]} has {kinds[not dated]}",
                 hints=("write all of them in seconds, or all as dates",),
             )
 
@@ -90,7 +107,9 @@ def _repeated(one: Section) -> Iterator[tuple[datetime, Submission]]:
     try:
         at, made = _submission(row, row.text("submit"))
     except BadRow as bad:
-        raise SpecError(f"{one.file}: {one.path}: {bad}", hints=(f"keys: {', '.join([*COLUMNS, 'count', 'every'])}",)) from None
+        raise SpecError(
+            f"{one.file}: {one.path}: {bad}", hints=(f"keys: {', '.join([*COLUMNS, 'count', 'every'])}",)
+        ) from None
     for turn in range(count):
         yield datetime.fromtimestamp(at.timestamp() + turn * every_s, UTC), replace(made, name=one.path)
 

@@ -1,5 +1,5 @@
-"""The workloads of Pollux: `name,time,application,num_replicas,batch_size`. How long a run takes follows from what was measured
-of its application, in the folder `applications` beside that of the workload.
+"""The workloads of Pollux: `name,time,application,num_replicas,batch_size`. How long a run takes follows from
+what was measured of its application, in the folder `applications` beside that of the workload.
 
 Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI'21.
 """
@@ -38,7 +38,9 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     def make(row: Row) -> Submission:
         replicas = row.whole("num_replicas", low=1, high=MAX_REPLICAS)
         duration_s = profiles.duration_s(row.text("application"), replicas, row.whole("batch_size", low=1))
-        spec = spec_of("pollux", Resources(CPU_PER_GPU, 0, 1), replicas=replicas, script=row.text("application"))
+        spec = spec_of(
+            "pollux", Resources(CPU_PER_GPU, 0, 1), replicas=replicas, script=row.text("application")
+        )
         return Submission(spec, row.number("time"), duration_s, line=row.line)
 
     made, problems = table.each(make)
@@ -57,7 +59,9 @@ class Profiles:
         """Raises BadRow for what was not measured."""
         if not (self._folder / application / "scalability.csv").is_file():
             raise BadRow(f"nothing was measured of the application `{application}`")
-        return self.iterations(application, batch_size) * step_s(self.times(application, replicas), batch_size / replicas)
+        return self.iterations(application, batch_size) * step_s(
+            self.times(application, replicas), batch_size / replicas
+        )
 
     def _iterations(self, application: str, batch_size: int) -> int:
         """Until it is trained with this batch size."""
@@ -73,10 +77,13 @@ class Profiles:
         found = [*self._placements(application), *self._scaling(application)]
         near = min((one[0] for one in found), key=lambda count: (abs(count - replicas), count))
         nodes = min(one[1] for one in found if one[0] == near)
-        return sorted({batch: step for count, on, batch, step in found if (count, on) == (near, nodes)}.items())
+        return sorted(
+            {batch: step for count, on, batch, step in found if (count, on) == (near, nodes)}.items()
+        )
 
     def _placements(self, application: str) -> list[tuple[int, int, int, float]]:
-        """Replicas, nodes, batch size of a replica, seconds of a step. A placement is written with a digit per node."""
+        """Replicas, nodes, batch size of a replica, seconds of a step.
+        A placement is written with a digit per node."""
         file = self._folder / application / "placements.csv"
 
         def make(row: Row) -> tuple[int, int, int, float]:
@@ -90,14 +97,20 @@ class Profiles:
     def _scaling(self, application: str) -> list[tuple[int, int, int, float]]:
         file = self._folder / application / "scalability.csv"
         found, problems = read_table(file).each(
-            lambda row: (row.whole("num_replicas"), row.whole("num_nodes"), row.whole("local_bsz"), row.number("step_time"))
+            lambda row: (
+                row.whole("num_replicas"),
+                row.whole("num_nodes"),
+                row.whole("local_bsz"),
+                row.number("step_time"),
+            )
         )
         refuse(str(file), problems)
         return found
 
 
 def step_s(times: Times, batch: float) -> float:
-    """Seconds of a step with this batch size per replica: linear between what was measured; a larger batch is done in parts."""
+    """Seconds of a step with this batch size per replica: linear between what was measured; a larger batch is
+    done in parts."""
     parts = max(1, ceil(batch / times[-1][0]))
     batch /= parts
     at = bisect_left(times, (batch, 0.0))

@@ -1,9 +1,11 @@
 """What Slurm's `sacct --parsable2` tells of past jobs.
 
-    sacct -a -X -P -S 2025-01-01 -o JobID,JobName,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,Timelimit,NNodes,ReqTRES,AllocTRES,State
+    sacct -a -X -P -S 2025-01-01 -o
+    JobID,JobName,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,Timelimit,NNodes,ReqTRES,AllocTRES,State
 
-Any other columns and any order will do, as long as the submission is there and the duration follows from something. A run's queue
-is its account, or its partition where there is none. Times are taken as they stand: only their differences matter.
+Any other columns and any order will do, as long as the submission is there and the duration follows from
+something. A run's queue is its account, or its partition where there is none. Times are taken as they stand:
+only their differences matter.
 """
 
 from __future__ import annotations
@@ -30,10 +32,15 @@ _UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "CO
 
 
 def read(file: Path, *, replica_gpus: int) -> Workload:
-    table = read_table(file, delimiter="|", head="write it with `sacct -P`, and without `-n`: its first line names the columns")
+    table = read_table(
+        file,
+        delimiter="|",
+        head="write it with `sacct -P`, and without `-n`: its first line names the columns",
+    )
     if len(table.columns) < 2:
         raise SpecError(
-            f"{file}: line 1: there are no columns between `|`", hints=("write it with `sacct -P`, and without `-n`",)
+            f"{file}: line 1: there are no columns between `|`",
+            hints=("write it with `sacct -P`, and without `-n`",),
         )
     table.need(*COLUMNS, hint="name it in `sacct -o`, and keep the head (no `-n`)")
     if not {"elapsedraw", "elapsed", "end"} & set(table.columns):
@@ -60,7 +67,8 @@ def _submission(row: Row, replica_gpus: int) -> tuple[datetime, Submission]:
         queue=row.text("account", "") or row.text("partition", ""),
         limit_s=_limit_s(row),
     )
-    asked_at = "eligible" if _is_known(row, "eligible") else "submit"  # not while it waited for another job, or for its time
+    # not while it waited for another job, or for its time
+    asked_at = "eligible" if _is_known(row, "eligible") else "submit"
     return row.moment(asked_at), Submission(spec, 0.0, duration_s, row.text("user", "user"), row.line)
 
 
@@ -101,27 +109,43 @@ def span_s(text: str, column: str) -> float:
 
 
 def _asked(row: Row, replica_gpus: int) -> tuple[Resources, int]:
-    """What one replica asks for, and how many there are: one per node, or more where a node of ours has fewer GPUs.
+    """What one replica asks for, and how many there are: one per node, or more where a node of ours has fewer
+    GPUs.
 
     Trackable resources (TRES) are those of the whole job.
     """
     tres = _tres(row.text("reqtres", "") or row.text("alloctres", ""))
     nodes = max(_count(tres.get("node"), "node") or row.whole("nnodes", 1), 1)
     cpus = (
-        _count(tres.get("cpu"), "cpu") or row.whole("ncpus", 0) or row.whole("reqcpus", 0) or row.whole("alloccpus", 0) or nodes
+        _count(tres.get("cpu"), "cpu")
+        or row.whole("ncpus", 0)
+        or row.whole("reqcpus", 0)
+        or row.whole("alloccpus", 0)
+        or nodes
     )
     gpus = _count(tres.get("gres/gpu"), "gres/gpu")
-    models = {name.partition(":")[2]: _count(value, name) for name, value in tres.items() if name.startswith("gres/gpu:")}
+    models = {
+        name.partition(":")[2]: _count(value, name)
+        for name, value in tres.items()
+        if name.startswith("gres/gpu:")
+    }
     gpus = gpus or sum(models.values())
     if nodes > MAX_REPLICAS or gpus > MOST_GPUS:
-        raise BadRow(f"it had {nodes} nodes and {gpus} GPUs: more than {MAX_REPLICAS} nodes or {MOST_GPUS} GPUs are not played")
-    replicas = nodes if gpus % nodes == 0 and gpus // nodes <= replica_gpus else split_gpus(gpus, replica_gpus)
+        raise BadRow(
+            f"it had {nodes} nodes and {gpus} GPUs: more than {MAX_REPLICAS} nodes or {MOST_GPUS} GPUs "
+            "are not played"
+        )
+    replicas = (
+        nodes if gpus % nodes == 0 and gpus // nodes <= replica_gpus else split_gpus(gpus, replica_gpus)
+    )
     memory = _memory(tres["mem"], 1, 1) if "mem" in tres else _memory(row.text("reqmem", "0"), cpus, nodes)
     return _each(replicas, cpus, memory, gpus, tuple(sorted(models))), replicas
 
 
 def _each(replicas: int, cpus: int, memory: int, gpus: int, models: tuple[str, ...]) -> Resources:
-    return Resources(-(-cpus * 1000 // replicas), memory // replicas, gpus // replicas, models if gpus else ())
+    return Resources(
+        -(-cpus * 1000 // replicas), memory // replicas, gpus // replicas, models if gpus else ()
+    )
 
 
 def _tres(text: str) -> dict[str, str]:
@@ -144,7 +168,8 @@ def _count(text: str | None, name: str) -> int:
 
 
 def _memory(text: str, cpus: int, nodes: int) -> int:
-    """Bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit: MiB. Raises BadRow."""
+    """Bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit: MiB.
+    Raises BadRow."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise BadRow(f"memory: `{text[:40]}` is not an amount, as in 64G")

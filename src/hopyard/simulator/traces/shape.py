@@ -11,7 +11,8 @@ MOST_GPUS = 16 * MAX_REPLICAS  # of one run
 
 
 def split_gpus(gpus: int, most: int) -> int:
-    """Into how many replicas alike `gpus` GPUs are split, so that none asks for more than `most` on one node: the fewest."""
+    """Into how many replicas alike `gpus` GPUs are split, so that none asks for more than `most` on one node:
+    the fewest."""
     if gpus <= most:
         return 1
     return next(replicas for replicas in range(-(-gpus // max(most, 1)), gpus + 1) if gpus % replicas == 0)
@@ -28,7 +29,8 @@ def spec_of(
     limit_s: float | None = None,
     preemptible: bool = True,
 ) -> RunSpec:
-    """A run of one role. script: runs of one user with equal scripts are expected to take alike. Names are made legal."""
+    """A run of one role. script: runs of one user with equal scripts are expected to take alike.
+    Names are made legal."""
     role = RoleSpec((slug(script, fallback="run"),), replicas=replicas, resources=resources)
     return RunSpec(
         slug(project, fallback="trace"),

@@ -91,10 +91,14 @@ class Table:
         for column in columns:
             if column not in self.columns:
                 hints = hints_for(column, self.columns, what="it has")
-                raise SpecError(f"{self.name}: line 1: there is no column `{column}`", hints=(hint, *hints) if hint else hints)
+                raise SpecError(
+                    f"{self.name}: line 1: there is no column `{column}`",
+                    hints=(hint, *hints) if hint else hints,
+                )
 
     def each(self, make: Callable[[Row], T]) -> tuple[list[T], list[Problem]]:
-        """What `make` made of every row, and those that it could not make anything of. Raises SpecError when that is all."""
+        """What `make` made of every row, and those that it could not make anything of.
+        Raises SpecError when that is all."""
         made: list[T] = []
         problems: list[Problem] = []
         for line, cells in self.rows:
@@ -102,7 +106,9 @@ class Table:
                 problems.append(Problem(line, f"{len(cells)} values, {len(self.columns)} columns"))
                 continue
             try:
-                made.append(make(Row(line, dict(zip(self.columns, (cell.strip() for cell in cells), strict=True)))))
+                made.append(
+                    make(Row(line, dict(zip(self.columns, (cell.strip() for cell in cells), strict=True))))
+                )
             except BadRow as bad:
                 problems.append(Problem(line, str(bad)))
             except Skipped:
@@ -114,11 +120,21 @@ class Table:
     def _nothing(self, problems: Sequence[Problem]) -> SpecError:
         """No row is of any use."""
         if problems:
-            rest = f"correct it, and those like it: none of its {len(problems)} rows can be used" if len(problems) > 1 else "correct it: there is no other row"
+            rest = (
+                f"correct it, and those like it: none of its {len(problems)} rows can be used"
+                if len(problems) > 1
+                else "correct it: there is no other row"
+            )
             return SpecError(f"{self.name}: line {problems[0].line}: {problems[0].text}", hints=(rest,))
         if self.rows:
-            return SpecError(f"{self.name}: it holds steps of jobs alone", hints=("write it with `sacct -X`, which tells of the jobs themselves",))
-        return SpecError(f"{self.name}: there are no rows below its head", hints=("each line below the head is one row, with a value for each column",))
+            return SpecError(
+                f"{self.name}: it holds steps of jobs alone",
+                hints=("write it with `sacct -X`, which tells of the jobs themselves",),
+            )
+        return SpecError(
+            f"{self.name}: there are no rows below its head",
+            hints=("each line below the head is one row, with a value for each column",),
+        )
 
 
 def read_table(file: Path, *, delimiter: str = ",", head: str = "its first line names the columns") -> Table:
@@ -151,7 +167,9 @@ def _rows(file: Path, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
     except UnicodeDecodeError as broken:
         raise not_text(file, line + 1) from broken
     except csv.Error as broken:
-        raise SpecError(f"{file}: line {line + 1}: {broken}", hints=("a quote that opens has to close",)) from broken
+        raise SpecError(
+            f"{file}: line {line + 1}: {broken}", hints=("a quote that opens has to close",)
+        ) from broken
 
 
 def refuse(name: str, problems: Sequence[Problem]) -> None:

@@ -1,8 +1,9 @@
 """Whole files written durably, past the page cache where the file system lets us.
 
-Blobs are written once and have to be on disk before a push is answered. Going through the page cache would copy every
-byte once more and push out what running trainings keep there; O_DIRECT does neither, and was two to six times faster than
-`write` + `fsync` on ext4 in a virtual machine (512 MiB in blobs of 8 MiB: 0.2 s against 0.5 … 1.4 s).
+Blobs are written once and have to be on disk before a push is answered. Going through the page cache would
+copy every byte once more and push out what running trainings keep there; O_DIRECT does neither, and was two
+to six times faster than `write` + `fsync` on ext4 in a virtual machine (512 MiB in blobs of 8 MiB: 0.2 s
+against 0.5 … 1.4 s).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _own = threading.local()  # one aligned buffer per thread
 
 
 def write_durably(folder: Path, parts: Iterable[bytes]) -> Path:
-    """Write `parts` one after another to a new file in `folder` with a temporary name; on disk when this returns (its
-    name is not: see `flush_folder`). Raises StorageFull, leaving nothing."""
+    """Write `parts` one after another to a new file in `folder` with a temporary name; on disk when this
+    returns (its name is not: see `flush_folder`). Raises StorageFull, leaving nothing."""
     path = folder / f"{TEMPORARY}{os.urandom(8).hex()}"
     try:
         descriptor, direct = _create(path)
@@ -81,7 +82,8 @@ def _write_plainly(descriptor: int, parts: Iterable[bytes]) -> None:
 
 
 def _write_direct(descriptor: int, parts: Iterable[bytes]) -> None:
-    """Gather into an aligned buffer and write it whenever it is full; the last, padded write is cut back to size."""
+    """Gather into an aligned buffer and write it whenever it is full; the last, padded write is cut back to
+    size."""
     buffer = _buffer()
     filled = total = 0
     for part in parts:

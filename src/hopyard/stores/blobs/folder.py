@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 
 class FolderBlobs:
-    """Blobs below `root`, which is made when it is first needed. One process at a time may use a folder (the server holds
-    its home's lock). Everything that touches the disk happens in `threads` threads of its own."""
+    """Blobs below `root`, which is made when it is first needed. One process at a time may use a folder (the
+    server holds its home's lock). Everything that touches the disk happens in `threads` threads of its
+    own."""
 
     def __init__(self, root: Path, *, threads: int = 3) -> None:
         self._root = root
@@ -71,9 +72,10 @@ class FolderBlobs:
         return await self._run(lambda: self._locate(digests))
 
     async def sweep(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
-        """See Blobs. A blob counts as seen when it is put, put again, or asked for with `missing`, so `older_than` has to lie
-        further back than the longest time between a client's question and its use of the answer (and at least 10 minutes).
-        Packs that hold mostly garbage are rewritten, and small packs joined. Nothing is removed while a backup is made."""
+        """See Blobs. A blob counts as seen when it is put, put again, or asked for with `missing`, so
+        `older_than` has to lie further back than the longest time between a client's question and its use of
+        the answer (and at least 10 minutes). Packs that hold mostly garbage are rewritten, and small packs
+        joined. Nothing is removed while a backup is made."""
         async with self._sweeping:
             raw = (bytes.fromhex(digest) for digest in in_use)
             return await self._run(lambda: self._sweep(raw, int(older_than.timestamp())))
@@ -94,7 +96,8 @@ class FolderBlobs:
     def _run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    # -- in threads ----------------------------------------------------------------------------------------------
+    # -- in threads
+    # ----------------------------------------------------------------------------------------------
 
     def _open(self) -> Shelf:
         """The shelf; opened, cleaned up and compared with its index at the first call."""
@@ -125,7 +128,10 @@ class FolderBlobs:
         shelf = self._open()
         raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
         places = shelf.index.find(raws)
-        return [str(shelf.large_path(raw)) if raw in places and places[raw].pack == ALONE else None for raw in raws]
+        return [
+            str(shelf.large_path(raw)) if raw in places and places[raw].pack == ALONE else None
+            for raw in raws
+        ]
 
     def _put_many(self, blobs: Sequence[tuple[Digest, bytes]]) -> None:
         given: dict[bytes, bytes] = {}

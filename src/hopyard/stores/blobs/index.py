@@ -1,7 +1,9 @@
-"""Where each blob lies, in an SQLite file of its own. Everything in it can be told from the packs and files beside it.
+"""Where each blob lies, in an SQLite file of its own. Everything in it can be told from the packs and files
+beside it.
 
-Calls block and take one lock; the store makes them from its threads. A commit survives a crash of the server at once; after
-a power cut the index may be a moment behind, which is why the store compares it with its folders at every start.
+Calls block and take one lock; the store makes them from its threads. A commit survives a crash of the server
+at once; after a power cut the index may be a moment behind, which is why the store compares it with its
+folders at every start.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _AT_ONCE = 500  # digests in one query
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS packs (id INTEGER PRIMARY KEY, size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS blobs (
-    digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL, seen_at INTEGER NOT NULL
+    digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs (pack);
 """
@@ -60,7 +63,8 @@ class Index:
         with self._lock:
             self._connection.close()
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- looking
+    # -------------------------------------------------------------------------------------------------
 
     def find(self, digests: Sequence[bytes]) -> dict[bytes, Place]:
         found: dict[bytes, Place] = {}
@@ -102,31 +106,40 @@ class Index:
     def following(self, digest: bytes, limit: int) -> list[Row]:
         """The first `limit` blobs behind this digest, in its order."""
         with self._lock:
-            rows = self._connection.execute("SELECT digest, pack, offset, size FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?", (digest, limit))
+            rows = self._connection.execute(
+                "SELECT digest, pack, offset, size FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?",
+                (digest, limit),
+            )
             return [Row(row[0], Place(*row[1:])) for row in rows]
 
     def live_bytes(self) -> dict[int, int]:
         """For each pack that holds something, the sum of its blobs."""
         with self._lock:
             return dict(
-                self._connection.execute("SELECT pack, sum(size) FROM blobs WHERE pack != ? GROUP BY pack", (ALONE,)).fetchall()
+                self._connection.execute(
+                    "SELECT pack, sum(size) FROM blobs WHERE pack != ? GROUP BY pack", (ALONE,)
+                ).fetchall()
             )
 
     def usage(self) -> tuple[int, int]:
         with self._lock:
             if self._usage is None:
-                count, size = self._connection.execute("SELECT count(*), coalesce(sum(size), 0) FROM blobs").fetchone()
+                count, size = self._connection.execute(
+                    "SELECT count(*), coalesce(sum(size), 0) FROM blobs"
+                ).fetchone()
                 self._usage = (int(count), int(size))
             return self._usage
 
-    # -- changing ------------------------------------------------------------------------------------------------
+    # -- changing
+    # ------------------------------------------------------------------------------------------------
 
     def add_alone(self, digest: bytes, size: int, now: int) -> None:
         with self._write() as run:
             run("INSERT OR IGNORE INTO blobs VALUES (?, ?, 0, ?, ?)", (digest, ALONE, size, now))
 
     def add_pack(self, pack: int, size: int, rows: Iterable[Row], now: int) -> int:
-        """Enter a pack with those of its blobs that have no place yet; how many these were. 0 enters nothing."""
+        """Enter a pack with those of its blobs that have no place yet; how many these were.
+        0 enters nothing."""
         with self._write() as run:
             before = self._connection.total_changes
             self._connection.executemany(
@@ -139,8 +152,8 @@ class Index:
             return added
 
     def move(self, pack: int, size: int, rows: Iterable[tuple[Row, int]], sources: Iterable[int]) -> None:
-        """Blobs were copied from the packs `sources` into `pack`: (where from, new offset). Forget the sources. A blob that
-        has another place by now keeps it."""
+        """Blobs were copied from the packs `sources` into `pack`: (where from, new offset).
+        Forget the sources. A blob that has another place by now keeps it."""
         with self._write() as run:
             run("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
             self._connection.executemany(
@@ -155,7 +168,10 @@ class Index:
         """Forget a blob, if that is still its place."""
         with self._write() as run:
             return (
-                run("DELETE FROM blobs WHERE digest = ? AND pack = ? AND offset = ?", (digest, place.pack, place.offset)).rowcount
+                run(
+                    "DELETE FROM blobs WHERE digest = ? AND pack = ? AND offset = ?",
+                    (digest, place.pack, place.offset),
+                ).rowcount
                 > 0
             )
 
@@ -164,23 +180,31 @@ class Index:
             run("DELETE FROM blobs WHERE pack = ?", (pack,))
             run("DELETE FROM packs WHERE id = ?", (pack,))
 
-    # -- sweeping ------------------------------------------------------------------------------------------------
+    # -- sweeping
+    # ------------------------------------------------------------------------------------------------
 
     def mark(self, in_use: Iterable[bytes]) -> None:
-        """Remember which blobs are in use, for `garbage` and `remove_garbage`. On disk, because they may be millions."""
+        """Remember which blobs are in use, for `garbage` and `remove_garbage`.
+        On disk, because they may be millions."""
         with self._write() as run:
             run("CREATE TEMP TABLE IF NOT EXISTS in_use (digest BLOB PRIMARY KEY) WITHOUT ROWID")
             run("DELETE FROM in_use")
-            self._connection.executemany("INSERT OR IGNORE INTO in_use VALUES (?)", ((digest,) for digest in in_use))
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO in_use VALUES (?)", ((digest,) for digest in in_use)
+            )
 
-    def remove_garbage(self, before: int, after: bytes, limit: int, on_file: Callable[[bytes], None]) -> tuple[bytes | None, int]:
-        """Forget at most `limit` blobs that are not marked and were not seen since `before`, in order of digest beginning
-        behind `after`. Returns the last one (None: there was none) and the sum of their bytes. `on_file` is called for each
-        that was a file of its own, still under the lock: nobody can put it anew meanwhile."""
+    def remove_garbage(
+        self, before: int, after: bytes, limit: int, on_file: Callable[[bytes], None]
+    ) -> tuple[bytes | None, int]:
+        """Forget at most `limit` blobs that are not marked and were not seen since `before`, in order of
+        digest beginning behind `after`. Returns the last one (None: there was none) and the sum of their
+        bytes. `on_file` is called for each that was a file of its own, still under the lock: nobody can put
+        it anew meanwhile."""
         with self._write() as run:
             rows = run(
                 "SELECT digest, pack, size FROM blobs WHERE digest > ? AND seen_at < ? "
-                "AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.digest = blobs.digest) ORDER BY digest LIMIT ?",
+                "AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.digest = blobs.digest) ORDER BY digest "
+                "LIMIT ?",
                 (after, before, limit),
             ).fetchall()
             self._connection.executemany("DELETE FROM blobs WHERE digest = ?", ((row[0],) for row in rows))

@@ -1,4 +1,5 @@
-"""Pack files: `MAGIC`, then for each blob `32 bytes digest, u64 LE size, bytes`. Written whole, never changed."""
+"""Pack files: `MAGIC`, then for each blob `32 bytes digest, u64 LE size, bytes`.
+Written whole, never changed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def pack_number(name: str) -> int | None:
 
 
 def layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], int]:
-    """The parts of the file that holds `blobs` (raw digest, bytes), the offset of each one's bytes, and the file's size."""
+    """The parts of the file that holds `blobs` (raw digest, bytes), the offset of each one's bytes, and the
+    file's size."""
     parts, offsets, at = [MAGIC], [], len(MAGIC)
     for digest, data in blobs:
         parts += (FRAME.pack(digest, len(data)), data)
@@ -38,8 +40,8 @@ def layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int]
 
 
 def frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
-    """Raw digest, offset and size of each blob of a pack as its head says, unchecked; whatever follows a frame that runs over the file's
-    end is left out."""
+    """Raw digest, offset and size of each blob of a pack as its head says, unchecked; whatever follows a
+    frame that runs over the file's end is left out."""
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:

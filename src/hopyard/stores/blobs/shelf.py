@@ -45,11 +45,12 @@ class Shelf:
                 os.close(self._readers.popitem()[1])
         self.index.close()
 
-    # -- writing -------------------------------------------------------------------------------------------------
+    # -- writing
+    # -------------------------------------------------------------------------------------------------
 
     def store(self, blobs: Mapping[bytes, bytes]) -> None:
-        """Write blobs that are not here yet, checked already. What is small becomes one pack, so it comes in whole.
-        Raises StorageFull."""
+        """Write blobs that are not here yet, checked already.
+        What is small becomes one pack, so it comes in whole. Raises StorageFull."""
         now = int(time.time())
         small = [(raw, data) for raw, data in blobs.items() if len(data) < LARGE_BYTES]
         try:
@@ -75,7 +76,10 @@ class Shelf:
 
     def _store_pack(self, blobs: Sequence[tuple[bytes, bytes]], now: int) -> None:
         pack, offsets, size = self.write_pack(blobs)
-        rows = [Row(raw, Place(pack, offset, len(data))) for (raw, data), offset in zip(blobs, offsets, strict=True)]
+        rows = [
+            Row(raw, Place(pack, offset, len(data)))
+            for (raw, data), offset in zip(blobs, offsets, strict=True)
+        ]
         entered = 0
         try:
             entered = self.index.add_pack(pack, size, rows, now)
@@ -92,7 +96,8 @@ class Shelf:
         flush_folder(self.packs)
         return pack, offsets, size
 
-    # -- reading -------------------------------------------------------------------------------------------------
+    # -- reading
+    # -------------------------------------------------------------------------------------------------
 
     def read(self, raw: bytes, place: Place) -> bytes:
         """A blob's bytes, checked. One that is damaged is set aside (IntegrityError)."""
@@ -142,8 +147,8 @@ class Shelf:
             os.close(descriptor)
 
     def _buffer(self, size: int) -> mmap.mmap:
-        """An aligned buffer of at least `size` bytes; the one that was used last, if nobody else uses it: fresh memory costs
-        as much as the read itself."""
+        """An aligned buffer of at least `size` bytes; the one that was used last, if nobody else uses it:
+        fresh memory costs as much as the read itself."""
         with self._reading:
             spare, self._spare = self._spare, None
         return spare if spare is not None and len(spare) >= size else mmap.mmap(-1, size)
@@ -160,7 +165,8 @@ class Shelf:
                 self._readers.move_to_end(place.pack)
             return os.pread(descriptor, place.size, place.offset)
 
-    # -- removing ------------------------------------------------------------------------------------------------
+    # -- removing
+    # ------------------------------------------------------------------------------------------------
 
     def large_path(self, raw: bytes) -> Path:
         name = raw.hex()
@@ -177,7 +183,8 @@ class Shelf:
                 os.close(descriptor)
 
     def _set_aside(self, raw: bytes, place: Place) -> None:
-        """Forget a blob, and keep what is left of it. The name of a packed one tells its pack, for `take_back`."""
+        """Forget a blob, and keep what is left of it. The name of a packed one tells its pack, for
+        `take_back`."""
         with self.index.exclusive():
             if not self.index.remove(raw, place):
                 return
@@ -185,7 +192,9 @@ class Shelf:
                 if place.pack == ALONE:
                     self.large_path(raw).replace(self._damaged / raw.hex())
                 else:
-                    write_atomically(self._damaged / f"{raw.hex()}.{pack_name(place.pack)}", self._left_of(place))
+                    write_atomically(
+                        self._damaged / f"{raw.hex()}.{pack_name(place.pack)}", self._left_of(place)
+                    )
             except OSError:
                 pass  # there is nothing left of it, or no room for it: it is damaged all the same
 
@@ -196,9 +205,13 @@ class Shelf:
             return b""
 
     def take_back(self) -> None:
-        """Enter again what was set aside and is good now, because its file was copied back from elsewhere. What is whole again, by that or by
-        a push, needs no remains."""
-        aside = {path: (bytes.fromhex(path.name[:64]), pack_number(path.name[65:])) for path in self._damaged.iterdir() if len(path.name) in (64, 81)}
+        """Enter again what was set aside and is good now, because its file was copied back from elsewhere.
+        What is whole again, by that or by a push, needs no remains."""
+        aside = {
+            path: (bytes.fromhex(path.name[:64]), pack_number(path.name[65:]))
+            for path in self._damaged.iterdir()
+            if len(path.name) in (64, 81)
+        }
         for pack in {pack for _, pack in aside.values() if pack is not None}:
             file = self.packs / pack_name(pack)
             self._forget_reader(pack)
@@ -216,7 +229,8 @@ class Shelf:
             if raw in here:
                 path.unlink(missing_ok=True)
 
-    # -- at the start --------------------------------------------------------------------------------------------
+    # -- at the start
+    # --------------------------------------------------------------------------------------------
 
     def _reconcile_packs(self) -> None:
         """Enter packs that the index does not know, forget those that are gone."""

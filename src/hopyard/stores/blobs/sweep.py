@@ -16,7 +16,8 @@ _JOINED_BYTES = 32 * 1024 * 1024  # about how large a rewritten pack becomes
 
 
 def sweep(shelf: Shelf, in_use: Iterable[bytes], *, before: int) -> int:
-    """Remove blobs that are not in `in_use` and were last seen before the time `before` (unix seconds); their bytes."""
+    """Remove blobs that are not in `in_use` and were last seen before the time `before` (unix seconds); their
+    bytes."""
     shelf.index.mark(in_use)
     freed, after = 0, b""
     while True:
@@ -42,7 +43,8 @@ def _remove_empty(shelf: Shelf) -> None:
 
 
 def _groups(shelf: Shelf) -> Iterator[list[int]]:
-    """Packs to write anew together: those that are mostly garbage, and small ones if there are many of them."""
+    """Packs to write anew together: those that are mostly garbage, and small ones if there are many of
+    them."""
     sizes, live = shelf.index.packs(), shelf.index.live_bytes()
     small = [pack for pack, size in sizes.items() if size < _SMALL_BYTES]
     chosen = {pack for pack, size in sizes.items() if live.get(pack, 0) * 2 < size}

@@ -29,7 +29,9 @@ class Applying:
     def apply(self, plan: Plan) -> PlanResult:
         state = self._state
         if state.declared_at > plan.based_on:
-            return PlanResult((), {placement.gang.id: _CHANGED for placement in plan.place}, Version(state.version))
+            return PlanResult(
+                (), {placement.gang.id: _CHANGED for placement in plan.place}, Version(state.version)
+            )
         rejected: dict[GangId, str] = {}
         for placement in plan.place:
             reason = self._start(placement)
@@ -40,7 +42,9 @@ class Applying:
         if self._started or preempted:
             state.changed()
         applied = tuple(row.placement.gang.id for row in self._started)
-        return PlanResult(applied, rejected, Version(state.version), tuple(row.id for row in self._started), preempted)
+        return PlanResult(
+            applied, rejected, Version(state.version), tuple(row.id for row in self._started), preempted
+        )
 
     def make_room(self, run: RunRow, for_gang: GangId, reason: str) -> Recorded:
         """Ask the run's live attempt to save and leave."""
@@ -73,7 +77,9 @@ class Applying:
         whole = run.whole_checkpoints()
         step = whole[-1].step if whole else run.spec.resume.step if run.spec.resume is not None else None
         engine = state.nodes[placement.assignments[0].node].engine
-        row = AttemptRow(attempt_id(run.id, number), number, placement, amounts, engine, self._now, resumed_from_step=step)
+        row = AttemptRow(
+            attempt_id(run.id, number), number, placement, amounts, engine, self._now, resumed_from_step=step
+        )
         run.move(RunPhase.STARTING)
         run.attempts.append(row)
         state.wait_no_more(gang.id)
@@ -82,7 +88,8 @@ class Applying:
         return None
 
     def _preempt(self, wanted: Preemption, based_on: Version) -> bool:
-        """Whether the attempt is asked to make room: it lives, is not stopping, its run allows it, and the gang still waits as planned."""
+        """Whether the attempt is asked to make room: it lives, is not stopping, its run allows it, and the
+        gang still waits as planned."""
         run = self._state.live_run(wanted.attempt)
         if wanted.for_gang and not self._state.waits_unchanged(wanted.for_gang, based_on):
             return False
@@ -93,7 +100,11 @@ class Applying:
 
     def _promise(self, plan: Plan) -> None:
         state = self._state
-        standing = [one for one in plan.promises if one.gang in state.promises or state.waits_unchanged(one.gang, plan.based_on)]
+        standing = [
+            one
+            for one in plan.promises
+            if one.gang in state.promises or state.waits_unchanged(one.gang, plan.based_on)
+        ]
         after = {one.gang: one for one in standing if state.waits(one.gang)}
         broken = {breach.gang for breach in plan.breaches}
         for breach in plan.breaches:
@@ -101,7 +112,11 @@ class Applying:
                 self._tell(breach.gang, RunEventKind.BREACHED, f"{breach.cause}: {breach.detail}")
         for gang, promise in after.items():
             if gang not in state.promises or gang in broken:
-                self._tell(gang, RunEventKind.PROMISED, f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier")
+                self._tell(
+                    gang,
+                    RunEventKind.PROMISED,
+                    f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier",
+                )
         if after != state.promises:
             state.promises = after
             state.seen_promises.stale()
@@ -112,7 +127,8 @@ class Applying:
 
 
 def _counts(gang: Gang, planned: Gang) -> list[int]:
-    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else what it asks for."""
+    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else
+    what it asks for."""
     if len(planned.roles) != len(gang.roles):
         return [role.replicas for role in gang.roles]
     pairs = zip(gang.roles, planned.roles, strict=True)

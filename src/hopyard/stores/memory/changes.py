@@ -62,7 +62,10 @@ class Changes:
             self._state.show_running(attempt)
             self.seen_by_policy = True
         else:
-            attempt.ended_at, attempt.exit = self._told(after.ended_at, since=started_at or attempt.placed_at), after.exit
+            attempt.ended_at, attempt.exit = (
+                self._told(after.ended_at, since=started_at or attempt.placed_at),
+                after.exit,
+            )
             self._state.hide_running(attempt, self._now)
             self._account(run, attempt)
             self._ended.append(Ended(run.id, attempt.id))
@@ -104,8 +107,13 @@ class Changes:
             return self._told(after.began_at, since=attempt.placed_at)
         if after.exit is None or (after.began_at is None and after.exit.kind not in _RAN):
             return None
-        # It ran and ended between two words of its replica: where the replica does not say when it began, only its placement is known.
-        return attempt.placed_at if after.began_at is None else self._told(after.began_at, since=attempt.placed_at)
+        # It ran and ended between two words of its replica: where the replica does not say when it began,
+        # only its placement is known.
+        return (
+            attempt.placed_at
+            if after.began_at is None
+            else self._told(after.began_at, since=attempt.placed_at)
+        )
 
     def _told(self, at: datetime | None, *, since: datetime) -> datetime:
         """A time that a replica sent; now where it did not. Clocks of other machines may be wrong."""
@@ -118,7 +126,10 @@ class Changes:
             ran_s = ((attempt.ended_at or self._now) - attempt.started_at).total_seconds()
             run.gang = replace(gang, served_s=gang.served_s + max(ran_s, 0.0))
         key = (gang.queue, gang.user)
-        share, held_s = dominant_share(attempt.amounts, state.totals.get()), (self._now - attempt.placed_at).total_seconds()
+        share, held_s = (
+            dominant_share(attempt.amounts, state.totals.get()),
+            (self._now - attempt.placed_at).total_seconds(),
+        )
         state.used[key] = used_after(state.used.get(key), share, held_s, self._now, state.tree.half_life_s)
         state.seen_used.stale()
 

@@ -22,12 +22,14 @@ from hopyard.stores.memory.state import State, run_of
 
 
 class MemoryClusterStore:
-    """Implements `hopyard.interfaces.cluster_store.ClusterStore`. No call ever waits, so each is one atomic step."""
+    """Implements `hopyard.interfaces.cluster_store.ClusterStore`.
+    No call ever waits, so each is one atomic step."""
 
     def __init__(self, state: State) -> None:
         self._state, self._nodes = state, Nodes(state)
 
-    # -- who decides ------------------------------------------------------------------------------------------------
+    # -- who decides
+    # ------------------------------------------------------------------------------------------------
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         state, lease = self._state, self._state.lease
@@ -46,7 +48,8 @@ class MemoryClusterStore:
         if self._state.lease is None or self._state.lease.epoch != epoch:
             raise NotLeader("another server decides now")
 
-    # -- plans ------------------------------------------------------------------------------------------------------
+    # -- plans
+    # ------------------------------------------------------------------------------------------------------
 
     async def version(self) -> Version:
         return Version(self._state.version)
@@ -58,7 +61,15 @@ class MemoryClusterStore:
         self._check_leader(epoch)
         return Applying(self._state, now).apply(plan)
 
-    async def note_holds(self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+    async def note_holds(
+        self,
+        holds: Sequence[Hold],
+        /,
+        *,
+        based_on: Version,
+        now: datetime,  # noqa: ARG002
+        epoch: int,
+    ) -> Sequence[RunId]:
         self._check_leader(epoch)
         state, before = self._state, self._state.holds()
         state.note_holds(holds, based_on)
@@ -68,7 +79,8 @@ class MemoryClusterStore:
             if state.waits_unchanged(hold.gang, based_on) and _differs(before.get(hold.gang), hold)
         ]
 
-    # -- news -------------------------------------------------------------------------------------------------------
+    # -- news
+    # -------------------------------------------------------------------------------------------------------
 
     async def record(
         self,
@@ -84,7 +96,9 @@ class MemoryClusterStore:
         if complete and self._nodes.take_in(engine, seen.nodes):
             changes.seen_by_policy = True
         news = {status.attempt: status for status in seen.attempts}
-        attempts: Iterable[AttemptId] = sorted(self._state.live) if complete else [one for one in news if one in self._state.live]
+        attempts: Iterable[AttemptId] = (
+            sorted(self._state.live) if complete else [one for one in news if one in self._state.live]
+        )
         for attempt in attempts:
             run = self._state.live_run(attempt)
             if run is None or run.attempts[-1].engine != engine:
@@ -92,7 +106,11 @@ class MemoryClusterStore:
             if attempt in news:
                 if news[attempt].replicas != run.attempts[-1].replicas:
                     changes.make(run, attempt_news.take_in(changes.before(run), news[attempt]))
-            elif complete and run.attempts[-1].phase is not AttemptPhase.STARTING and (launched is None or attempt in launched):
+            elif (
+                complete
+                and run.attempts[-1].phase is not AttemptPhase.STARTING
+                and (launched is None or attempt in launched)
+            ):
                 changes.make(run, _lost(changes.before(run), attempt_news.VANISHED))
         return changes.finish()
 
@@ -111,7 +129,9 @@ class MemoryClusterStore:
                 return AttemptStatus(attempt, row.replicas)
         raise NotFound(f"there is no attempt {attempt}")
 
-    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST) -> Recorded:
+    async def fail_launch(
+        self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST
+    ) -> Recorded:
         run = self._state.live_run(attempt)
         if run is None:
             return Recorded()
@@ -145,9 +165,17 @@ class MemoryClusterStore:
         if waits_otherwise(before, after):
             if row.phase is not RunPhase.QUEUED:
                 raise waits_no_longer(before, row.phase)
-            gang = after.spec.as_gang(row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s)
+            gang = after.spec.as_gang(
+                row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s
+            )
             kept = row.gang  # of how it waited until now
-            row.gang = replace(gang, roles=state.shape(gang.roles), preemptions=kept.preemptions, not_before=kept.not_before, put_back=kept.put_back)
+            row.gang = replace(
+                gang,
+                roles=state.shape(gang.roles),
+                preemptions=kept.preemptions,
+                not_before=kept.not_before,
+                put_back=kept.put_back,
+            )
             row.changed = True
             state.wait_no_more(row.gang.id)
             state.forget_hold(row.gang.id)
@@ -159,14 +187,19 @@ class MemoryClusterStore:
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
         row = self._existing(run)
-        if row.attempt is None or row.attempt.id not in self._state.live or row.attempt.phase is AttemptPhase.STOPPING:
+        if (
+            row.attempt is None
+            or row.attempt.id not in self._state.live
+            or row.attempt.phase is AttemptPhase.STOPPING
+        ):
             return Recorded()
         return Applying(self._state, now).make_room(row, GangId(""), reason)
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return dict(self._state.live)
 
-    # -- nodes ------------------------------------------------------------------------------------------------------
+    # -- nodes
+    # ------------------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[Node]:
         return list(self._state.seen_nodes.get().values())
@@ -186,7 +219,8 @@ class MemoryClusterStore:
         if found is not None and all(other.engine != found.engine for other in self._state.nodes.values()):
             self._state.servers.pop(found.engine, None)
 
-    # -- rows -------------------------------------------------------------------------------------------------------
+    # -- rows
+    # -------------------------------------------------------------------------------------------------------
 
     def _existing(self, run: RunId) -> RunRow:
         row = self._state.runs.get(run)

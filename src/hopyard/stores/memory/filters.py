@@ -29,7 +29,8 @@ def matches(row: RunRow, where: RunFilter) -> bool:
 
 
 def older_than(row: RunRow, before: RunId, cursor: RunRow | None) -> bool:
-    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must do."""
+    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must
+    do."""
     if cursor is None:
         return row.id < before
     return (row.submitted_at, row.id) < (cursor.submitted_at, cursor.id)

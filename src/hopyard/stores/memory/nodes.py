@@ -34,7 +34,9 @@ class Nodes:
         if self._node(node).ready:
             raise Conflict(f"node {node} is there", hints=("its engine sees it; end the engine first",))
         if state.holdings.held_on(node):
-            raise Conflict(f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",))
+            raise Conflict(
+                f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",)
+            )
         del state.nodes[node]
         state.cordoned.pop(node, None)
         state.holdings.drop_node(node)
@@ -46,12 +48,17 @@ class Nodes:
         found = self._state.nodes.get(node)
         if found is None:
             close = close_names(node, self._state.nodes)
-            hint = f"did you mean {' or '.join(f'`{one}`' for one in close)}?" if close else "`hop node ls` lists them"
+            hint = (
+                f"did you mean {' or '.join(f'`{one}`' for one in close)}?"
+                if close
+                else "`hop node ls` lists them"
+            )
             raise NotFound(f"there is no node `{node}`", hints=(hint,))
         return found
 
     def take_in(self, engine: str, seen: Sequence[Node]) -> bool:
-        """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready. Whether anything changed."""
+        """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready.
+        Whether anything changed."""
         state = self._state
         if state.said.get(engine) is seen:
             return False

@@ -28,14 +28,18 @@ class MemoryQueueStore:
         for queue, count in (await self.waiting()).items():
             if queue not in tree.queues or queue in parents:
                 runs = "1 run waits" if count == 1 else f"{count} runs wait"
-                raise Conflict(f"{runs} in the queue `{queue}`", hints=("keep it, or move or stop them first",))
+                raise Conflict(
+                    f"{runs} in the queue `{queue}`", hints=("keep it, or move or stop them first",)
+                )
         if tree != self._state.tree:
             self._state.tree = tree
             self._state.charges.set_tree(tree)
             self._state.declared()
 
     async def waiting(self) -> Mapping[QueueName, int]:
-        return dict(Counter(row.gang.queue for row in self._state.runs.values() if row.phase is RunPhase.QUEUED))
+        return dict(
+            Counter(row.gang.queue for row in self._state.runs.values() if row.phase is RunPhase.QUEUED)
+        )
 
     async def used(self) -> Mapping[tuple[QueueName, str], Used]:
         return self._state.seen_used.get()
@@ -49,7 +53,9 @@ class MemoryReservationStore:
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
         if reservation.name in self._state.reservations:
-            raise Conflict(f"there is a reservation `{reservation.name}` already", hints=("choose another name",))
+            raise Conflict(
+                f"there is a reservation `{reservation.name}` already", hints=("choose another name",)
+            )
         if based_on is not None and based_on < self._state.declared_at:
             raise Conflict("reservations or queues were changed meanwhile", hints=("look again",))
         self._state.reservations[reservation.name] = reservation

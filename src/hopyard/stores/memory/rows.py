@@ -12,7 +12,17 @@ from hopyard.domain.cluster import Hold, Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.queue import Amounts
-from hopyard.domain.run import HELD, Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec, held_in_words, moved
+from hopyard.domain.run import (
+    HELD,
+    Attempt,
+    ParamValue,
+    Run,
+    RunEvent,
+    RunPhase,
+    RunSpec,
+    held_in_words,
+    moved,
+)
 
 
 @dataclass(slots=True)
@@ -87,7 +97,8 @@ class RunRow:
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)  # of its checkpoints: attempt, rank, step
+    # of its checkpoints: attempt, rank, step
+    damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)
     events: list[RunEvent] = field(default_factory=list)
 
     def move(self, phase: RunPhase) -> None:
@@ -99,7 +110,10 @@ class RunRow:
         return self.attempts[-1] if self.attempts else None
 
     def all_checkpoints(self) -> list[Checkpoint]:
-        return [replace(one, damaged=(one.attempt, one.rank, one.step) in self.damaged) for one in self.checkpoints]
+        return [
+            replace(one, damaged=(one.attempt, one.rank, one.step) in self.damaged)
+            for one in self.checkpoints
+        ]
 
     def whole_checkpoints(self) -> list[Checkpoint]:
         """Those that are not known to be damaged."""

@@ -46,7 +46,9 @@ class MemoryRunStore:
         number = state.numbers[new.user, spec.project] = state.numbers.get((new.user, spec.project), 0) + 1
         gang = spec.as_gang(new.id, new.user, submitted_at=now)
         gang = replace(gang, roles=state.shape(gang.roles))
-        row = RunRow(new.id, RunName(new.user, spec.project, number), spec, spec, gang, now, params=spec.params)
+        row = RunRow(
+            new.id, RunName(new.user, spec.project, number), spec, spec, gang, now, params=spec.params
+        )
         state.runs[new.id] = row
         state.by_name[row.name] = new.id
         if new.offline:
@@ -78,7 +80,9 @@ class MemoryRunStore:
         return [_brief(run) for run in found] if where.brief else found
 
     async def count(self) -> Mapping[RunPhase, int]:
-        return dict(Counter(row.phase for row in self._state.runs.values() if row.phase.final or not row.offline))
+        return dict(
+            Counter(row.phase for row in self._state.runs.values() if row.phase.final or not row.offline)
+        )
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
         found: dict[RunId, Counter[RunPhase]] = {}
@@ -93,13 +97,17 @@ class MemoryRunStore:
         return [
             row.id
             for row in rows.values()
-            if row.spec.parent is not None and not row.phase.final and (row.spec.parent not in rows or rows[row.spec.parent].phase.final)
+            if row.spec.parent is not None
+            and not row.phase.final
+            and (row.spec.parent not in rows or rows[row.spec.parent].phase.final)
         ]
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         return [one.noun() for one in self._existing(run).attempts]
 
-    async def events(self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False) -> Sequence[RunEvent]:
+    async def events(
+        self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
+    ) -> Sequence[RunEvent]:
         found = self._existing(run).events[after:]
         return found if limit is None else found[max(0, len(found) - limit) :] if newest else found[:limit]
 
@@ -114,25 +122,39 @@ class MemoryRunStore:
             raise Conflict("the run is not over", hints=("stop it first: hop stop",))
         del self._state.runs[run], self._state.by_name[row.name]
 
-    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None:
+    async def record_params(
+        self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None
+    ) -> None:
         row = self._newest_says(run, attempt)
         row.params = merge_values(row.params, params)
 
-    async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
+    async def record_summary(
+        self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None
+    ) -> None:
         row = self._newest_says(run, attempt)
         row.summary = merge_values(row.summary, values)
 
     async def record_metrics(
-        self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
+        self,
+        run: RunId,
+        latest: Mapping[str, tuple[int, float]],
+        /,
+        *,
+        attempt: AttemptId | None = None,
+        anew: bool = False,
     ) -> None:
         row = self._newest_says(run, attempt)
         row.latest = merge_values({} if anew else row.latest, latest)
 
-    async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
+    async def latest_metrics(
+        self, runs: Sequence[RunId], /
+    ) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         known = self._state.runs
         return {run: known[run].latest if run in known else {} for run in runs}
 
-    async def record_machine_env(self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None) -> None:
+    async def record_machine_env(
+        self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
+    ) -> None:
         self._newest_says(run, attempt).machine_env = dict(values)
 
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
@@ -143,20 +165,25 @@ class MemoryRunStore:
         row = self._existing(run)
         row.unstored = tuple(dict.fromkeys((*row.unstored, *sentences)))[:MOST_UNSTORED]
 
-    async def record_artifact(self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None) -> None:
+    async def record_artifact(
+        self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
+    ) -> None:
         self._newest_says(run, attempt).artifact = manifest
 
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:
         row = self._newest_says(run, attempt)
-        row.spec = replace(row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages)))
+        row.spec = replace(
+            row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages))
+        )
         row.gang = replace(row.gang, wants=row.spec.wants)
         if self._state.waits(row.gang.id):
             self._state.wait(row.gang)
             self._state.changed()
 
-    # -- checkpoints ------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ------------------------------------------------------------------------------------------------
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         row = self._existing(checkpoint.run)
@@ -164,7 +191,8 @@ class MemoryRunStore:
         if any((one.attempt, one.rank, one.step) == key for one in row.checkpoints):
             return
         row.checkpoints.append(checkpoint)
-        row.checkpoints.sort(key=lambda one: split_attempt(one.attempt)[1])  # stable: of one attempt as they came
+        # stable: of one attempt as they came
+        row.checkpoints.sort(key=lambda one: split_attempt(one.attempt)[1])
         attempt = row.attempt
         if attempt is not None and attempt.id == checkpoint.attempt and attempt.id in self._state.live:
             attempt.saved_at = checkpoint.created_at
@@ -187,7 +215,11 @@ class MemoryRunStore:
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
         known = self._state.runs
-        return {run: known[run].whole_checkpoints()[-1].step for run in runs if run in known and known[run].whole_checkpoints()}
+        return {
+            run: known[run].whole_checkpoints()[-1].step
+            for run in runs
+            if run in known and known[run].whole_checkpoints()
+        }
 
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
         row = self._existing(run)
@@ -200,7 +232,8 @@ class MemoryRunStore:
         if row is not None:
             row.checkpoints = [one for one in row.checkpoints if one.step not in steps]
 
-    # -- ends -------------------------------------------------------------------------------------------------------
+    # -- ends
+    # -------------------------------------------------------------------------------------------------------
 
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
         row = self._state.runs.get(run)
@@ -211,7 +244,10 @@ class MemoryRunStore:
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:
         if phase not in _OFFLINE_ENDS:
-            raise SpecError(f"phase: an offline run has not ended while `{phase}`", hints=(f"one of {', '.join(_OFFLINE_ENDS)}",))
+            raise SpecError(
+                f"phase: an offline run has not ended while `{phase}`",
+                hints=(f"one of {', '.join(_OFFLINE_ENDS)}",),
+            )
         row = self._existing(run)
         if not row.offline:
             raise Conflict("the run was not recorded offline")
@@ -221,14 +257,25 @@ class MemoryRunStore:
         nowhere = Placement(row.gang, ())
         row.attempts.append(
             AttemptRow(
-                attempt_id(run, 1), 1, nowhere, {}, "", started_at, phase, started_at=started_at, ended_at=ended_at, exit=exit
+                attempt_id(run, 1),
+                1,
+                nowhere,
+                {},
+                "",
+                started_at,
+                phase,
+                started_at=started_at,
+                ended_at=ended_at,
+                exit=exit,
             )
         )
         row.exit, row.started_at, row.ended_at = exit, started_at, ended_at
 
     async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
         newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
-        found = [row for row in newest if row.summary and any(ref.name == dataset for ref in row.spec.datasets)]
+        found = [
+            row for row in newest if row.summary and any(ref.name == dataset for ref in row.spec.datasets)
+        ]
         return [Summarised(row.id, row.submitted_at, row.summary) for row in found[:limit]]
 
     def _noun(self, row: RunRow) -> Run:
@@ -248,4 +295,6 @@ class MemoryRunStore:
 
 
 def _brief(run: Run) -> Run:
-    return replace(run, spec=brief_spec(run.spec), params=brief_values(run.params), summary=brief_values(run.summary))
+    return replace(
+        run, spec=brief_spec(run.spec), params=brief_values(run.params), summary=brief_values(run.summary)
+    )

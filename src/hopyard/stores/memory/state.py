@@ -1,4 +1,5 @@
-"""What the memory stores share. What a policy sees is kept ready, so that a snapshot copies nothing that has not changed."""
+"""What the memory stores share. What a policy sees is kept ready, so that a snapshot copies nothing that has
+not changed."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Held:
 
 
 class State:
-    """Every fact, by id. Changed only by the stores of this folder, which mark what a policy sees as stale."""
+    """Every fact, by id. Changed only by the stores of this folder, which mark what a policy sees as
+    stale."""
 
     def __init__(self) -> None:
         self.runs: dict[RunId, RunRow] = {}
@@ -69,7 +71,8 @@ class State:
         self.holdings = Holdings()
         self.charges = Charges()
         self.pending: Chunks[GangId, Gang] = Chunks()
-        self.waits_since: dict[GangId, int] = {}  # the version from which on each gang that waits does so as it does now
+        # the version from which on each gang that waits does so as it does now
+        self.waits_since: dict[GangId, int] = {}
         self.delayed: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
         self.running: Chunks[AttemptId, Running] = Chunks()
         self.live: dict[AttemptId, str] = {}
@@ -92,7 +95,9 @@ class State:
         self.seen_durations = Cached(lambda: dict(self.durations))
 
     def snapshot(self, now: datetime) -> Snapshot:
-        for gang in [gang for gang in self.delayed.values() if gang.not_before is None or gang.not_before <= now]:
+        for gang in [
+            gang for gang in self.delayed.values() if gang.not_before is None or gang.not_before <= now
+        ]:
             self.pending[gang.id] = self.delayed.pop(gang.id)
         return Snapshot(
             version=Version(self.version),
@@ -121,7 +126,8 @@ class State:
         """One object for all gangs that ask for the same."""
         return self._shapes.setdefault(roles, roles)
 
-    # -- what waits and what runs -----------------------------------------------------------------------------------
+    # -- what waits and what runs
+    # -----------------------------------------------------------------------------------
 
     def wait(self, gang: Gang) -> None:
         self.waits_since[gang.id] = self.version + 1  # `changed` follows
@@ -176,11 +182,12 @@ class State:
         """The run whose newest attempt this is, while it is live."""
         return self.runs[run_of(attempt)] if attempt in self.live else None
 
-    # -- why runs wait ----------------------------------------------------------------------------------------------
+    # -- why runs wait
+    # ----------------------------------------------------------------------------------------------
 
     def note_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
-        """Kept as they come: the holds of a long queue are written often and read seldom. A gang that was changed after `based_on` keeps
-        the hold that it has."""
+        """Kept as they come: the holds of a long queue are written often and read seldom.
+        A gang that was changed after `based_on` keeps the hold that it has."""
         changed = {gang for gang, since in self.waits_since.items() if since > based_on}
         if changed:
             kept = [hold for gang, hold in self.holds().items() if gang in changed]

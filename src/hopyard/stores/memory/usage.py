@@ -17,10 +17,20 @@ class MemoryUsageStore:
 
     async def usage(self, since: datetime, until: datetime, /, *, now: datetime) -> Sequence[Usage]:
         live = [self._state.runs[run_of(attempt)].attempts[-1] for attempt in self._state.live]
-        held = [*self._state.held, *(Held(row.placed_at, now, row.amounts, *self._state.holder_of(row)) for row in live)]
+        held = [
+            *self._state.held,
+            *(Held(row.placed_at, now, row.amounts, *self._state.holder_of(row)) for row in live),
+        ]
         found = (
             usage_between(
-                one.placed_at, one.ended_at, one.amounts, since=since, until=until, user=one.user, queue=one.queue, project=one.project
+                one.placed_at,
+                one.ended_at,
+                one.amounts,
+                since=since,
+                until=until,
+                user=one.user,
+                queue=one.queue,
+                project=one.project,
             )
             for one in held
         )

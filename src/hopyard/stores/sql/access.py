@@ -61,29 +61,54 @@ class SqlAccessStore:
         """Raises Conflict when the user has a token of this name, or the token is there already."""
 
         def write(conn: Connection) -> Token:
-            if conn.execute(_HASHES.where(tokens.c.user_name == user, tokens.c.name == name)).scalar() is not None:
+            if (
+                conn.execute(_HASHES.where(tokens.c.user_name == user, tokens.c.name == name)).scalar()
+                is not None
+            ):
                 hint = f"choose another name, or `hop token rotate {name}`"
                 raise Conflict(f"{user} has a token `{name}` already", hints=(hint,))
-            return _add_token(conn, user, token_hash, name, scopes, to_us(now), None if expires_at is None else to_us(expires_at))
+            return _add_token(
+                conn,
+                user,
+                token_hash,
+                name,
+                scopes,
+                to_us(now),
+                None if expires_at is None else to_us(expires_at),
+            )
 
         return await self._database.write(write)
 
-    async def add_user(self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False) -> None:
+    async def add_user(
+        self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False
+    ) -> None:
         """Raises Conflict and NotFound as the protocol says."""
 
         def write(conn: Connection) -> None:
             if conn.execute(_HASHES.where(tokens.c.user_name == user)).scalar() is not None:
-                raise Conflict(f"there is a user `{user}`", hints=(f"a lost token is replaced by `hop token rotate {FIRST_TOKEN} --user {user}`",))
+                raise Conflict(
+                    f"there is a user `{user}`",
+                    hints=(f"a lost token is replaced by `hop token rotate {FIRST_TOKEN} --user {user}`",),
+                )
             like = _same_but_for_case(conn, user)
             if like is not None:
                 hint = "names that look alike are mistaken for each other: choose another one"
-                raise Conflict(f"there is a user `{like}`, whose name differs from `{user}` by case only", hints=(hint,))
-            was = conn.execute(select(former_users).where(former_users.c.user_name == user)).first() is not None
+                raise Conflict(
+                    f"there is a user `{like}`, whose name differs from `{user}` by case only", hints=(hint,)
+                )
+            was = (
+                conn.execute(select(former_users).where(former_users.c.user_name == user)).first() is not None
+            )
             if was and not returning:
-                hints = ("choose another name: runs and datasets of the removed user still bear this one", f"is it the same person? `hop user add {user} --returning`")
+                hints = (
+                    "choose another name: runs and datasets of the removed user still bear this one",
+                    f"is it the same person? `hop user add {user} --returning`",
+                )
                 raise Conflict(f"user `{user}` was removed", hints=hints)
             if returning and not was:
-                raise NotFound(f"no user `{user}` was removed here", hints=(f"`hop user add {user}` makes a new user",))
+                raise NotFound(
+                    f"no user `{user}` was removed here", hints=(f"`hop user add {user}` makes a new user",)
+                )
             _add_token(conn, user, token_hash, FIRST_TOKEN, ALL_SCOPES, to_us(now), None)
 
         await self._database.write(write)
@@ -100,14 +125,18 @@ class SqlAccessStore:
         chosen = asked if user is None else asked.where(tokens.c.user_name == user)
         return await self._database.read(lambda conn: [_token(row) for row in conn.execute(chosen)])
 
-    async def replace_token(self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None) -> Token:
+    async def replace_token(
+        self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None
+    ) -> Token:
         """Raises NotFound."""
 
         def write(conn: Connection) -> Token:
             old = _by_id(conn, token)
             conn.execute(tokens.delete().where(tokens.c.hash == old.hash))
             expiry = None if expires_at is None else to_us(expires_at)
-            return _add_token(conn, old.user_name, token_hash, old.name, _scopes(old.scopes), to_us(now), expiry)
+            return _add_token(
+                conn, old.user_name, token_hash, old.name, _scopes(old.scopes), to_us(now), expiry
+            )
 
         return await self._database.write(write)
 
@@ -127,9 +156,12 @@ class SqlAccessStore:
 
     async def users(self) -> Sequence[User]:
         def read(conn: Connection) -> list[User]:
-            found = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(tokens.c.user_name)
+            found = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(
+                tokens.c.user_name
+            )
             return sorted(
-                (User(name, from_us(first), count) for name, first, count in conn.execute(found)), key=lambda user: user.name
+                (User(name, from_us(first), count) for name, first, count in conn.execute(found)),
+                key=lambda user: user.name,
             )
 
         return await self._database.read(read)
@@ -152,12 +184,20 @@ class SqlAccessStore:
 
         def write(conn: Connection) -> None:
             conn.execute(user_secrets.delete().where(*own))
-            conn.execute(user_secrets.insert().values(user_name=user, name=name, value=value.encode(), set_at=to_us(now)))
+            conn.execute(
+                user_secrets.insert().values(
+                    user_name=user, name=name, value=value.encode(), set_at=to_us(now)
+                )
+            )
 
         await self._database.write(write)
 
     async def secret_names(self, user: str, /) -> Mapping[str, datetime]:
-        asked = select(user_secrets.c.name, user_secrets.c.set_at).where(user_secrets.c.user_name == user).order_by(user_secrets.c.name)
+        asked = (
+            select(user_secrets.c.name, user_secrets.c.set_at)
+            .where(user_secrets.c.user_name == user)
+            .order_by(user_secrets.c.name)
+        )
         return await self._database.read(lambda conn: {name: from_us(at) for name, at in conn.execute(asked)})
 
     async def secret_values(self, user: str, names: Collection[str], /) -> Mapping[str, str]:
@@ -172,7 +212,9 @@ class SqlAccessStore:
         """Raises NotFound."""
 
         def write(conn: Connection) -> None:
-            if not conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user, user_secrets.c.name == name)).rowcount:
+            if not conn.execute(
+                user_secrets.delete().where(user_secrets.c.user_name == user, user_secrets.c.name == name)
+            ).rowcount:
                 raise NotFound(f"{user} has no secret `{name}`", hints=("`hop secret ls` lists them",))
 
         await self._database.write(write)
@@ -215,20 +257,35 @@ _HASHES = select(tokens.c.hash).limit(1)
 
 
 def _add_token(
-    conn: Connection, user: str, token_hash: str, name: str, scopes: Collection[Scope], now: int, expires_at: int | None
+    conn: Connection,
+    user: str,
+    token_hash: str,
+    name: str,
+    scopes: Collection[Scope],
+    now: int,
+    expires_at: int | None,
 ) -> Token:
     if conn.execute(_HASHES.where(tokens.c.hash == token_hash)).scalar() is not None:
         raise Conflict("the token is there already", hints=("make a new one",))
     conn.execute(former_users.delete().where(former_users.c.user_name == user))
     words = ",".join(sorted(scopes))
-    values = {"hash": token_hash, "user_name": user, "name": name, "scopes": words, "created_at": now, "expires_at": expires_at}
+    values = {
+        "hash": token_hash,
+        "user_name": user,
+        "name": name,
+        "scopes": words,
+        "created_at": now,
+        "expires_at": expires_at,
+    }
     conn.execute(tokens.insert().values(**values))
     return _token(conn.execute(select(tokens).where(tokens.c.hash == token_hash)).one())
 
 
 def _by_id(conn: Connection, token: str) -> Row[Any]:
     """Raises NotFound."""
-    found = conn.execute(select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)).first()
+    found = conn.execute(
+        select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)
+    ).first()
     if found is None:
         raise NotFound(f"there is no token {token}", hints=("`hop token list` lists them",))
     return found
@@ -253,7 +310,9 @@ def _scopes(words: str) -> frozenset[Scope]:
 def _same_but_for_case(conn: Connection, user: str) -> str | None:
     """A user who has a token, or had one, or had runs, and whose name differs from this one by case only."""
     for column in (tokens.c.user_name, former_users.c.user_name, run_numbers.c.user_name):
-        found = conn.execute(select(column).where(func.lower(column) == user.lower(), column != user).limit(1)).scalar()
+        found = conn.execute(
+            select(column).where(func.lower(column) == user.lower(), column != user).limit(1)
+        ).scalar()
         if found is not None:
             return str(found)
     return None
@@ -266,5 +325,9 @@ def _value(conn: Connection, name: str) -> bytes | None:
 
 def _distinct(conn: Connection, columns: Sequence[Column[Any]]) -> list[Digest]:
     """What is in any of the columns, each once, in order."""
-    every = union(*(select(column.label("digest")).where(column.is_not(None)) for column in columns)).subquery()
-    return [Digest(found) for found in conn.execute(select(every.c.digest).order_by(every.c.digest)).scalars()]
+    every = union(
+        *(select(column.label("digest")).where(column.is_not(None)) for column in columns)
+    ).subquery()
+    return [
+        Digest(found) for found in conn.execute(select(every.c.digest).order_by(every.c.digest)).scalars()
+    ]

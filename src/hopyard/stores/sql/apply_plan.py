@@ -51,7 +51,11 @@ _UNCHANGED = select(runs.c.id).where(
 _START = Hot(
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
-    .values(phase=str(moved(RunPhase.QUEUED, RunPhase.STARTING)), attempts=bindparam("b_attempts"), touched=bindparam("b_touched"))
+    .values(
+        phase=str(moved(RunPhase.QUEUED, RunPhase.STARTING)),
+        attempts=bindparam("b_attempts"),
+        touched=bindparam("b_touched"),
+    )
 )
 _PREEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"))
 _ATTEMPT_INSERT = Hot(attempts.insert())
@@ -85,7 +89,9 @@ class Applying:
     def apply(self, plan: Plan) -> PlanResult:
         marks = self._stamp.before
         if max(marks.reservations, marks.queues) > plan.based_on:
-            return PlanResult((), {placement.gang.id: _CHANGED for placement in plan.place}, self._stamp.write())
+            return PlanResult(
+                (), {placement.gang.id: _CHANGED for placement in plan.place}, self._stamp.write()
+            )
         started, rejected = self._place(plan.place) if plan.place else ([], {})
         changes = Changes(self._conn, self._live, self._stamp, self._now)
         preempted = self._preempt(plan, changes)
@@ -109,7 +115,8 @@ class Applying:
         self._conn.execute(_EVENT_INSERT, self._events)
         return changes
 
-    # -- placing ------------------------------------------------------------------------------------------------------
+    # -- placing
+    # ------------------------------------------------------------------------------------------------------
 
     def _place(self, wanted: Sequence[Placement]) -> tuple[list[LiveAttempt], dict[GangId, str]]:
         waiting = self._waiting([placement.gang.id for placement in wanted])
@@ -134,7 +141,12 @@ class Applying:
             attempt = self._begin(row, gang, placement)
             started.append(attempt)
             fresh.append(
-                _attempt_row(attempt, number=row.attempts + 1, step=steps.get(attempt.run, row.resume_step), stamp=self._stamp)
+                _attempt_row(
+                    attempt,
+                    number=row.attempts + 1,
+                    step=steps.get(attempt.run, row.resume_step),
+                    stamp=self._stamp,
+                )
             )
         if fresh:
             self._write_started(fresh)
@@ -178,7 +190,11 @@ class Applying:
     def _write_started(self, fresh: list[dict[str, Any]]) -> None:
         _ATTEMPT_INSERT.change(self._conn, fresh)
         _START.change(
-            self._conn, [{"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now} for row in fresh]
+            self._conn,
+            [
+                {"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now}
+                for row in fresh
+            ],
         )
         self._holds.drop(self._conn, [row["run"] for row in fresh])
         self._stamp.touch("runs", "attempts")
@@ -187,7 +203,8 @@ class Applying:
         found = (_Waiting(row[:WIDTH], *row[WIDTH:]) for row in _WAITING.rows(self._conn, gangs))
         return {row.gang[0]: row for row in found if row.phase == RunPhase.QUEUED and row.held_by is None}
 
-    # -- making room --------------------------------------------------------------------------------------------------
+    # -- making room
+    # --------------------------------------------------------------------------------------------------
 
     def _preempt(self, plan: Plan, changes: Changes) -> list[AttemptId]:
         asked: list[AttemptId] = []
@@ -208,14 +225,17 @@ class Applying:
         self._conn.execute(_PREEMPT, {"b_id": found.id, "preempted_for": for_gang, "preempt_reason": reason})
         self._tell(found.run, RunEventKind.PREEMPTED, reason)
 
-    # -- promises -----------------------------------------------------------------------------------------------------
+    # -- promises
+    # -----------------------------------------------------------------------------------------------------
 
     def _promise(self, wanted: Sequence[Promise], breaches: Sequence[Breach], based_on: Version) -> None:
         before = self._live.promises
         after = {one.gang: one for one in wanted}
         if after == before and not breaches:
             return
-        waiting = self._unchanged([*(gang for gang in after if gang not in before), *(one.gang for one in breaches)], based_on)
+        waiting = self._unchanged(
+            [*(gang for gang in after if gang not in before), *(one.gang for one in breaches)], based_on
+        )
         after = {gang: one for gang, one in after.items() if gang in before or gang in waiting}
         for breach in breaches:
             if breach.gang in waiting:
@@ -223,13 +243,18 @@ class Applying:
         broken = {breach.gang for breach in breaches}
         for gang, promise in after.items():
             if gang not in before or gang in broken:
-                self._tell(RunId(gang), RunEventKind.PROMISED, f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier")
+                self._tell(
+                    RunId(gang),
+                    RunEventKind.PROMISED,
+                    f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier",
+                )
         if replace_promises(self._conn, before, after):
             self._live.promises = after
             self._stamp.touch("promises")
 
     def _unchanged(self, gangs: Collection[GangId], based_on: Version) -> set[GangId]:
-        """Those that wait as they did when the plan was made. For one that was changed, held or started since, it decides nothing."""
+        """Those that wait as they did when the plan was made.
+        For one that was changed, held or started since, it decides nothing."""
         found: set[GangId] = set()
         wanted = list(gangs)
         for at in range(0, len(wanted), IDS_PER_QUERY):
@@ -242,7 +267,8 @@ class Applying:
 
 
 def _counts(gang: Gang, planned: Gang) -> list[int]:
-    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else what it asks for."""
+    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else
+    what it asks for."""
     if len(planned.roles) != len(gang.roles):
         return [role.replicas for role in gang.roles]
     pairs = zip(gang.roles, planned.roles, strict=True)
@@ -258,7 +284,9 @@ def _attempt_row(attempt: LiveAttempt, *, number: int, step: int | None, stamp: 
         "live": 1,
         "engine": attempt.engine,
         "placement": encode_placement(attempt.placement.assignments),
-        "counts": encode_counts([role.replicas for role in attempt.placement.gang.roles]) if attempt.gang.elastic else None,
+        "counts": encode_counts([role.replicas for role in attempt.placement.gang.roles])
+        if attempt.gang.elastic
+        else None,
         "replicas": "[]",
         "placed_at": attempt.placed_at,
         "resumed_from_step": step,

@@ -1,4 +1,5 @@
-"""Writing what became of live attempts and of their runs: gathered first, then a few statements for all of them."""
+"""Writing what became of live attempts and of their runs: gathered first, then a few statements for all of
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from hopyard.stores.sql.tables import attempts, runs
 from hopyard.stores.sql.usage_rows import held, keep
 
 _SECOND = 1_000_000
-_WRITE_ATTEMPT = Hot(update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE))
+_WRITE_ATTEMPT = Hot(
+    update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE)
+)
 _WRITE_RUN = Hot(update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase")))
 # Ends that only something that ran can come to.
 _RAN = frozenset({ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT})
@@ -37,7 +40,8 @@ class OutOfStep(Exception):
 
 
 class Changes:
-    """One write's changes of live attempts, at `now` (microseconds). The picture is changed at once, the rows by `finish`."""
+    """One write's changes of live attempts, at `now` (microseconds).
+    The picture is changed at once, the rows by `finish`."""
 
     def __init__(self, conn: Connection, live: Live, stamp: Stamp, now: int) -> None:
         self._conn, self._live, self.stamp, self._now, self._at = conn, live, stamp, now, from_us(now)
@@ -71,18 +75,35 @@ class Changes:
         }
         self.stamp.touch("attempts", visible=ended or after.phase is not found.phase)
         self._follow(found, after, started_at, ended_at)
-        found.phase, found.replicas, found.started_at, found.asked_at, found.idle = after.phase, after.replicas, started_at, asked_at, None
+        found.phase, found.replicas, found.started_at, found.asked_at, found.idle = (
+            after.phase,
+            after.replicas,
+            started_at,
+            asked_at,
+            None,
+        )
         self._live.changed(found.id, requeued=after.requeued)
         if ended:
             self._ended.append(Ended(found.run, found.id))
             amounts = self._live.amounts(found.id)
-            self._held.append(held(found.id, found.run, found.gang.queue, amounts, placed_at=found.placed_at, ended_at=self._now))
+            self._held.append(
+                held(
+                    found.id,
+                    found.run,
+                    found.gang.queue,
+                    amounts,
+                    placed_at=found.placed_at,
+                    ended_at=self._now,
+                )
+            )
             self._live.drop(found.id)
 
     def finish(self) -> Recorded:
         """Write it, and tell what was changed. Raises OutOfStep."""
         self._execute(_WRITE_ATTEMPT, self._attempts)
-        self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values})
+        self._execute(
+            _WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values}
+        )
         self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
         keep(self._conn, self._held)
         known = self._live.durations
@@ -105,7 +126,8 @@ class Changes:
         if not moves and after.exit is None:
             return
         values = self._runs.setdefault(
-            found.run, {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at}
+            found.run,
+            {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at},
         )
         values["phase"] = str(moved(found.run_phase, after.run_phase))
         if found.run_started_at is None and (after.phase is AttemptPhase.RUNNING or after.run_phase.final):
@@ -116,7 +138,9 @@ class Changes:
             self._changed.append(found.run)
         found.run_phase = after.run_phase
 
-    def _end(self, found: LiveAttempt, after: After, started_at: int | None, ended_at: int, values: dict[str, Any]) -> None:
+    def _end(
+        self, found: LiveAttempt, after: After, started_at: int | None, ended_at: int, values: dict[str, Any]
+    ) -> None:
         """Its run waits again, or is over: a policy sees another run than before."""
         served_us = round(found.gang.served_s * _SECOND)
         if started_at is not None:
@@ -137,7 +161,9 @@ class Changes:
         self._count_use(found)
         if after.requeued:
             self._requeued.append(found.run)
-        elif found.run_started_at is not None and tells_duration(after.run_phase, after.exit, served_us / _SECOND):
+        elif found.run_started_at is not None and tells_duration(
+            after.run_phase, after.exit, served_us / _SECOND
+        ):
             self._learn(found, served_us / _SECOND)
 
     def _count_use(self, found: LiveAttempt) -> None:
@@ -161,8 +187,11 @@ class Changes:
             return self._told(after.began_at, since=found.placed_at)
         if after.exit is None or (after.began_at is None and after.exit.kind not in _RAN):
             return None
-        # It ran and ended between two words of its replica: where the replica does not say when it began, only its placement is known.
-        return found.placed_at if after.began_at is None else self._told(after.began_at, since=found.placed_at)
+        # It ran and ended between two words of its replica: where the replica does not say when it began,
+        # only its placement is known.
+        return (
+            found.placed_at if after.began_at is None else self._told(after.began_at, since=found.placed_at)
+        )
 
     def _ended_at(self, found: LiveAttempt, after: After, started_at: int | None) -> int:
         """Where the news was late, since the server or its database was away, that is before now."""

@@ -55,7 +55,12 @@ class SqlAuditStore:
         if where.user is not None:
             query = query.where(audit.c.user_name == where.user)
         if where.action is not None:
-            query = query.where(or_(audit.c.action == where.action, audit.c.action.startswith(where.action + ".", autoescape=True)))
+            query = query.where(
+                or_(
+                    audit.c.action == where.action,
+                    audit.c.action.startswith(where.action + ".", autoescape=True),
+                )
+            )
         if where.target is not None:
             query = query.where(or_(audit.c.target == where.target, audit.c.target_id == where.target))
         if where.outcome is not None:

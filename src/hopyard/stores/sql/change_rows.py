@@ -17,7 +17,9 @@ from hopyard.stores.sql.tables import run_contents, run_events, run_tags, runs
 
 def check_unchanged(conn: Connection, before: Run, phase: RunPhase) -> None:
     """Raises Conflict where the run is not as in `before` any more."""
-    query = select(run_contents.c.spec, run_contents.c.note, runs.c.held_by).join(runs, runs.c.id == run_contents.c.run)
+    query = select(run_contents.c.spec, run_contents.c.note, runs.c.held_by).join(
+        runs, runs.c.id == run_contents.c.run
+    )
     spec, note, held_by = conn.execute(query.where(runs.c.id == before.id)).one()
     now = (held_by if phase is RunPhase.QUEUED else None, note, fingerprint(decode_spec(spec)))
     if now != (before.held_by, before.note, fingerprint(before.spec)):
@@ -43,5 +45,12 @@ def write_change(conn: Connection, before: Run, after: Run, event: RunEvent, clo
     if spec.tags != before.spec.tags:
         conn.execute(delete(run_tags).where(run_tags.c.run == before.id))
         if spec.tags:
-            conn.execute(run_tags.insert(), [{"run": before.id, "key": key, "value": value} for key, value in spec.tags.items()])
-    conn.execute(run_events.insert().values(run=before.id, at=to_us(event.at), kind=str(event.kind), detail=event.detail))
+            conn.execute(
+                run_tags.insert(),
+                [{"run": before.id, "key": key, "value": value} for key, value in spec.tags.items()],
+            )
+    conn.execute(
+        run_events.insert().values(
+            run=before.id, at=to_us(event.at), kind=str(event.kind), detail=event.detail
+        )
+    )

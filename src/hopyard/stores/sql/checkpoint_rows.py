@@ -14,16 +14,24 @@ from hopyard.stores.sql.codec import decode_map, encode_map, from_us, to_us
 from hopyard.stores.sql.tables import IDS_PER_QUERY
 from hopyard.stores.sql.tables import checkpoints as table
 
-# By the number of the attempt, then as they came. An attempt's id is its run's and the number: of one run, the longer is the later.
+# By the number of the attempt, then as they came. An attempt's id is its run's and the number: of one run,
+# the longer is the later.
 _ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
 _STEPS = (
-    select(table.c.run, table.c.step).where(table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False)).order_by(table.c.run, *_ORDER)
+    select(table.c.run, table.c.step)
+    .where(table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False))
+    .order_by(table.c.run, *_ORDER)
 )
 
 
 def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
     """Unless it is there (then False): the first word stands."""
-    key = {"run": checkpoint.run, "attempt": checkpoint.attempt, "rank": checkpoint.rank, "step": checkpoint.step}
+    key = {
+        "run": checkpoint.run,
+        "attempt": checkpoint.attempt,
+        "rank": checkpoint.rank,
+        "step": checkpoint.step,
+    }
     there = select(table.c.id).where(*(table.c[name] == value for name, value in key.items()))
     if conn.execute(there).first() is not None:
         return False
@@ -44,7 +52,10 @@ def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
 def of_run(conn: Connection, run: RunId, *, damaged: bool) -> list[Checkpoint]:
     """damaged: also those that are."""
     query = select(table).where(table.c.run == run).order_by(*_ORDER)
-    return [_to_checkpoint(row) for row in conn.execute(query if damaged else query.where(table.c.damaged.is_(False)))]
+    return [
+        _to_checkpoint(row)
+        for row in conn.execute(query if damaged else query.where(table.c.damaged.is_(False)))
+    ]
 
 
 def mark_damaged(conn: Connection, run: RunId, step: int) -> bool:
@@ -58,18 +69,25 @@ def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:
     found: dict[RunId, int] = {}
     for at in range(0, len(runs), IDS_PER_QUERY):
         rows = conn.execute(_STEPS, {"b_runs": runs[at : at + IDS_PER_QUERY]})
-        found.update((RunId(run), step) for run, step in rows)  # a later row of a run takes the place of an earlier one
+        # a later row of a run takes the place of an earlier one
+        found.update((RunId(run), step) for run, step in rows)
     return found
 
 
 def keep(conn: Connection, run: RunId, step: int, kept: bool) -> None:
     """Raises NotFound when the run saved none at this step."""
-    if conn.execute(update(table).where(table.c.run == run, table.c.step == step).values(kept=kept)).rowcount == 0:
+    if (
+        conn.execute(update(table).where(table.c.run == run, table.c.step == step).values(kept=kept)).rowcount
+        == 0
+    ):
         last = [part.desc() for part in _ORDER]
-        steps = conn.execute(select(table.c.step).where(table.c.run == run).order_by(*last).limit(5)).scalars()
+        steps = conn.execute(
+            select(table.c.step).where(table.c.run == run).order_by(*last).limit(5)
+        ).scalars()
         newest = ", ".join(str(known) for known in steps)
         raise NotFound(
-            f"the run has no checkpoint at step {step}", hints=(f"the newest are at {newest}" if newest else "it has saved none",)
+            f"the run has no checkpoint at step {step}",
+            hints=(f"the newest are at {newest}" if newest else "it has saved none",),
         )
 
 

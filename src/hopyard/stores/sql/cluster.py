@@ -51,15 +51,19 @@ class SqlClusterStore:
         self._live = Live(database)
         self._holds = HoldRows(database)
 
-    # -- who decides --------------------------------------------------------------------------------------------------
+    # -- who decides
+    # --------------------------------------------------------------------------------------------------
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
-        return await self._database.write(lambda conn: take_lease(conn, holder, to_us(now), to_us(now + ttl)), vital=True)
+        return await self._database.write(
+            lambda conn: take_lease(conn, holder, to_us(now), to_us(now + ttl)), vital=True
+        )
 
     async def resign(self, holder: str, /) -> None:
         await self._database.write(lambda conn: drop_lease(conn, holder), vital=True)
 
-    # -- plans --------------------------------------------------------------------------------------------------------
+    # -- plans
+    # --------------------------------------------------------------------------------------------------------
 
     async def version(self) -> Version:
         return await self._database.read(lambda conn: Version(read_marks(conn).version))
@@ -74,7 +78,15 @@ class SqlClusterStore:
 
         return await self._write(write, vital=False)
 
-    async def note_holds(self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+    async def note_holds(
+        self,
+        holds: Sequence[Hold],
+        /,
+        *,
+        based_on: Version,
+        now: datetime,  # noqa: ARG002
+        epoch: int,
+    ) -> Sequence[RunId]:
         # They may be made only when they are looked at: neither requests nor other writes wait for that.
         wanted = await asyncio.to_thread(list, holds)
 
@@ -88,11 +100,13 @@ class SqlClusterStore:
 
         changes = await self._database.write(compare)
         told: list[RunId] = []
-        for begin in range(0, len(changes), HOLDS_PER_COMMIT):  # in pieces, so that a placement need not wait for all
+        # in pieces, so that a placement need not wait for all
+        for begin in range(0, len(changes), HOLDS_PER_COMMIT):
             told += await self._database.write(partial(write, some=changes[begin : begin + HOLDS_PER_COMMIT]))
         return told
 
-    # -- news ---------------------------------------------------------------------------------------------------------
+    # -- news
+    # --------------------------------------------------------------------------------------------------------
 
     async def record(
         self,
@@ -141,7 +155,9 @@ class SqlClusterStore:
 
         return await self._database.read(read)
 
-    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST) -> Recorded:
+    async def fail_launch(
+        self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST
+    ) -> Recorded:
         def write(conn: Connection) -> Recorded:
             changes = self._changes(conn, now)
             found = self._live.attempts.get(attempt)
@@ -207,7 +223,8 @@ class SqlClusterStore:
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return await self._see(self._view.live_attempts)
 
-    # -- nodes --------------------------------------------------------------------------------------------------------
+    # -- nodes
+    # --------------------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[Node]:
         return await self._see(self._view.nodes)
@@ -237,7 +254,8 @@ class SqlClusterStore:
             _known(self._live.nodes, node)
             if self._live.nodes[node].ready:
                 raise Conflict(
-                    f"node {node} is there", hints=("its engine would tell of it again: end that first, or cordon it",)
+                    f"node {node} is there",
+                    hints=("its engine would tell of it again: end that first, or cordon it",),
                 )
             if self._live.holdings.held_on(node):
                 raise Conflict(f"a run holds resources of node {node}", hints=("stop it first: hop ps",))
@@ -251,10 +269,12 @@ class SqlClusterStore:
 
         await self._write(write)
 
-    # -- what they share ----------------------------------------------------------------------------------------------
+    # -- what they share
+    # ----------------------------------------------------------------------------------------------
 
     async def _see(self, tell: Callable[[], T]) -> T:
-        """What the view tells of this moment. What this process wrote itself it knows, and only asks whether that is all."""
+        """What the view tells of this moment. What this process wrote itself it knows, and only asks whether
+        that is all."""
         marks = self._database.at_once(read_marks)
         told = None if marks is None else self._view.follow(marks, tell)
         return await self._database.read(lambda conn: self._view.read(conn, tell)) if told is None else told
@@ -326,11 +346,14 @@ def _known(nodes: Iterable[NodeId], node: NodeId) -> None:
     if node not in known:
         close = close_names(node, known)
         raise NotFound(
-            f"there is no node {node}", hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",)
+            f"there is no node {node}",
+            hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",),
         )
 
 
 def _offline_name(conn: Connection, run: RunId) -> str | None:
     """The name of a run that was recorded offline; None for others."""
-    row = conn.execute(select(runs.c.user_name, runs.c.project, runs.c.number).where(runs.c.id == run, runs.c.offline)).one_or_none()
+    row = conn.execute(
+        select(runs.c.user_name, runs.c.project, runs.c.number).where(runs.c.id == run, runs.c.offline)
+    ).one_or_none()
     return None if row is None else str(RunName(*row))

@@ -91,8 +91,9 @@ def _keep_non_finite(spec: RunSpec, text: str) -> str:
 
 
 def decode_spec(text: str) -> RunSpec:
-    """The spec of a run. Of one that a fault or another version wrote, what can be read: such a run must not keep the others from
-    being listed, and can be stopped and removed. A role without a command stands for roles that cannot be read."""
+    """The spec of a run. Of one that a fault or another version wrote, what can be read: such a run must not
+    keep the others from being listed, and can be stopped and removed. A role without a command stands for
+    roles that cannot be read."""
     try:
         return _decode_spec(text)
     except msgspec.DecodeError:
@@ -212,7 +213,10 @@ def encode_placement(assignments: Sequence[Assignment]) -> str:
 @lru_cache(maxsize=4096)
 def decode_placement(text: str) -> tuple[Assignment, ...]:
     """`result[i]` has rank i."""
-    return tuple(Assignment(rank, one.node, one.gpus, one.gpu_milli) for rank, one in enumerate(_decode_placement(text)))
+    return tuple(
+        Assignment(rank, one.node, one.gpus, one.gpu_milli)
+        for rank, one in enumerate(_decode_placement(text))
+    )
 
 
 def encode_counts(counts: Sequence[int]) -> str:

@@ -1,4 +1,5 @@
-"""The numbers of runs. Safe without locks of their own: only one writing transaction is under way at a time."""
+"""The numbers of runs. Safe without locks of their own: only one writing transaction is under way at a
+time."""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets,
 UNKNOWN = ""  # the fingerprint of a run that came from an older schema: whoever knows its id submitted it
 
 _KNOWN = ByIds(
-    select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint).join(run_contents, run_contents.c.run == runs.c.id), runs.c.id
+    select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint).join(
+        run_contents, run_contents.c.run == runs.c.id
+    ),
+    runs.c.id,
 )
 MOST_TOLD = 256  # who looks for more reads the rows: entries are kept whether anybody reads them or not
 _OF_GANG = tuple(column.name for column in GANG_COLUMNS)
@@ -53,7 +56,9 @@ class _Accepted:
     number: int = 0
 
 
-def create_runs(conn: Connection, submissions: Sequence[Submission], *, journal: Journal) -> list[list[Run] | Exception]:
+def create_runs(
+    conn: Connection, submissions: Sequence[Submission], *, journal: Journal
+) -> list[list[Run] | Exception]:
     """The runs of each submission, or why it was refused."""
     ids = list(dict.fromkeys(new.id for submission in submissions for new in submission.runs))
     known = _known(conn, ids)
@@ -109,9 +114,19 @@ def _number(conn: Connection, accepted: list[_Accepted]) -> None:
 def _insert(conn: Connection, accepted: list[_Accepted], journal: Journal) -> dict[str, Run]:
     if not accepted:
         return {}
-    tags = [{"run": one.new.id, "key": key, "value": value} for one in accepted for key, value in one.new.spec.tags.items()]
+    tags = [
+        {"run": one.new.id, "key": key, "value": value}
+        for one in accepted
+        for key, value in one.new.spec.tags.items()
+    ]
     datasets = [
-        {"run": one.new.id, "position": at, "dataset": ref.name, "version": ref.version, "manifest": ref.manifest}
+        {
+            "run": one.new.id,
+            "position": at,
+            "dataset": ref.name,
+            "version": ref.version,
+            "manifest": ref.manifest,
+        }
         for one in accepted
         for at, ref in enumerate(one.new.spec.datasets)
     ]

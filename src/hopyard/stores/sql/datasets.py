@@ -15,7 +15,14 @@ from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.tables import IDS_PER_QUERY, dataset_numbers, dataset_versions, datasets, run_datasets, runs
+from hopyard.stores.sql.tables import (
+    IDS_PER_QUERY,
+    dataset_numbers,
+    dataset_versions,
+    datasets,
+    run_datasets,
+    runs,
+)
 
 _FINAL = sorted(str(phase) for phase in RunPhase if phase.final)
 
@@ -27,7 +34,16 @@ class SqlDatasetStore:
         self._database = database
 
     async def push(
-        self, name: str, manifest: Digest, /, *, size_bytes: int, files: int, user: str, message: str, now: datetime
+        self,
+        name: str,
+        manifest: Digest,
+        /,
+        *,
+        size_bytes: int,
+        files: int,
+        user: str,
+        message: str,
+        now: datetime,
     ) -> tuple[DatasetVersion, bool]:
         check_name(name, what="dataset")
 
@@ -37,7 +53,11 @@ class SqlDatasetStore:
                 return _to_version(newest), False
             number = _next_number(conn, name)
             if newest is None and not _exists(conn, name):
-                conn.execute(datasets.insert().values(name=name, created_at=to_us(now), metric="", higher_is_better=None))
+                conn.execute(
+                    datasets.insert().values(
+                        name=name, created_at=to_us(now), metric="", higher_is_better=None
+                    )
+                )
             version = DatasetVersion(name, number, manifest, size_bytes, files, now, user, message)
             conn.execute(dataset_versions.insert().values(_version_row(version)))
             return version, True
@@ -62,7 +82,9 @@ class SqlDatasetStore:
 
         return await self._database.read(read)
 
-    async def versions(self, name: str, /, *, before: int | None = None, limit: int | None = None) -> Sequence[DatasetVersion]:
+    async def versions(
+        self, name: str, /, *, before: int | None = None, limit: int | None = None
+    ) -> Sequence[DatasetVersion]:
         chosen = _versions(name).limit(limit)
         if before is not None:
             chosen = chosen.where(dataset_versions.c.number < before)
@@ -76,7 +98,9 @@ class SqlDatasetStore:
     async def version(self, name: str, number: int, /) -> DatasetVersion:
         def read(conn: Connection) -> DatasetVersion:
             query = _versions(name).limit(1)
-            row = conn.execute(query.where(dataset_versions.c.number == number) if number else query).one_or_none()
+            row = conn.execute(
+                query.where(dataset_versions.c.number == number) if number else query
+            ).one_or_none()
             if row is None:
                 _check_exists(conn, name)
                 raise _no_version(conn, name, number)
@@ -85,7 +109,12 @@ class SqlDatasetStore:
         return await self._database.read(read)
 
     async def first_version(self, name: str, /) -> DatasetVersion | None:
-        oldest = select(dataset_versions).where(dataset_versions.c.dataset == name).order_by(dataset_versions.c.number).limit(1)
+        oldest = (
+            select(dataset_versions)
+            .where(dataset_versions.c.dataset == name)
+            .order_by(dataset_versions.c.number)
+            .limit(1)
+        )
 
         def read(conn: Connection) -> DatasetVersion | None:
             row = conn.execute(oldest).one_or_none()
@@ -119,33 +148,55 @@ class SqlDatasetStore:
 
 def _versions(name: str) -> Select[Any]:
     """Newest first."""
-    return select(dataset_versions).where(dataset_versions.c.dataset == name).order_by(dataset_versions.c.number.desc())
+    return (
+        select(dataset_versions)
+        .where(dataset_versions.c.dataset == name)
+        .order_by(dataset_versions.c.number.desc())
+    )
 
 
 def _with_newest(conn: Connection, rows: Sequence[Row[Any]]) -> list[Dataset]:
-    """Each with its count of versions, and its newest version. Looks at the versions of these datasets only."""
+    """Each with its count of versions, and its newest version.
+    Looks at the versions of these datasets only."""
     counts: dict[str, int] = {}
     newest: dict[str, DatasetVersion] = {}
     newest_of = (
-        select(dataset_versions.c.dataset, func.count().label("versions"), func.max(dataset_versions.c.number).label("number"))
+        select(
+            dataset_versions.c.dataset,
+            func.count().label("versions"),
+            func.max(dataset_versions.c.number).label("number"),
+        )
         .where(dataset_versions.c.dataset.in_(bindparam("b_names", expanding=True)))
         .group_by(dataset_versions.c.dataset)
         .subquery()
     )
     those = select(dataset_versions, newest_of.c.versions).join(
-        newest_of, (newest_of.c.dataset == dataset_versions.c.dataset) & (newest_of.c.number == dataset_versions.c.number)
+        newest_of,
+        (newest_of.c.dataset == dataset_versions.c.dataset)
+        & (newest_of.c.number == dataset_versions.c.number),
     )
     for at in range(0, len(rows), IDS_PER_QUERY):
         for row in conn.execute(those, {"b_names": [row.name for row in rows[at : at + IDS_PER_QUERY]]}):
             counts[row.dataset], newest[row.dataset] = row.versions, _to_version(row)
     return [
-        Dataset(row.name, from_us(row.created_at), counts.get(row.name, 0), newest.get(row.name), row.metric, row.higher_is_better)
+        Dataset(
+            row.name,
+            from_us(row.created_at),
+            counts.get(row.name, 0),
+            newest.get(row.name),
+            row.metric,
+            row.higher_is_better,
+        )
         for row in rows
     ]
 
 
 def _next_number(conn: Connection, name: str) -> int:
-    counted = update(dataset_numbers).where(dataset_numbers.c.dataset == name).values(last=dataset_numbers.c.last + 1)
+    counted = (
+        update(dataset_numbers)
+        .where(dataset_numbers.c.dataset == name)
+        .values(last=dataset_numbers.c.last + 1)
+    )
     number = conn.execute(counted.returning(dataset_numbers.c.last)).scalar()
     if number is None:
         conn.execute(dataset_numbers.insert().values(dataset=name, last=1))
@@ -161,14 +212,20 @@ def _check_exists(conn: Connection, name: str) -> None:
     if _exists(conn, name):
         return
     close = close_names(name, conn.execute(select(datasets.c.name)).scalars())
-    hint = f"did you mean {' or '.join(f'`{known}`' for known in close)}?" if close else "`hop dataset ls` lists them"
+    hint = (
+        f"did you mean {' or '.join(f'`{known}`' for known in close)}?"
+        if close
+        else "`hop dataset ls` lists them"
+    )
     raise NotFound(f"there is no dataset `{name}`", hints=(hint,))
 
 
 def _no_version(conn: Connection, name: str, number: int) -> NotFound:
     newest = conn.execute(_versions(name).limit(1)).one_or_none()
     if newest is None:
-        return NotFound(f"dataset `{name}` has no versions", hints=(f"push one: hop dataset push {name} PATH",))
+        return NotFound(
+            f"dataset `{name}` has no versions", hints=(f"push one: hop dataset push {name} PATH",)
+        )
     return NotFound(f"dataset `{name}` has no version {number}", hints=(f"the newest is {newest.number}",))
 
 
@@ -183,7 +240,9 @@ def _check_unused(conn: Connection, name: str, number: int | None) -> None:
         query = query.where(run_datasets.c.version.in_((number, 0)))
     if (user := conn.execute(query).one_or_none()) is not None:
         run = f"{user.user_name}/{user.project}/{user.number}"
-        raise Conflict(f"{run} uses dataset `{name}`", hints=(f"wait for it to end, or stop it: hop stop {run}",))
+        raise Conflict(
+            f"{run} uses dataset `{name}`", hints=(f"wait for it to end, or stop it: hop stop {run}",)
+        )
 
 
 def _version_row(version: DatasetVersion) -> dict[str, Any]:

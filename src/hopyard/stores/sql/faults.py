@@ -9,8 +9,11 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 from hopyard import errors
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-# A quota, a limit on a file's size, or a full disk that is met while a mapping grows; SQLite cannot tell them from a fault.
-_UNWRITABLE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC})
+# A quota, a limit on a file's size, or a full disk that is met while a mapping grows; SQLite cannot tell them
+# from a fault.
+_UNWRITABLE = frozenset(
+    {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}
+)
 _DISK_FULL = "53100"  # PostgreSQL's state
 
 
@@ -39,9 +42,13 @@ def _translate_driver(error: DBAPIError) -> BaseException:
             f"the database cannot be written: {said}", hints=(*_MAKE_SPACE, "or see whether the disk fails")
         )
     if code & 0xFF == sqlite3.SQLITE_CANTOPEN:  # nothing was begun
-        return errors.ServerUnavailable(f"the database cannot be opened: {said}", hints=(_OPENING,), retry_after_s=1.0)
+        return errors.ServerUnavailable(
+            f"the database cannot be opened: {said}", hints=(_OPENING,), retry_after_s=1.0
+        )
     if code & 0xFF in _DAMAGED:
-        return errors.IntegrityError(f"the database is damaged: {said}", hints=("move it aside and restore a copy of it",))
+        return errors.IntegrityError(
+            f"the database is damaged: {said}", hints=("move it aside and restore a copy of it",)
+        )
     if isinstance(error, DataError):
         return errors.SpecError(f"a value cannot be stored: {said}")
     if isinstance(error, IntegrityError | ProgrammingError) or code == sqlite3.SQLITE_ERROR:

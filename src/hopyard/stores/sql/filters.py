@@ -15,7 +15,9 @@ _AFTER_ALL = "\U0010ffff"  # sorts behind every letter
 
 
 _NEWEST_FIRST = (runs.c.submitted_at.desc(), runs.c.id.desc())
-_OF_IDS = {brief: base.order_by(*_NEWEST_FIRST) for brief, base in ((False, RUNS_OF_IDS), (True, BRIEF_RUNS_OF_IDS))}
+_OF_IDS = {
+    brief: base.order_by(*_NEWEST_FIRST) for brief, base in ((False, RUNS_OF_IDS), (True, BRIEF_RUNS_OF_IDS))
+}
 _STUDIES_OF_IDS = {brief: query.where(runs.c.study) for brief, query in _OF_IDS.items()}
 
 
@@ -52,7 +54,8 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
     if where.ids is not None:
         found.append(runs.c.id.in_(sorted(where.ids)))
     if where.id_prefix is not None:
-        found += [runs.c.id >= where.id_prefix, runs.c.id < where.id_prefix + _AFTER_ALL]  # a range of the key, no scan
+        # a range of the key, no scan
+        found += [runs.c.id >= where.id_prefix, runs.c.id < where.id_prefix + _AFTER_ALL]
     if where.parent is not None:
         found.append(runs.c.parent == where.parent)
     if where.studies:
@@ -65,8 +68,11 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def _older_than(run: str) -> ColumnElement[bool]:
-    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must do."""
+    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must
+    do."""
     cursor = runs.alias("cursor")
     at = select(cursor.c.submitted_at).where(cursor.c.id == run).scalar_subquery()
     gone = ~exists().where(cursor.c.id == run)
-    return or_(runs.c.submitted_at < at, (runs.c.submitted_at == at) & (runs.c.id < run), gone & (runs.c.id < run))
+    return or_(
+        runs.c.submitted_at < at, (runs.c.submitted_at == at) & (runs.c.id < run), gone & (runs.c.id < run)
+    )

@@ -31,7 +31,20 @@ WIDTH = len(GANG_COLUMNS)
 
 def to_gang(row: Any) -> Gang:
     """The gang in the first columns of a row that begins with GANG_COLUMNS."""
-    run, gang, submitted_at, queue, priority, user, script, wants, served_us, preemptions, not_before, put_back = row[:WIDTH]
+    (
+        run,
+        gang,
+        submitted_at,
+        queue,
+        priority,
+        user,
+        script,
+        wants,
+        served_us,
+        preemptions,
+        not_before,
+        put_back,
+    ) = row[:WIDTH]
     shape = decode_shape(gang)
     return Gang(
         GangId(run),

@@ -17,8 +17,12 @@ UsedKey = tuple[QueueName, str]
 
 _USED = select(used.c.queue, used.c.user_name, used.c.share_seconds, used.c.at)
 _USED_SINCE = _USED.where(used.c.touched > bindparam("b_clock"))
-_DURATIONS_SINCE = select(durations.c.key, durations.c.seconds).where(durations.c.touched > bindparam("b_clock"))
-_CHANGE_USED = Hot(update(used).where(used.c.queue == bindparam("b_queue"), used.c.user_name == bindparam("b_user")))
+_DURATIONS_SINCE = select(durations.c.key, durations.c.seconds).where(
+    durations.c.touched > bindparam("b_clock")
+)
+_CHANGE_USED = Hot(
+    update(used).where(used.c.queue == bindparam("b_queue"), used.c.user_name == bindparam("b_user"))
+)
 _CHANGE_DURATIONS = Hot(update(durations).where(durations.c.key == bindparam("b_key")))
 
 
@@ -31,7 +35,9 @@ def durations_since(conn: Connection, clock: int) -> dict[str, tuple[float, ...]
     return {key: decode_seconds(packed) for key, packed in conn.execute(_DURATIONS_SINCE, {"b_clock": clock})}
 
 
-def write_used(conn: Connection, known: Mapping[UsedKey, Used], changed: Mapping[UsedKey, Used], *, clock: int) -> None:
+def write_used(
+    conn: Connection, known: Mapping[UsedKey, Used], changed: Mapping[UsedKey, Used], *, clock: int
+) -> None:
     """known: those that have a row."""
     fresh: list[dict[str, Any]] = []
     again: list[dict[str, Any]] = []
@@ -45,7 +51,11 @@ def write_used(conn: Connection, known: Mapping[UsedKey, Used], changed: Mapping
 
 
 def write_durations(
-    conn: Connection, known: Mapping[str, tuple[float, ...]], changed: Mapping[str, tuple[float, ...]], *, clock: int
+    conn: Connection,
+    known: Mapping[str, tuple[float, ...]],
+    changed: Mapping[str, tuple[float, ...]],
+    *,
+    clock: int,
 ) -> None:
     """known: those that have a row."""
     fresh: list[dict[str, Any]] = []
@@ -59,7 +69,9 @@ def write_durations(
     _write(conn, durations, fresh, _CHANGE_DURATIONS, again)
 
 
-def _write(conn: Connection, table: Table, fresh: list[dict[str, Any]], change: Hot, again: list[dict[str, Any]]) -> None:
+def _write(
+    conn: Connection, table: Table, fresh: list[dict[str, Any]], change: Hot, again: list[dict[str, Any]]
+) -> None:
     if fresh:
         conn.execute(table.insert(), fresh)
     change.change(conn, again)

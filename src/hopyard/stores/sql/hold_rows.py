@@ -1,7 +1,8 @@
 """Why runs wait, and where in their queue. Written again and again for a long queue, so only what changed is.
 
-When the head of a queue leaves, everybody moves up. So a row keeps `rank`, and the position is rank - `hold_base:QUEUE`: the
-base moves instead of ten thousand rows. What stands in the rows is kept in memory, for as long as one leader writes them.
+When the head of a queue leaves, everybody moves up. So a row keeps `rank`, and the position is rank -
+`hold_base:QUEUE`: the base moves instead of ten thousand rows. What stands in the rows is kept in memory, for
+as long as one leader writes them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,20 @@ from hopyard.stores.sql.marks import read_marks
 from hopyard.stores.sql.tables import counters, holds, runs
 
 BASE = "hold_base:"
-_JITTER_US = timedelta(seconds=1) // timedelta(microseconds=1)  # an expected start that moves by less is the same
+# an expected start that moves by less is the same
+_JITTER_US = timedelta(seconds=1) // timedelta(microseconds=1)
 
 _WAITING = (
-    select(runs.c.id, runs.c.queue, runs.c.touched, holds.c.rank, holds.c.reason, holds.c.detail, holds.c.blocked_by, holds.c.expected_at)
+    select(
+        runs.c.id,
+        runs.c.queue,
+        runs.c.touched,
+        holds.c.rank,
+        holds.c.reason,
+        holds.c.detail,
+        holds.c.blocked_by,
+        holds.c.expected_at,
+    )
     .outerjoin(holds, holds.c.run == runs.c.id)
     .where(runs.c.phase == str(RunPhase.QUEUED), runs.c.held_by.is_(None))
 )
@@ -65,7 +76,8 @@ class HoldRows:
     def _forget(self) -> None:
         self._epoch, self._transaction, self._clock = -1, -1, -1
         self._rows: dict[str, _Row] = {}
-        self._waiting: dict[str, tuple[str, int]] = {}  # run → its queue, and the version at which it was changed
+        # run → its queue, and the version at which it was changed
+        self._waiting: dict[str, tuple[str, int]] = {}
         self._bases: dict[str, int] = {}
 
     def _undone(self, transaction: int) -> None:
@@ -82,11 +94,14 @@ class HoldRows:
                 self._waiting.pop(run, None)
 
     def compare(self, conn: Connection, wanted: Sequence[Hold], *, based_on: int, epoch: int) -> list[Change]:
-        """What is to be written of these, of runs that still wait as they did at the version `based_on`. The bases are moved already."""
+        """What is to be written of these, of runs that still wait as they did at the version `based_on`.
+        The bases are moved already."""
         self._refresh(conn, epoch)
         rows, waiting = self._rows, self._waiting
         still = [
-            (hold, found[0], rows.get(hold.gang)) for hold in wanted if (found := waiting.get(hold.gang)) and found[1] <= based_on
+            (hold, found[0], rows.get(hold.gang))
+            for hold in wanted
+            if (found := waiting.get(hold.gang)) and found[1] <= based_on
         ]
         bases = self._best_bases(conn, still)
         changes: list[Change] = []
@@ -133,7 +148,8 @@ class HoldRows:
                 self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
 
     def _best_bases(self, conn: Connection, wanted: Sequence[Standing]) -> dict[str, int]:
-        """For each queue the base under which most rows can stay as they are; it is written where it moved."""
+        """For each queue the base under which most rows can stay as they are; it is written where it
+        moved."""
         shifts: dict[str, list[int]] = defaultdict(list)
         for hold, queue, there in wanted:
             shift = shifts[queue]
@@ -143,7 +159,9 @@ class HoldRows:
         for queue, shift in shifts.items():
             votes = Counter(shift)
             before = self._bases.get(queue, 0)
-            best, count = max(votes.items(), key=lambda pair: (pair[1], pair[0] == before), default=(before, 0))
+            best, count = max(
+                votes.items(), key=lambda pair: (pair[1], pair[0] == before), default=(before, 0)
+            )
             bases[queue] = before if count == votes[before] else best
             if bases[queue] != before:
                 self._set_base(conn, queue, bases[queue])

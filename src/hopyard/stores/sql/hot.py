@@ -1,8 +1,9 @@
 """Statements that run many times a second, given to the driver right away.
 
-SQLAlchemy compiles a statement once, but finds it again, checks its parameters and wraps what comes back each time it runs: for the
-short statements of the thread that writes, several times as long as the driver takes, and beside threads that wait for the
-interpreter. What it made of the statement is kept here; errors are its own, so that nobody else has to know.
+SQLAlchemy compiles a statement once, but finds it again, checks its parameters and wraps what comes back each
+time it runs: for the short statements of the thread that writes, several times as long as the driver takes,
+and beside threads that wait for the interpreter. What it made of the statement is kept here; errors are its
+own, so that nobody else has to know.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ SIZES = (1, 4, 16, 64)  # so many ids are asked for at once: of each size one te
 
 
 class Hot:
-    """One statement, whose parameters are named as SQLAlchemy's are. Values go to the driver as they are: text, numbers, bytes and
-    truth values; no types that SQLAlchemy would convert, and no lists (`in_`), with which the text would change (see `ByIds`)."""
+    """One statement, whose parameters are named as SQLAlchemy's are. Values go to the driver as they are:
+    text, numbers, bytes and truth values; no types that SQLAlchemy would convert, and no lists (`in_`), with
+    which the text would change (see `ByIds`)."""
 
     def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
-        self._known: dict[tuple[str, ...], tuple[str, Callable[[Row], Any]]] = {}  # by dialect and the names of parameters
+        # by dialect and the names of parameters
+        self._known: dict[tuple[str, ...], tuple[str, Callable[[Row], Any]]] = {}
 
     def change(self, conn: Connection, rows: Sequence[Row]) -> int:
-        """Run it for each of these parameters, which all have the same names; how many rows it changed. Raises DBAPIError."""
+        """Run it for each of these parameters, which all have the same names; how many rows it changed.
+        Raises DBAPIError."""
         if not rows:
             return 0
         text, given = self._compiled(conn, rows[0])
@@ -71,7 +75,9 @@ class ByIds:
 
     def __init__(self, statement: Select[Any], column: ColumnElement[Any]) -> None:
         self._sized = {
-            size: Hot(statement.where(column.in_([bindparam(name, type_=column.type) for name in _names(size)])))
+            size: Hot(
+                statement.where(column.in_([bindparam(name, type_=column.type) for name in _names(size)]))
+            )
             for size in SIZES
         }
 
@@ -90,7 +96,8 @@ def _names(size: int) -> tuple[str, ...]:
 
 
 def _giver(order: Sequence[str] | None, fixed: Row) -> Callable[[Row], Any]:
-    """order: of parameters by position; None where the driver takes them by name. fixed: those that the statement itself gives."""
+    """order: of parameters by position; None where the driver takes them by name.
+    fixed: those that the statement itself gives."""
     if order is None:
         return lambda row: {**row, **fixed}
     if not fixed and len(order) > 1:
@@ -104,4 +111,6 @@ def _told(conn: Connection, text: str, error: Exception) -> Exception:
     lost = dialect.is_disconnect(error, conn.connection.dbapi_connection, None)  # type: ignore[arg-type]
     if lost:
         conn.invalidate(error)
-    return DBAPIError.instance(text, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect)
+    return DBAPIError.instance(
+        text, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
+    )

@@ -1,7 +1,8 @@
 """What this process changed lately, as a policy sees it: its own readers need not read that again.
 
-An entry leads from the marks before to the marks after. Whatever else is written, by other servers too, moves the marks, so a chain
-from what a reader knows to what it finds in the database is all that happened in between; without one it reads the rows.
+An entry leads from the marks before to the marks after. Whatever else is written, by other servers too, moves
+the marks, so a chain from what a reader knows to what it finds in the database is all that happened in
+between; without one it reads the rows.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ KEPT = 256  # entries; a reader that is further behind reads the rows
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """attempts: those that were changed, as they are now with their phase, None where they are over. placed: gangs that wait no longer.
-    submitted: gangs that wait since. used, durations, promises: as in a snapshot; of the first two what is new, of the promises all,
-    None where none was changed."""
+    """attempts: those that were changed, as they are now with their phase, None where they are over. placed:
+    gangs that wait no longer. submitted: gangs that wait since. used, durations, promises: as in a snapshot;
+    of the first two what is new, of the promises all, None where none was changed."""
 
     after: Marks
     attempts: Mapping[AttemptId, tuple[Running, str] | None] = field(default_factory=dict)
@@ -46,7 +47,8 @@ class Journal:
         self._drafts.append((before, entry))
 
     def forget(self) -> None:
-        """The database may be an older copy of itself: from the same marks on it may go another way. From any thread."""
+        """The database may be an older copy of itself: from the same marks on it may go another way.
+        From any thread."""
         self._entries = {}
 
     def undone(self, _: int) -> None:

@@ -10,7 +10,8 @@ from hopyard.stores.sql.codec import from_us
 from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.tables import lease
 
-# Locked until the transaction ends, so that nobody takes the lease between the look at it and what is written under it.
+# Locked until the transaction ends, so that nobody takes the lease between the look at it and what is written
+# under it.
 _ROW = Hot(select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update())
 
 
@@ -34,4 +35,6 @@ def check_epoch(conn: Connection, epoch: int) -> None:
     """Raises NotLeader unless somebody leads under this epoch."""
     ((holder, now, _),) = _ROW.rows(conn)
     if holder is None or now != epoch:
-        raise NotLeader(f"epoch {epoch} is over, it is {now} now", hints=("another server decides: nothing was written",))
+        raise NotLeader(
+            f"epoch {epoch} is over, it is {now} now", hints=("another server decides: nothing was written",)
+        )

@@ -1,6 +1,6 @@
-"""The writer's picture of what lives: kept between writes, brought up to date at the beginning of each from the rows that others
-touched since. Who changes a row under a stamp of `refresh` changes it here too, so that it need not be read again; where a
-transaction is undone, all of it is read anew.
+"""The writer's picture of what lives: kept between writes, brought up to date at the beginning of each from
+the rows that others touched since. Who changes a row under a stamp of `refresh` changes it here too, so that
+it need not be read again; where a transaction is undone, all of it is read anew.
 """
 
 from __future__ import annotations
@@ -96,8 +96,13 @@ class Live:
         attempts = {id_: self._seen(id_) for id_ in draft.attempts}
         promises = self.promises if written.promises > before.promises else None
         told = Entry(
-            written, attempts, tuple(draft.placed), used=draft.used, durations=draft.durations, promises=promises
-        )  # fmt: skip
+            written,
+            attempts,
+            tuple(draft.placed),
+            used=draft.used,
+            durations=draft.durations,
+            promises=promises,
+        )
         self._journal.write(before, told)
 
     def _seen(self, id_: AttemptId) -> tuple[Running, str] | None:
@@ -144,7 +149,8 @@ class Live:
         self._totals = None
 
     def put(self, attempt: LiveAttempt) -> None:
-        """An attempt as it is now. What a new one uses of its queue is counted; what it holds on nodes too, unless `taken`."""
+        """An attempt as it is now. What a new one uses of its queue is counted; what it holds on nodes too,
+        unless `taken`."""
         known = self.attempts.get(attempt.id)
         self.attempts[attempt.id] = attempt
         if known is None:

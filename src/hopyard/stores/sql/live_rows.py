@@ -14,14 +14,21 @@ from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, RunId
 from hopyard.domain.run import RunPhase
-from hopyard.stores.sql.codec import decode_counts, decode_placement, decode_replicas, from_us, from_us_or_none
+from hopyard.stores.sql.codec import (
+    decode_counts,
+    decode_placement,
+    decode_replicas,
+    from_us,
+    from_us_or_none,
+)
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, WIDTH, to_gang
 from hopyard.stores.sql.tables import attempts, runs
 
 # Written out, not bound, so that both databases see that the partial index serves it.
 LIVE = attempts.c.live == literal_column("1")
 
-# A live attempt is the newest of its run. One that has ended need not be, and is told of nevertheless: it is to be forgotten.
+# A live attempt is the newest of its run. One that has ended need not be, and is told of nevertheless: it is
+# to be forgotten.
 _COLUMNS = (
     attempts.c.id.label("attempt"),
     attempts.c.live,
@@ -105,8 +112,8 @@ class LiveAttempt:
 
 
 def touched_since(conn: Connection, clock: int) -> Iterator[Any]:
-    """Rows for the functions below, of attempts that were changed after `clock`, ended ones included; all live ones when it is
-    negative."""
+    """Rows for the functions below, of attempts that were changed after `clock`, ended ones included; all
+    live ones when it is negative."""
     return iter(conn.execute(_ALL) if clock < 0 else conn.execute(_TOUCHED, {"b_clock": clock}))
 
 
@@ -136,7 +143,21 @@ def to_running(row: Any, known: Running | None) -> Running:
 
 def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
     gang = to_gang(row) if known is None else known.gang
-    _, live, phase, _, _, placed_at, started_at, saved_at, preempted_for, asked_at, engine, replicas, *of_run = row[WIDTH:]
+    (
+        _,
+        live,
+        phase,
+        _,
+        _,
+        placed_at,
+        started_at,
+        saved_at,
+        preempted_for,
+        asked_at,
+        engine,
+        replicas,
+        *of_run,
+    ) = row[WIDTH:]
     assert live
     run_phase, run_started_at, stop_requested, max_attempts, losses, refusals = of_run
     return LiveAttempt(
@@ -158,5 +179,7 @@ def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
         max_attempts,
         losses,
         refusals,
-        known.idle if known is not None and known.phase == phase and known.replicas == decode_replicas(replicas) else None,
+        known.idle
+        if known is not None and known.phase == phase and known.replicas == decode_replicas(replicas)
+        else None,
     )

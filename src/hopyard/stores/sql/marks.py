@@ -38,10 +38,16 @@ def read_marks(conn: Connection) -> Marks:
 
 
 class Stamp:
-    """One write's place on the clock. `now` is what the rows that it changes are touched with. written: told of the marks when they
-    are written."""
+    """One write's place on the clock. `now` is what the rows that it changes are touched with.
+    written: told of the marks when they are written."""
 
-    def __init__(self, conn: Connection, before: Marks | None = None, *, written: Callable[[Marks], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        conn: Connection,
+        before: Marks | None = None,
+        *,
+        written: Callable[[Marks], None] = lambda _: None,
+    ) -> None:
         self._conn, self._tell = conn, written
         self.before = read_marks(conn) if before is None else before
         self.now = self.before.clock + 1
@@ -57,7 +63,8 @@ class Stamp:
         self._after = self._after._replace(**changed)
 
     def remove(self, touched: int) -> None:
-        """A row is gone that was touched at this clock: who knows the database as of an earlier one has to look for it."""
+        """A row is gone that was touched at this clock: who knows the database as of an earlier one has to
+        look for it."""
         self._after = self._after._replace(removed=max(self._after.removed, touched))
 
     def write(self) -> Version:

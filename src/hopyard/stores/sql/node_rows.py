@@ -17,7 +17,9 @@ from hopyard.stores.sql.tables import nodes
 
 logger = logging.getLogger(__name__)
 
-_SINCE = select(nodes.c.node, nodes.c.cordoned).where(nodes.c.touched > bindparam("b_clock")).order_by(nodes.c.id)
+_SINCE = (
+    select(nodes.c.node, nodes.c.cordoned).where(nodes.c.touched > bindparam("b_clock")).order_by(nodes.c.id)
+)
 _IDS = select(nodes.c.id)
 _CHANGE = update(nodes).where(nodes.c.id == bindparam("b_id"))
 
@@ -35,8 +37,8 @@ def node_ids(conn: Connection) -> set[NodeId]:
 
 
 def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node]) -> list[Node]:
-    """The nodes of an engine are those it sees, put right where they cannot be so; one that it no longer sees is kept as not
-    ready. Those that are another now than is known."""
+    """The nodes of an engine are those it sees, put right where they cannot be so; one that it no longer sees
+    is kept as not ready. Those that are another now than is known."""
     wanted: dict[NodeId, Node] = {}
     for said in seen:
         node, wrong = sane_node(said)
@@ -48,12 +50,16 @@ def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node])
             logger.warning("node %s says what cannot be: %s", node.id, "; ".join(wrong))
         wanted[node.id] = node
     gone = (
-        replace(node, ready=False) for node in known.values() if node.engine == engine and node.ready and node.id not in wanted
+        replace(node, ready=False)
+        for node in known.values()
+        if node.engine == engine and node.ready and node.id not in wanted
     )
     return [node for node in (*wanted.values(), *gone) if known.get(node.id) != node]
 
 
-def write_nodes(conn: Connection, known: Mapping[NodeId, Node], changed: Iterable[Node], *, clock: int) -> None:
+def write_nodes(
+    conn: Connection, known: Mapping[NodeId, Node], changed: Iterable[Node], *, clock: int
+) -> None:
     """known: those that have a row."""
     fresh: list[dict[str, Any]] = []
     again: list[dict[str, Any]] = []
@@ -74,9 +80,13 @@ def write_nodes(conn: Connection, known: Mapping[NodeId, Node], changed: Iterabl
         conn.execute(_CHANGE, again)
 
 
-def cordon(conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int) -> Node:
+def cordon(
+    conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int
+) -> Node:
     """The node as it is now; `known` has it."""
-    after = replace(known[node], cordoned=on, cordon_reason=(reason or known[node].cordon_reason) if on else "")
+    after = replace(
+        known[node], cordoned=on, cordon_reason=(reason or known[node].cordon_reason) if on else ""
+    )
     if after != known[node]:
         write_nodes(conn, known, [after], clock=clock)
     return after

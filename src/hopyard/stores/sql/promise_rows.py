@@ -12,7 +12,9 @@ from hopyard.domain.ids import GangId, NodeId
 from hopyard.stores.sql.codec import decode_words, encode_words, from_us, to_us
 from hopyard.stores.sql.tables import promises
 
-_ALL = select(promises.c.run, promises.c.start_at, promises.c.given_at, promises.c.nodes, promises.c.made_room).order_by(promises.c.run)
+_ALL = select(
+    promises.c.run, promises.c.start_at, promises.c.given_at, promises.c.nodes, promises.c.made_room
+).order_by(promises.c.run)
 _CHANGE = update(promises).where(promises.c.run == bindparam("b_run"))
 _REMOVE = delete(promises).where(promises.c.run == bindparam("b_run"))
 
@@ -22,7 +24,11 @@ Promises = Mapping[GangId, Promise]
 def all_promises(conn: Connection) -> dict[GangId, Promise]:
     return {
         GangId(run): Promise(
-            GangId(run), from_us(start_at), from_us(given_at), tuple(NodeId(name) for name in decode_words(nodes)), made_room
+            GangId(run),
+            from_us(start_at),
+            from_us(given_at),
+            tuple(NodeId(name) for name in decode_words(nodes)),
+            made_room,
         )
         for run, start_at, given_at, nodes, made_room in conn.execute(_ALL)
     }
@@ -31,7 +37,11 @@ def all_promises(conn: Connection) -> dict[GangId, Promise]:
 def replace_promises(conn: Connection, before: Promises, after: Promises) -> bool:
     """Write what differs; whether anything did."""
     fresh = [{"run": gang, **_values(one)} for gang, one in after.items() if gang not in before]
-    changed = [{"b_run": gang, **_values(one)} for gang, one in after.items() if gang in before and before[gang] != one]
+    changed = [
+        {"b_run": gang, **_values(one)}
+        for gang, one in after.items()
+        if gang in before and before[gang] != one
+    ]
     gone = [{"b_run": gang} for gang in before if gang not in after]
     if gone:
         conn.execute(_REMOVE, gone)

@@ -17,7 +17,9 @@ from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.queue_rows import read_tree, write_tree
 from hopyard.stores.sql.tables import runs
 
-_WAITING = select(runs.c.queue, func.count()).where(runs.c.phase == str(RunPhase.QUEUED)).group_by(runs.c.queue)
+_WAITING = (
+    select(runs.c.queue, func.count()).where(runs.c.phase == str(RunPhase.QUEUED)).group_by(runs.c.queue)
+)
 
 
 class SqlQueueStore:
@@ -56,8 +58,13 @@ def _waiting(conn: Connection) -> dict[QueueName, int]:
 def _check_nobody_is_left(tree: QueueTree, waiting: Mapping[QueueName, int], *, before: QueueTree) -> None:
     """Raises Conflict when a queue in which runs wait would be gone, or have queues below it."""
     below = children(tree)
-    lost = sorted(queue for queue in waiting if (queue not in tree.queues and queue in before.queues) or queue in below)
+    lost = sorted(
+        queue for queue in waiting if (queue not in tree.queues and queue in before.queues) or queue in below
+    )
     if lost:
         named = ", ".join(f"{queue} ({waiting[queue]})" for queue in lost[:5])
-        hint = f"move the runs (`hop update --from-queue {lost[0]} --queue QUEUE`), stop them, or keep these queues until they have started"
+        hint = (
+            f"move the runs (`hop update --from-queue {lost[0]} --queue QUEUE`), stop them, or keep "
+            "these queues until they have started"
+        )
         raise Conflict(f"runs wait in queues that are no leaves of the new tree: {named}", hints=(hint,))

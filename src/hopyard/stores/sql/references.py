@@ -1,4 +1,5 @@
-"""What a database refers to, read without migrating or changing it: for a backup, which may find one of another version."""
+"""What a database refers to, read without migrating or changing it: for a backup, which may find one of
+another version."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from hopyard.stores.sql.tables import runs, secrets
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """database_id: "" where the database has none yet. manifests, blobs: digests in use. runs: all that exist."""
+    """database_id: "" where the database has none yet. manifests, blobs: digests in use.
+    runs: all that exist."""
 
     database_id: str
     manifests: frozenset[Digest]
@@ -28,7 +30,8 @@ class References:
 
 
 def read_references(url: str | Path) -> References:
-    """Of the database at `url`. What its version does not have yet refers to nothing. Raises ServerUnavailable, IntegrityError."""
+    """Of the database at `url`. What its version does not have yet refers to nothing.
+    Raises ServerUnavailable, IntegrityError."""
     engines = open_engines(url)
     try:
         with engines[1].connect() as conn:
@@ -46,7 +49,11 @@ def _read(conn: Connection) -> References:
 
     def of(columns: Sequence[Column[Any]]) -> set[str]:
         known = [column for column in columns if (column.table.name, column.name) in there]
-        return {found for column in known for found in conn.execute(select(column).where(column.is_not(None)).distinct()).scalars()}
+        return {
+            found
+            for column in known
+            for found in conn.execute(select(column).where(column.is_not(None)).distinct()).scalars()
+        }
 
     named = select(secrets.c.value).where(secrets.c.name == DATABASE_ID)
     identity = conn.execute(named).scalar() if secrets.name in tables else None

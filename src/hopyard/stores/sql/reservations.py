@@ -27,10 +27,17 @@ class SqlReservationStore:
         def write(conn: Connection) -> None:
             stamp = Stamp(conn)
             if based_on is not None and max(stamp.before.reservations, stamp.before.queues) > based_on:
-                raise Conflict("reservations or queues were changed meanwhile", hints=("look again what is free, and ask again",))
+                raise Conflict(
+                    "reservations or queues were changed meanwhile",
+                    hints=("look again what is free, and ask again",),
+                )
             if _find(conn, reservation.name) is not None:
                 raise Conflict(f"there is a reservation `{reservation.name}`", hints=("choose another name",))
-            conn.execute(reservations.insert().values(name=reservation.name, reservation=encode_reservation(reservation)))
+            conn.execute(
+                reservations.insert().values(
+                    name=reservation.name, reservation=encode_reservation(reservation)
+                )
+            )
             stamp.touch("reservations")
             stamp.write()
 

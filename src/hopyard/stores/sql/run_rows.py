@@ -44,7 +44,9 @@ ATTEMPT_COLUMNS = tuple(
         "preempt_reason",
     )
 )
-_HOLD_BASE = func.coalesce(select(counters.c.value).where(counters.c.name == BASE + runs.c.queue).scalar_subquery(), 0)
+_HOLD_BASE = func.coalesce(
+    select(counters.c.value).where(counters.c.name == BASE + runs.c.queue).scalar_subquery(), 0
+)
 
 
 # All that `to_run` reads; to be narrowed, ordered and limited.
@@ -73,7 +75,9 @@ SELECT_RUNS: Select[Any] = (
 # The same with specs as listings carry them: reading and decoding whole ones would take their megabytes.
 SELECT_BRIEF_RUNS = SELECT_RUNS.with_only_columns(
     *(
-        func.coalesce(run_contents.c.brief, run_contents.c.spec).label("spec") if column.key == "spec" else column
+        func.coalesce(run_contents.c.brief, run_contents.c.spec).label("spec")
+        if column.key == "spec"
+        else column
         for column in SELECT_RUNS.selected_columns
     )
 )
@@ -82,9 +86,13 @@ RUNS_OF_IDS = SELECT_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)
 BRIEF_RUNS_OF_IDS = SELECT_BRIEF_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 RUN_OF_ID = SELECT_RUNS.where(runs.c.id == bindparam("b_id"))
 RUN_OF_NAME = SELECT_RUNS.where(
-    runs.c.user_name == bindparam("b_user"), runs.c.project == bindparam("b_project"), runs.c.number == bindparam("b_number")
+    runs.c.user_name == bindparam("b_user"),
+    runs.c.project == bindparam("b_project"),
+    runs.c.number == bindparam("b_number"),
 )
-ATTEMPTS_OF_RUN = select(*ATTEMPT_COLUMNS).where(attempts.c.run == bindparam("b_id")).order_by(attempts.c.number)
+ATTEMPTS_OF_RUN = (
+    select(*ATTEMPT_COLUMNS).where(attempts.c.run == bindparam("b_id")).order_by(attempts.c.number)
+)
 
 # A row looks each of its names up; of many columns, that takes longer than all else.
 _Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())  # type: ignore[misc]
@@ -143,7 +151,9 @@ def to_attempt(row: Any, shape: Shape) -> Attempt:
         exit=decode_exit(row.attempt_exit),
         resumed_from_step=row.attempt_resumed_from_step,
         gpu_milli=tuple(one.gpu_milli for one in places),
-        counts=tuple(role.replicas for role in shape.roles) if row.attempt_counts is None else decode_counts(row.attempt_counts),
+        counts=tuple(role.replicas for role in shape.roles)
+        if row.attempt_counts is None
+        else decode_counts(row.attempt_counts),
         saved_at=from_us_or_none(row.attempt_saved_at),
         preempted_for=row.attempt_preempted_for,
         preempt_reason=row.attempt_preempt_reason,

@@ -45,7 +45,9 @@ _OFFLINE_ENDS = {
     AttemptPhase.STOPPED: RunPhase.CANCELLED,
 }
 _BEING_SYNCED = and_(runs.c.offline, runs.c.attempts == 0)
-_EXISTING = select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(runs.c.id == bindparam("b_id"))
+_EXISTING = select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(
+    runs.c.id == bindparam("b_id")
+)
 _SHAPE = select(runs.c.gang).where(runs.c.id == bindparam("b_id"))
 
 
@@ -72,14 +74,20 @@ class SqlRunStore:
         def read(conn: Connection) -> frozenset[RunId]:
             found: set[RunId] = set()
             for at in range(0, len(wanted), IDS_PER_QUERY):
-                found.update(conn.execute(select(runs.c.id).where(runs.c.id.in_(wanted[at : at + IDS_PER_QUERY]))).scalars())
+                found.update(
+                    conn.execute(
+                        select(runs.c.id).where(runs.c.id.in_(wanted[at : at + IDS_PER_QUERY]))
+                    ).scalars()
+                )
             return frozenset(found)
 
         return await self._database.read(read)
 
     async def find_by_name(self, name: RunName, /) -> Run | None:
         def read(conn: Connection) -> Run | None:
-            row = conn.execute(RUN_OF_NAME, {"b_user": name.user, "b_project": name.project, "b_number": name.number}).one_or_none()
+            row = conn.execute(
+                RUN_OF_NAME, {"b_user": name.user, "b_project": name.project, "b_number": name.number}
+            ).one_or_none()
             return None if row is None else to_run(row)
 
         return await self._database.read(read)
@@ -104,7 +112,9 @@ class SqlRunStore:
             found: dict[RunId, dict[RunPhase, int]] = {}
             query = select(runs.c.parent, runs.c.phase, func.count()).group_by(runs.c.parent, runs.c.phase)
             for at in range(0, len(studies), IDS_PER_QUERY):
-                for parent, phase, count in conn.execute(query.where(runs.c.parent.in_(studies[at : at + IDS_PER_QUERY]))):
+                for parent, phase, count in conn.execute(
+                    query.where(runs.c.parent.in_(studies[at : at + IDS_PER_QUERY]))
+                ):
                     found.setdefault(parent, {})[RunPhase(phase)] = count
             return found
 
@@ -116,7 +126,11 @@ class SqlRunStore:
             final = [str(phase) for phase in RunPhase if phase.final]
             over = or_(parent.c.id.is_(None), parent.c.phase.in_(final))
             query = select(runs.c.id).outerjoin(parent, parent.c.id == runs.c.parent)
-            return list(conn.execute(query.where(runs.c.parent.is_not(None), runs.c.phase.not_in(final), over)).scalars())
+            return list(
+                conn.execute(
+                    query.where(runs.c.parent.is_not(None), runs.c.phase.not_in(final), over)
+                ).scalars()
+            )
 
         return await self._database.read(read)
 
@@ -128,7 +142,9 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
-    async def events(self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False) -> Sequence[RunEvent]:
+    async def events(
+        self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
+    ) -> Sequence[RunEvent]:
         def read(conn: Connection) -> list[RunEvent]:
             _existing(conn, run)
             skipped = after
@@ -142,7 +158,9 @@ class SqlRunStore:
                 .offset(skipped)
                 .limit(limit)
             )
-            return [RunEvent(from_us(at), RunEventKind(kind), detail) for at, kind, detail in conn.execute(query)]
+            return [
+                RunEvent(from_us(at), RunEventKind(kind), detail) for at, kind, detail in conn.execute(query)
+            ]
 
         return await self._database.read(read)
 
@@ -150,7 +168,9 @@ class SqlRunStore:
         def write(conn: Connection) -> None:
             _existing(conn, run)
             values = {"run": run, "at": to_us(event.at), "kind": str(event.kind), "detail": event.detail}
-            there = select(run_events.c.id).where(*(run_events.c[name] == value for name, value in values.items()))
+            there = select(run_events.c.id).where(
+                *(run_events.c[name] == value for name, value in values.items())
+            )
             if conn.execute(there).first() is None:
                 conn.execute(run_events.insert().values(**values))
 
@@ -170,44 +190,70 @@ class SqlRunStore:
 
         await self._database.write(write, vital=True)
 
-    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None:
+    async def record_params(
+        self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None
+    ) -> None:
         await self._merge(run, "params", params, attempt)
 
-    async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
+    async def record_summary(
+        self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None
+    ) -> None:
         await self._merge(run, "summary", values, attempt)
 
     async def record_metrics(
-        self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
+        self,
+        run: RunId,
+        latest: Mapping[str, tuple[int, float]],
+        /,
+        *,
+        attempt: AttemptId | None = None,
+        anew: bool = False,
     ) -> None:
         await self._merge(run, "latest", latest, attempt, anew=anew)
 
     async def _merge(
-        self, run: RunId, column: str, values: Mapping[str, Any], attempt: AttemptId | None, *, anew: bool = False
+        self,
+        run: RunId,
+        column: str,
+        values: Mapping[str, Any],
+        attempt: AttemptId | None,
+        *,
+        anew: bool = False,
     ) -> None:
         def write(conn: Connection) -> None:
             _check_newest(conn, run, attempt)
-            before = conn.execute(select(run_contents.c[column]).where(run_contents.c.run == run)).scalar_one()
+            before = conn.execute(
+                select(run_contents.c[column]).where(run_contents.c.run == run)
+            ).scalar_one()
             after = encode_map(merge_values({} if anew else decode_map(before), values))
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
         await self._database.write(write, vital=True)  # a run ends only after them
 
-    async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
+    async def latest_metrics(
+        self, runs: Sequence[RunId], /
+    ) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         def read(conn: Connection) -> dict[RunId, Mapping[str, tuple[int, float]]]:
             found: dict[RunId, Mapping[str, tuple[int, float]]] = {run: {} for run in runs}
             query = select(run_contents.c.run, run_contents.c.latest)
             for at in range(0, len(runs), IDS_PER_QUERY):
-                for run, latest in conn.execute(query.where(run_contents.c.run.in_(runs[at : at + IDS_PER_QUERY]))):
+                for run, latest in conn.execute(
+                    query.where(run_contents.c.run.in_(runs[at : at + IDS_PER_QUERY]))
+                ):
                     found[run] = {name: (step, value) for name, (step, value) in decode_map(latest).items()}
             return found
 
         return await self._database.read(read)
 
-    async def record_machine_env(self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None) -> None:
+    async def record_machine_env(
+        self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
+    ) -> None:
         def write(conn: Connection) -> None:
             _check_newest(conn, run, attempt)
-            conn.execute(update(run_contents).where(run_contents.c.run == run).values(machine_env=encode_map(values)))
+            conn.execute(
+                update(run_contents).where(run_contents.c.run == run).values(machine_env=encode_map(values))
+            )
 
         await self._database.write(write)
 
@@ -227,7 +273,9 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def record_artifact(self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None) -> None:
+    async def record_artifact(
+        self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
+    ) -> None:
         def write(conn: Connection) -> None:
             _check_newest(conn, run, attempt)
             conn.execute(update(run_contents).where(run_contents.c.run == run).values(artifact=manifest))
@@ -245,7 +293,9 @@ class SqlRunStore:
             values = {**spec_columns(spec), "lock": lock}
             conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
             stamp = Stamp(conn)
-            conn.execute(update(runs).where(runs.c.id == run).values(wants=encode_words(spec.wants), touched=stamp.now))
+            conn.execute(
+                update(runs).where(runs.c.id == run).values(wants=encode_words(spec.wants), touched=stamp.now)
+            )
             stamp.touch("runs")
             stamp.write()
 
@@ -281,7 +331,11 @@ class SqlRunStore:
             _existing(conn, run)
             if not checkpoint_rows.mark_damaged(conn, run, step):
                 return False
-            conn.execute(run_events.insert().values(run=run, at=to_us(now), kind=str(RunEventKind.DAMAGED), detail=detail))
+            conn.execute(
+                run_events.insert().values(
+                    run=run, at=to_us(now), kind=str(RunEventKind.DAMAGED), detail=detail
+                )
+            )
             return True
 
         return await self._database.write(write)
@@ -290,13 +344,20 @@ class SqlRunStore:
         await self._database.write(lambda conn: checkpoint_rows.remove(conn, run, steps))
 
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
-        await self._database.write(lambda conn: conn.execute(update(runs).where(runs.c.id == run, _BEING_SYNCED).values(synced_at=to_us(at))))
+        await self._database.write(
+            lambda conn: conn.execute(
+                update(runs).where(runs.c.id == run, _BEING_SYNCED).values(synced_at=to_us(at))
+            )
+        )
 
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:
         if phase not in _OFFLINE_ENDS:
-            raise SpecError(f"phase: an offline run has not ended while `{phase}`", hints=(f"one of {', '.join(_OFFLINE_ENDS)}",))
+            raise SpecError(
+                f"phase: an offline run has not ended while `{phase}`",
+                hints=(f"one of {', '.join(_OFFLINE_ENDS)}",),
+            )
 
         def write(conn: Connection) -> None:
             row = _existing(conn, run)
@@ -332,19 +393,30 @@ class SqlRunStore:
             )
             having = query.where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
             newest = having.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
-            return [Summarised(RunId(id_), from_us(at), decode_map(summary)) for id_, at, summary in conn.execute(newest)]
+            return [
+                Summarised(RunId(id_), from_us(at), decode_map(summary))
+                for id_, at, summary in conn.execute(newest)
+            ]
 
         return await self._database.read(read)
 
 
 def _note_saved(conn: Connection, checkpoint: Checkpoint) -> None:
-    """What its attempt did until then is safe: it costs less to preempt. Where it is further than the attempt began, what was lost
-    before counts no more."""
+    """What its attempt did until then is safe: it costs less to preempt.
+    Where it is further than the attempt began, what was lost before counts no more."""
     stamp = Stamp(conn)
     live = update(attempts).where(attempts.c.id == checkpoint.attempt, LIVE)
     if conn.execute(live.values(saved_at=to_us(checkpoint.created_at), touched=stamp.now)).rowcount:
-        began = select(func.coalesce(attempts.c.resumed_from_step, -1)).where(attempts.c.id == checkpoint.attempt).scalar_subquery()
-        conn.execute(update(runs).where(runs.c.id == checkpoint.run, runs.c.losses > 0, began < checkpoint.step).values(losses=0))
+        began = (
+            select(func.coalesce(attempts.c.resumed_from_step, -1))
+            .where(attempts.c.id == checkpoint.attempt)
+            .scalar_subquery()
+        )
+        conn.execute(
+            update(runs)
+            .where(runs.c.id == checkpoint.run, runs.c.losses > 0, began < checkpoint.step)
+            .values(losses=0)
+        )
         stamp.touch("attempts")
         stamp.write()
 

@@ -15,7 +15,8 @@ _version = Table("alembic_version", MetaData(), Column("version_num", String(32)
 
 
 def bring_to_head(engine: Engine) -> None:
-    """Create all tables in an empty database, migrate an older one, leave one that is at head alone; all or nothing.
+    """Create all tables in an empty database, migrate an older one, leave one that is at head alone; all or
+    nothing.
 
     Raises IntegrityError for a database that a newer Hopyard has written, or that belongs to something else.
     """
@@ -35,7 +36,10 @@ def _found(conn: Connection) -> str | None:
     if _version.name in tables:
         return conn.execute(select(_version.c.version_num)).scalar()
     if set(tables) & set(metadata.tables):
-        raise IntegrityError("the database holds tables that Hopyard has not made", hints=("give Hopyard a database of its own",))
+        raise IntegrityError(
+            "the database holds tables that Hopyard has not made",
+            hints=("give Hopyard a database of its own",),
+        )
     return None
 
 
@@ -43,7 +47,11 @@ def _create(conn: Connection) -> None:
     metadata.create_all(conn)
     _version.create(conn)
     conn.execute(_version.insert().values(version_num=HEAD))
-    conn.execute(marks.insert().values({"id": 1, **{column.name: 0 for column in marks.columns if column.name != "id"}}))
+    conn.execute(
+        marks.insert().values(
+            {"id": 1, **{column.name: 0 for column in marks.columns if column.name != "id"}}
+        )
+    )
     conn.execute(lease.insert().values(id=1, epoch=0, expires_at=0))
 
 

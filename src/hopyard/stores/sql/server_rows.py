@@ -19,8 +19,14 @@ def note(conn: Connection, server: KnownServer) -> None:
 
 
 def of_all(conn: Connection) -> Sequence[KnownServer]:
-    rows = conn.execute(select(servers.c.engine, servers.c.place, servers.c.seen_at, servers.c.url, servers.c.key).order_by(servers.c.engine))
-    return [KnownServer(engine, place, from_us(seen_at), url, key) for engine, place, seen_at, url, key in rows]
+    rows = conn.execute(
+        select(servers.c.engine, servers.c.place, servers.c.seen_at, servers.c.url, servers.c.key).order_by(
+            servers.c.engine
+        )
+    )
+    return [
+        KnownServer(engine, place, from_us(seen_at), url, key) for engine, place, seen_at, url, key in rows
+    ]
 
 
 def delete(conn: Connection, engine: str) -> None:

@@ -12,7 +12,14 @@ from hopyard.domain.ids import Digest
 from hopyard.interfaces.storage_store import Upload
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.tables import IDS_PER_QUERY, checkpoints, dataset_versions, run_contents, runs, tree_sizes
+from hopyard.stores.sql.tables import (
+    IDS_PER_QUERY,
+    checkpoints,
+    dataset_versions,
+    run_contents,
+    runs,
+    tree_sizes,
+)
 from hopyard.stores.sql.tables import uploads as table
 
 _SEEN = timedelta(minutes=30)  # by which it may be wrong when a tree was last needed
@@ -30,7 +37,9 @@ class SqlStorageStore:
         def write(conn: Connection) -> None:
             seen = conn.execute(select(tree_sizes.c.seen_at).where(row)).scalar()
             if seen is None:
-                conn.execute(tree_sizes.insert().values(manifest=manifest, size_bytes=size_bytes, seen_at=to_us(now)))
+                conn.execute(
+                    tree_sizes.insert().values(manifest=manifest, size_bytes=size_bytes, seen_at=to_us(now))
+                )
             elif seen < to_us(now - _SEEN):
                 conn.execute(tree_sizes.update().where(row).values(seen_at=to_us(now)))
 
@@ -38,12 +47,28 @@ class SqlStorageStore:
 
     async def remove_trees(self, *, before: datetime) -> int:
         # Rows of datasets and checkpoints have their own sizes.
-        used = union(*(select(column).where(column.is_not(None)) for column in (run_contents.c.code, run_contents.c.artifact)))
-        gone = delete(tree_sizes).where(tree_sizes.c.seen_at < to_us(before), tree_sizes.c.manifest.not_in(used))
+        used = union(
+            *(
+                select(column).where(column.is_not(None))
+                for column in (run_contents.c.code, run_contents.c.artifact)
+            )
+        )
+        gone = delete(tree_sizes).where(
+            tree_sizes.c.seen_at < to_us(before), tree_sizes.c.manifest.not_in(used)
+        )
         return await self._database.write(lambda conn: conn.execute(gone).rowcount)
 
     async def add_uploads(self, server: str, uploads: Sequence[Upload], /) -> None:
-        rows = [{"server": server, "user_name": one.user, "digest": one.digest, "size_bytes": one.size_bytes, "at": to_us(one.at)} for one in uploads]
+        rows = [
+            {
+                "server": server,
+                "user_name": one.user,
+                "digest": one.digest,
+                "size_bytes": one.size_bytes,
+                "at": to_us(one.at),
+            }
+            for one in uploads
+        ]
 
         def write(conn: Connection) -> None:
             insert = postgresql.insert if conn.dialect.name == "postgresql" else sqlite.insert
@@ -56,12 +81,17 @@ class SqlStorageStore:
         asked = select(table).where(table.c.server == server).order_by(table.c.at, table.c.digest)
 
         def read(conn: Connection) -> list[Upload]:
-            return [Upload(row.user_name, Digest(row.digest), row.size_bytes, from_us(row.at)) for row in conn.execute(asked)]
+            return [
+                Upload(row.user_name, Digest(row.digest), row.size_bytes, from_us(row.at))
+                for row in conn.execute(asked)
+            ]
 
         return await self._database.read(read)
 
     async def uploads_elsewhere(self, server: str, user: str, /) -> int:
-        asked = select(func.coalesce(func.sum(table.c.size_bytes), 0)).where(table.c.user_name == user, table.c.server != server)
+        asked = select(func.coalesce(func.sum(table.c.size_bytes), 0)).where(
+            table.c.user_name == user, table.c.server != server
+        )
         return int(await self._database.read(lambda conn: conn.execute(asked).scalar_one()))
 
     async def remove_uploads(self, server: str, user: str, digests: Sequence[Digest], /) -> None:
@@ -77,10 +107,19 @@ class SqlStorageStore:
         await self._database.write(lambda conn: conn.execute(gone))
 
     async def stored_bytes(self, user: str, /) -> int:
-        of_run = tree_sizes.join(run_contents, or_(tree_sizes.c.manifest == run_contents.c.code, tree_sizes.c.manifest == run_contents.c.artifact))
+        of_run = tree_sizes.join(
+            run_contents,
+            or_(
+                tree_sizes.c.manifest == run_contents.c.code, tree_sizes.c.manifest == run_contents.c.artifact
+            ),
+        )
         trees = union(
-            select(dataset_versions.c.manifest, dataset_versions.c.size_bytes).where(dataset_versions.c.created_by == user),
-            select(checkpoints.c.manifest, checkpoints.c.size_bytes).join(runs, runs.c.id == checkpoints.c.run).where(runs.c.user_name == user),
+            select(dataset_versions.c.manifest, dataset_versions.c.size_bytes).where(
+                dataset_versions.c.created_by == user
+            ),
+            select(checkpoints.c.manifest, checkpoints.c.size_bytes)
+            .join(runs, runs.c.id == checkpoints.c.run)
+            .where(runs.c.user_name == user),
             select(tree_sizes.c.manifest, tree_sizes.c.size_bytes)
             .select_from(of_run.join(runs, runs.c.id == run_contents.c.run))
             .where(runs.c.user_name == user),

@@ -1,11 +1,12 @@
-"""The schema. A change here comes with a migration in `migrations/versions` and a new HEAD; a test compares the two.
+"""The schema. A change here comes with a migration in `migrations/versions` and a new HEAD; a test compares
+the two.
 
-Wide, rarely changed text (specs, params) is kept out of `runs`, whose rows change at every step of a run's life, and so
-are holds, which may change for every waiting run at once: an update rewrites the whole row, in both databases.
-Times are integers: microseconds since 1970 in UTC. JSON is text that only this package reads.
+Wide, rarely changed text (specs, params) is kept out of `runs`, whose rows change at every step of a run's
+life, and so are holds, which may change for every waiting run at once: an update rewrites the whole row, in
+both databases. Times are integers: microseconds since 1970 in UTC. JSON is text that only this package reads.
 
-`touched` is the clock (table `marks`) of the write that changed a row last: who knows the database as of one clock reads
-what was touched since.
+`touched` is the clock (table `marks`) of the write that changed a row last: who knows the database as of one
+clock reads what was touched since.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def _touched() -> Column[int]:
 
 
 def _run_key(*, primary_key: bool = False) -> Column[str]:
-    return Column("run", _Key, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False, primary_key=primary_key)
+    return Column(
+        "run", _Key, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False, primary_key=primary_key
+    )
 
 
 runs = Table(
@@ -61,17 +64,21 @@ runs = Table(
     Column("ended_at", BigInteger),
     Column("queue", _Key, nullable=False),
     Column("priority", Integer, nullable=False),
-    Column("gang", Text, nullable=False),  # JSON: what many runs have in common of what a policy sees of a spec
+    # JSON: what many runs have in common of what a policy sees of a spec
+    Column("gang", Text, nullable=False),
     Column("script", Text, nullable=False, server_default=""),
     Column("wants", Text, nullable=False, server_default="[]"),  # JSON
     Column("attempts", Integer, nullable=False),  # the number of the newest one, 0 before the first
     Column("max_attempts", Integer, nullable=False),
-    Column("losses", Integer, nullable=False, server_default=text("0")),  # attempts in a row that were lost, of those it may lose
-    Column("refusals", Integer, nullable=False, server_default=text("0")),  # attempts in a row that their nodes could not start
+    # attempts in a row that were lost, of those it may lose
+    Column("losses", Integer, nullable=False, server_default=text("0")),
+    # attempts in a row that their nodes could not start
+    Column("refusals", Integer, nullable=False, server_default=text("0")),
     Column("not_before", BigInteger),  # while it waits: when it is tried again
     Column("put_back", Text, nullable=False, server_default=""),  # why it waits for that
     Column("preemptions", Integer, nullable=False, server_default=text("0")),
-    Column("served_us", BigInteger, nullable=False, server_default=text("0")),  # what ended attempts ran, in microseconds
+    # what ended attempts ran, in microseconds
+    Column("served_us", BigInteger, nullable=False, server_default=text("0")),
     Column("resume_step", BigInteger),  # of the checkpoint that a fork starts from
     Column("stop_requested", Boolean, nullable=False),
     Column("offline", Boolean, nullable=False),
@@ -81,12 +88,18 @@ runs = Table(
     Column("study", Boolean, nullable=False, server_default=false()),
     Column("held_by", _Key),  # the user who holds it: it does not start until it is released
     Column("synced_at", BigInteger),  # of one that was recorded offline: when the last part of it came
-    Column("changed", Boolean, nullable=False, server_default=false()),  # it asks for something else than was submitted
+    # it asks for something else than was submitted
+    Column("changed", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
     Index("runs_touched", "touched"),
     Index("runs_newest", "submitted_at", "id"),
-    Index("runs_parent", "parent", sqlite_where=text("parent IS NOT NULL"), postgresql_where=text("parent IS NOT NULL")),
+    Index(
+        "runs_parent",
+        "parent",
+        sqlite_where=text("parent IS NOT NULL"),
+        postgresql_where=text("parent IS NOT NULL"),
+    ),
     Index("runs_study", "study", "submitted_at", sqlite_where=text("study"), postgresql_where=text("study")),
 )
 
@@ -95,7 +108,8 @@ run_contents = Table(
     metadata,
     _run_key(primary_key=True),
     Column("spec", Text, nullable=False),  # JSON
-    Column("fingerprint", _Key, nullable=False),  # of the spec as it was submitted: tells a retry from another run
+    # of the spec as it was submitted: tells a retry from another run
+    Column("fingerprint", _Key, nullable=False),
     Column("search", Text, nullable=False),  # lower case: name, label and tags, a line each
     Column("params", Text, nullable=False),  # JSON
     Column("summary", Text, nullable=False),  # JSON
@@ -173,7 +187,8 @@ attempts = Table(
     Column("phase", _Key, nullable=False),
     Column("live", SmallInteger, nullable=False),  # 1 until it ended
     Column("engine", _Key, nullable=False),
-    Column("placement", Text, nullable=False),  # JSON: [node, [gpu, …]] of each rank, and its share of them if it is not 1000
+    # JSON: [node, [gpu, …]] of each rank, and its share of them if it is not 1000
+    Column("placement", Text, nullable=False),
     Column("counts", Text),  # JSON: replicas of each role, where that is not what was asked for
     Column("replicas", Text, nullable=False),  # JSON: what each said last
     Column("placed_at", BigInteger, nullable=False),
@@ -312,7 +327,8 @@ dataset_versions = Table(
 dataset_numbers = Table(
     "dataset_numbers",
     metadata,
-    Column("dataset", _Key, primary_key=True),  # also of those that are gone: a deleted version's number does not come again
+    # also of those that are gone: a deleted version's number does not come again
+    Column("dataset", _Key, primary_key=True),
     Column("last", Integer, nullable=False),
 )
 
@@ -354,8 +370,9 @@ counters = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-# One row. `clock` counts writes that somebody may have to see; `version` is its value at the last one that a policy sees, and
-# the others at the last one that changed something of that kind. `removed` is the largest `touched` of a run that is gone.
+# One row. `clock` counts writes that somebody may have to see; `version` is its value at the last one that a
+# policy sees, and the others at the last one that changed something of that kind. `removed` is the largest
+# `touched` of a run that is gone.
 marks = Table(
     "marks",
     metadata,
@@ -378,7 +395,8 @@ tree_sizes = Table(
     metadata,
     Column("manifest", _Key, primary_key=True),
     Column("size_bytes", BigInteger, nullable=False),
-    Column("seen_at", BigInteger, nullable=False, server_default=text("0")),  # when it was needed last, to about half an hour
+    # when it was needed last, to about half an hour
+    Column("seen_at", BigInteger, nullable=False, server_default=text("0")),
 )
 
 # What users sent to a server and nothing refers to yet; only where there is a quota.

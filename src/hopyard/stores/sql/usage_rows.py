@@ -41,12 +41,20 @@ _HELD_LIVE = (
 )
 
 
-def held(attempt: str, run: str, queue: str, amounts: Amounts, *, placed_at: int, ended_at: int) -> dict[str, Any]:
+def held(
+    attempt: str, run: str, queue: str, amounts: Amounts, *, placed_at: int, ended_at: int
+) -> dict[str, Any]:
     """What `keep` writes of one attempt. Times in microseconds."""
     return {
-        "b_attempt": attempt, "b_run": run, "b_queue": queue, "b_placed_at": placed_at, "b_ended_at": ended_at,
-        "b_gpu_milli": amounts.get(GPU, 0), "b_cpu_milli": amounts.get(CPU, 0), "b_memory_bytes": amounts.get(MEMORY, 0),
-    }  # fmt: skip
+        "b_attempt": attempt,
+        "b_run": run,
+        "b_queue": queue,
+        "b_placed_at": placed_at,
+        "b_ended_at": ended_at,
+        "b_gpu_milli": amounts.get(GPU, 0),
+        "b_cpu_milli": amounts.get(CPU, 0),
+        "b_memory_bytes": amounts.get(MEMORY, 0),
+    }
 
 
 def keep(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -62,7 +70,9 @@ class SqlUsageStore:
 
     async def usage(self, since: datetime, until: datetime, /, *, now: datetime) -> Sequence[Usage]:
         def read(conn: Connection) -> list[Usage]:
-            return sum_usage([*_ended(conn, to_us(since), to_us(until)), *_live(conn, since, until, now)], tuple(UsageKey))
+            return sum_usage(
+                [*_ended(conn, to_us(since), to_us(until)), *_live(conn, since, until, now)], tuple(UsageKey)
+            )
 
         return await self._database.read(read)
 
@@ -94,7 +104,14 @@ def _live(conn: Connection, since: datetime, until: datetime, now: datetime) -> 
         gang = to_gang(row)
         amounts = placed(to_placement(row, gang), {})
         found = usage_between(
-            from_us(row.placed_at), now, amounts, since=since, until=until, user=gang.user, queue=gang.queue, project=row.project
+            from_us(row.placed_at),
+            now,
+            amounts,
+            since=since,
+            until=until,
+            user=gang.user,
+            queue=gang.queue,
+            project=row.project,
         )
         if found is not None:
             yield found

@@ -1,5 +1,6 @@
-"""The readers' picture of what a policy sees: kept between snapshots, brought up to date from what this process itself wrote since, or
-from the rows that were touched since. What did not change is the same object again.
+"""The readers' picture of what a policy sees: kept between snapshots, brought up to date from what this
+process itself wrote since, or from the rows that were touched since. What did not change is the same object
+again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class View:
             return tell()
 
     def follow(self, now: Marks, tell: Callable[[], T]) -> T | None:
-        """What `tell` says of the state with these marks; None where rows must be read for that, or others are reading some."""
+        """What `tell` says of the state with these marks; None where rows must be read for that, or others
+        are reading some."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -83,7 +85,9 @@ class View:
     # Each is a `tell` of the above.
 
     def snapshot(self, now: datetime) -> Snapshot:
-        for gang in [gang for gang in self._delayed.values() if gang.not_before is None or gang.not_before <= now]:
+        for gang in [
+            gang for gang in self._delayed.values() if gang.not_before is None or gang.not_before <= now
+        ]:
             self._waiting[gang.id] = self._delayed.pop(gang.id)
         return Snapshot(
             version=Version(self._known.version),
@@ -182,7 +186,11 @@ class View:
         running = self._running
         for row in live_rows.touched_since(conn, before.attempts):
             id_ = AttemptId(row.attempt)
-            seen = (live_rows.to_running(row, running.get(id_)), str(AttemptPhase(row.phase))) if row.live else None
+            seen = (
+                (live_rows.to_running(row, running.get(id_)), str(AttemptPhase(row.phase)))
+                if row.live
+                else None
+            )
             self._see(id_, seen)
         if missed:
             for gone in set(running) - live_rows.live_ids(conn):

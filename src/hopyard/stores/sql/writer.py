@@ -1,8 +1,8 @@
 """The one thread that writes, and its group commit.
 
-Everything that is queued when a commit begins shares it: one wait for the disk for all. Each write is in a savepoint of
-its own, so that one that fails takes nothing of its neighbours with it. A write may be run twice (when the shared
-transaction broke down, each is tried alone), so it must have no effect outside the database.
+Everything that is queued when a commit begins shares it: one wait for the disk for all. Each write is in a
+savepoint of its own, so that one that fails takes nothing of its neighbours with it. A write may be run twice
+(when the shared transaction broke down, each is tried alone), so it must have no effect outside the database.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 Write = Callable[[Connection], T]
-# Takes the arguments of several calls and gives one result for each; an exception in the place of a result is raised to
-# that caller alone, and must have written nothing.
+# Takes the arguments of several calls and gives one result for each; an exception in the place of a result is
+# raised to that caller alone, and must have written nothing.
 Batch = Callable[[Connection, Sequence[A]], Sequence["T | Exception"]]
 
 MOST_PER_COMMIT = 1024
@@ -67,16 +67,20 @@ def run_each(conn: Connection, writes: Sequence[Write[Any]]) -> Sequence[Any]:
 class Writer:
     """Runs writes on a thread of its own, over one connection that it opens again when it is lost.
 
-    make_room: gives up some reserved disk space for a vital write that found none; False when there is nothing left to give up.
+    make_room: gives up some reserved disk space for a vital write that found none; False when there is
+    nothing left to give up.
     """
 
     def __init__(self, engine: Engine, *, make_room: Callable[[], bool] = lambda: False) -> None:
         self._engine, self._make_room = engine, make_room
         self._connection: Connection | None = None
         self.transaction = 0  # the number of the one that is under way, or was last
-        self.undo_listeners: list[Callable[[int], None]] = []  # told, on the writing thread, when something of it is undone
-        self.commit_listeners: list[Callable[[], None]] = []  # told, on the writing thread, when it is stored; they must not fail
-        self.lost_listeners: list[Callable[[], None]] = []  # told, on any thread, when a connection was given up
+        # told, on the writing thread, when something of it is undone
+        self.undo_listeners: list[Callable[[int], None]] = []
+        # told, on the writing thread, when it is stored; they must not fail
+        self.commit_listeners: list[Callable[[], None]] = []
+        # told, on any thread, when a connection was given up
+        self.lost_listeners: list[Callable[[], None]] = []
         self._queue: deque[_Item] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -106,7 +110,10 @@ class Writer:
     def _run(self) -> None:
         while items := self._take():
             try:
-                outcomes = [self._insist(item, outcome) for item, outcome in zip(items, self._together(items), strict=True)]
+                outcomes = [
+                    self._insist(item, outcome)
+                    for item, outcome in zip(items, self._together(items), strict=True)
+                ]
             except BaseException as error:  # whatever happens, the thread lives and nobody waits for ever
                 logger.exception("a group commit failed")
                 outcomes = [Failed(error)] * len(items)
@@ -133,7 +140,12 @@ class Writer:
 
     def _insist(self, item: _Item, outcome: Outcome) -> Outcome:
         """Repeat a vital write that found no space as long as some can be made."""
-        while item.vital and isinstance(outcome, Failed) and isinstance(outcome.error, StorageFull) and self._make_room():
+        while (
+            item.vital
+            and isinstance(outcome, Failed)
+            and isinstance(outcome.error, StorageFull)
+            and self._make_room()
+        ):
             outcome = self._alone(item)
         return outcome
 
@@ -152,7 +164,8 @@ class Writer:
         """Run the groups in one transaction. Raises when nothing of it was stored."""
         conn = self._open()
         outcomes: dict[_Item, Outcome] = {}
-        run = self._guarded if len(groups) > 1 or len(groups[0]) > 1 else _run  # one by itself needs no savepoint
+        # one by itself needs no savepoint
+        run = self._guarded if len(groups) > 1 or len(groups[0]) > 1 else _run
         self.transaction += 1
         transaction = conn.begin()
         try:
@@ -175,7 +188,8 @@ class Writer:
         return outcomes
 
     def _guarded(self, conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:
-        """Run one group so that its failure leaves the transaction as it was before. Raises _Spoiled when it cannot."""
+        """Run one group so that its failure leaves the transaction as it was before.
+        Raises _Spoiled when it cannot."""
         savepoint = conn.begin_nested()
         try:
             outcomes = _run(conn, group)
@@ -204,7 +218,9 @@ class Writer:
 
     def _drop_broken(self) -> None:
         """Leave a connection that failed in an unknown state; the next write opens another."""
-        if self._connection is not None and (self._connection.invalidated or self._connection.in_transaction()):
+        if self._connection is not None and (
+            self._connection.invalidated or self._connection.in_transaction()
+        ):
             self._drop_connection()
 
     def _drop_connection(self) -> None:

@@ -1,4 +1,5 @@
-"""Units that an earlier driver asked for and that workers still do, or did, when this one began: nothing of that is repeated."""
+"""Units that an earlier driver asked for and that workers still do, or did, when this one began: nothing of
+that is repeated."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class Adopting:
             return False
         before = book.made.get(said.start_from)
         if before is None or before.trial != said.trial or said.start_from == begun.state:
-            return said.epoch == (before.at.epoch if before is not None and before.trial == said.trial else begun.epoch)
+            return said.epoch == (
+                before.at.epoch if before is not None and before.trial == said.trial else begun.epoch
+            )
         return said.epoch == before.at.epoch and not before.at.visited & set(said.partitions)
 
     def end(self, unit: UnitId, worker: WorkerId) -> Orphan | None:
@@ -68,12 +71,15 @@ class Adopting:
         return self._drop([orphan for orphan in self._orphans.values() if orphan.doing.trial == trial])
 
     def unclaimed(self, trials: Mapping[TrialId, Training]) -> list[tuple[WorkerId, UnitId]]:
-        """Those that no trial waits for: of trials that are not trained any more, or that go on from another state."""
+        """Those that no trial waits for: of trials that are not trained any more, or that go on from another
+        state."""
         out = []
         for orphan in self._orphans.values():
             training = trials.get(orphan.doing.trial)
             wanted = training is not None and (
-                orphan.doing.state == training.state if orphan.doing.training else orphan.doing.state in training.ends.values()
+                orphan.doing.state == training.state
+                if orphan.doing.training
+                else orphan.doing.state in training.ends.values()
             )
             if not wanted:
                 out.append(orphan)

@@ -22,7 +22,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A state: of which trial, from which state before, by training on which partitions (together), where it stands."""
+    """A state: of which trial, from which state before, by training on which partitions (together), where it
+    stands."""
 
     trial: TrialId
     parent: str
@@ -66,11 +67,12 @@ Result = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class Book:
-    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker`, `hopper`, `study` and `continued`; made to
-    be fed as they are written.
+    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`,
+    `worker`, `hopper`, `study` and `continued`; made to be fed as they are written.
 
-    first: the state that every trial begins with, and its epochs: none, unless this study is a fork.
-    left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
+    first: the state that every trial begins with, and its epochs: none, unless this study is a fork. left: by
+    trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are
+    not there.
     """
 
     def __init__(self, partitions: int, first: Left | None = None) -> None:
@@ -80,7 +82,8 @@ class Book:
         self.begun: dict[TrialId, Begun] = {}
         self.heads: dict[TrialId, str] = {}  # the state that each trial came to last
         self.results: dict[str, dict[PartitionId, Result]] = {}  # by state
-        self.again: dict[TrialId, tuple[PartitionId, ...]] = {}  # what each has lost and does again, in this order
+        # what each has lost and does again, in this order
+        self.again: dict[TrialId, tuple[PartitionId, ...]] = {}
         self.left: dict[TrialId, Left] = {}
         self.best: Best | None = None
         self.present: set[str] = set()  # workers of this attempt that joined and were not lost
@@ -102,11 +105,17 @@ class Book:
                 self._hop(record)
             case "evaluated":
                 result = dict(record["metrics"]), int(record["rows"])
-                self.results.setdefault(str(record["state"]), {})[PartitionId(int(record["partition"]))] = result
+                self.results.setdefault(str(record["state"]), {})[PartitionId(int(record["partition"]))] = (
+                    result
+                )
             case "begun":
                 trial = TrialId(str(record["trial"]))
                 self.begun[trial] = Begun(
-                    trial, str(record["state"]), int(record["epoch"]), int(record["budget"]), dict(record["params"])
+                    trial,
+                    str(record["state"]),
+                    int(record["epoch"]),
+                    int(record["budget"]),
+                    dict(record["params"]),
                 )
                 self.heads[trial] = str(record["state"])
                 self.again.pop(trial, None)
@@ -121,7 +130,13 @@ class Book:
                 if record["state"]:
                     self.left[trial] = Left(str(record["state"]), int(record["epoch"]))
             case "best":
-                self.best = Best(TrialId(str(record["trial"])), int(record["step"]), str(record["state"]), float(record["value"]), dict(record.get("params") or {}))
+                self.best = Best(
+                    TrialId(str(record["trial"])),
+                    int(record["step"]),
+                    str(record["state"]),
+                    float(record["value"]),
+                    dict(record.get("params") or {}),
+                )
             case "worker" if record["event"] == "joined":
                 self.present.add(str(record["worker"]))
             case "worker" if record["event"] == "lost":
@@ -132,7 +147,8 @@ class Book:
                 self.starts += 1
             case "study" if record.get("attempt") != self._attempt:
                 self._attempt = record.get("attempt")
-                self.present.clear()  # each attempt, and each run that continues another, begins with workers of its own
+                # each attempt, and each run that continues another, begins with workers of its own
+                self.present.clear()
 
     def _hop(self, record: Record) -> None:
         trial, state, parent = TrialId(str(record["trial"])), str(record["state"]), str(record["start_from"])
@@ -159,7 +175,8 @@ class Book:
         return len(self.made.keys() - self.digests.keys())
 
     def line(self, state: str) -> Iterator[tuple[str, Made]]:
-        """The state and those before it, newest first, also those of another trial that it was copied from."""
+        """The state and those before it, newest first, also those of another trial that it was copied
+        from."""
         while (made := self.made.get(state)) is not None:
             yield state, made
             state = made.parent

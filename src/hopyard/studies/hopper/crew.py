@@ -21,11 +21,12 @@ _FRUITLESS = 3
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """gather_s: how long the first workers wait for the others before they begin. absent_s: after so long they open the partitions of
-    those that did not come, too. grace_s: how long one whose connection broke may
-    take to come back. silent_s: without a beat for so long it is taken for lost; opening_s: while it
-    opens its data and the user's code, which may keep a process from all else (importing a large library does). nobody_s: for how long a study may be without
-    any worker, or with none but those who never come to open anything. save_s: between durable checkpoints."""
+    """gather_s: how long the first workers wait for the others before they begin. absent_s: after so long
+    they open the partitions of those that did not come, too. grace_s: how long one whose connection broke may
+    take to come back. silent_s: without a beat for so long it is taken for lost; opening_s: while it opens
+    its data and the user's code, which may keep a process from all else (importing a large library does).
+    nobody_s: for how long a study may be without any worker, or with none but those who never come to open
+    anything. save_s: between durable checkpoints."""
 
     gather_s: float = 10.0
     absent_s: float = 60.0
@@ -38,9 +39,10 @@ class Patience:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """connection: None while it is away, since `away_since`. greeted_at: of its last hello. seats: those that it was told to open. open, judges: the partitions
-    that it has open for training and for validation. settled: whether all that it had to say again after its last hello has come.
-    gives: seats that it gives up once who takes them has them open."""
+    """connection: None while it is away, since `away_since`. greeted_at: of its last hello. seats: those that
+    it was told to open. open, judges: the partitions that it has open for training and for validation.
+    settled: whether all that it had to say again after its last hello has come. gives: seats that it gives up
+    once who takes them has them open."""
 
     hello: Hello
     connection: int | None
@@ -76,8 +78,10 @@ class Crew:
         self._by_connection: dict[int, WorkerId] = {}
         self._ever_taken: set[int] = set()
         self._lost: list[Worker] = []
-        self._held: dict[int, list[Mapping[str, Any]]] | None = None  # by connection, what is to be sent together
-        self._fruitless: Counter[WorkerId] = Counter()  # how often each was lost before it had opened anything, one after the other
+        # by connection, what is to be sent together
+        self._held: dict[int, list[Mapping[str, Any]]] | None = None
+        # how often each was lost before it had opened anything, one after the other
+        self._fruitless: Counter[WorkerId] = Counter()
 
     def __iter__(self) -> Iterator[Worker]:
         return iter([self._workers[one] for one in sorted(self._workers)])
@@ -87,9 +91,13 @@ class Crew:
 
     @property
     def has_hope(self) -> bool:
-        """Whether there is anybody but those who hang or die each time while they open their first data and the user's code."""
+        """Whether there is anybody but those who hang or die each time while they open their first data and
+        the user's code."""
         now = time.monotonic()
-        return any(self._fruitless[one.id] < _FRUITLESS or now - one.greeted_at > 2 * self._patience.opening_s for one in self)
+        return any(
+            self._fruitless[one.id] < _FRUITLESS or now - one.greeted_at > 2 * self._patience.opening_s
+            for one in self
+        )
 
     @property
     def begins_in_vain(self) -> bool:
@@ -100,8 +108,8 @@ class Crew:
         return self._workers.get(worker)
 
     def is_complete(self, known: Collection[str]) -> bool:
-        """Whether as many workers as were promised, or all that an earlier driver of this attempt had in the end, have all open that they
-        were told to open."""
+        """Whether as many workers as were promised, or all that an earlier driver of this attempt had in the
+        end, have all open that they were told to open."""
         there = len(self._workers) >= self._count or (bool(known) and self._workers.keys() >= set(known))
         return there and all(self.has_opened(one) for one in self)
 
@@ -109,7 +117,8 @@ class Crew:
         return worker.open >= seats.partitions_of(worker.seats, self._count, self._parts)
 
     def send(self, worker: Worker, message: FromDriver) -> None:
-        """To one that is away nothing is sent: when it comes back, what it does is compared with what it should do."""
+        """To one that is away nothing is sent: when it comes back, what it does is compared with what it
+        should do."""
         if worker.connection is None:
             return
         if self._held is not None:
@@ -133,7 +142,8 @@ class Crew:
         if found is not None:
             self.send(found, Cancel(unit))
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
+    # -- what comes
+    # ---------------------------------------------------------------------------------------------------
 
     def take(self, event: HubEvent) -> tuple[Worker, FromWorker] | None:
         """What a worker said; its `Hello` and `Ready` are seen to already."""
@@ -163,13 +173,19 @@ class Crew:
             self._lose(known, "another process came in its place")
             known = None
         if known is None:
-            known = self._workers[hello.worker] = Worker(hello, connection, seats.seats_of(frozenset(hello.train), self._count))
+            known = self._workers[hello.worker] = Worker(
+                hello, connection, seats.seats_of(frozenset(hello.train), self._count)
+            )
             self._note(hello.worker, "joined", f"process {hello.pid} on {hello.host}")
         elif known.connection is not None:
             self._by_connection.pop(known.connection, None)
             self._hub.end(known.connection)
         known.hello, known.connection, known.settled = hello, connection, False
-        known.open, known.judges, known.greeted_at = frozenset(hello.train), frozenset(hello.validation), time.monotonic()
+        known.open, known.judges, known.greeted_at = (
+            frozenset(hello.train),
+            frozenset(hello.validation),
+            time.monotonic(),
+        )
         self._by_connection[connection] = hello.worker
         self._relieve(known)
         if not known.seats:
@@ -194,7 +210,8 @@ class Crew:
         if worker is not None and worker.connection == event.connection:
             worker.connection, worker.away_since = None, time.monotonic()
 
-    # -- who opens what -------------------------------------------------------------------------------------------------
+    # -- who opens what
+    # -------------------------------------------------------------------------------------------------
 
     def _seat(self, worker: Worker) -> None:
         held = {one.id: one.seats - one.gives.keys() for one in self}
@@ -211,7 +228,9 @@ class Crew:
         held = {one.id: one.seats for one in self}
         for seats_of_one in held.values():
             self._ever_taken |= seats_of_one
-        for worker, wanted in seats.with_all_taken(held, range(self._count) if absent else self._ever_taken).items():
+        for worker, wanted in seats.with_all_taken(
+            held, range(self._count) if absent else self._ever_taken
+        ).items():
             if wanted != held[worker]:
                 self._workers[worker].seats = wanted
                 self._open(self._workers[worker])
@@ -223,7 +242,8 @@ class Crew:
             self._open(fast)
 
     def give_up(self, may: Callable[[Worker, frozenset[PartitionId]], bool]) -> list[Worker]:
-        """Let seats go that another has opened by now. may: whether the worker reads none of these partitions now."""
+        """Let seats go that another has opened by now.
+        may: whether the worker reads none of these partitions now."""
         changed = []
         for worker in self:
             for seat, taker in list(worker.gives.items()):
@@ -243,7 +263,8 @@ class Crew:
     def _open(self, worker: Worker) -> None:
         self.send(worker, self._opening(seats.partitions_of(worker.seats, self._count, self._parts)))
 
-    # -- who is lost ------------------------------------------------------------------------------------------------------
+    # -- who is lost
+    # ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Look who is away or silent for too long."""
@@ -254,9 +275,17 @@ class Crew:
     def why_gone(self, worker: Worker) -> str:
         """Why it is to be taken for lost; "" where it is not."""
         if worker.connection is None:
-            return "its connection ended" if time.monotonic() - worker.away_since > self._patience.grace_s else ""
+            return (
+                "its connection ended"
+                if time.monotonic() - worker.away_since > self._patience.grace_s
+                else ""
+            )
         silent_s = self._patience.silent_s if self.has_opened(worker) else self._patience.opening_s
-        return f"nothing was heard of it for {silent_s:.0f} s" if self._hub.silent_s(worker.connection) > silent_s else ""
+        return (
+            f"nothing was heard of it for {silent_s:.0f} s"
+            if self._hub.silent_s(worker.connection) > silent_s
+            else ""
+        )
 
     def take_lost(self) -> list[Worker]:
         """Those that were lost since the last time."""
@@ -276,7 +305,8 @@ class Crew:
         self._note(worker.id, "lost", why)
         self._lost.append(worker)
 
-    # -- where states are ---------------------------------------------------------------------------------------------------
+    # -- where states are
+    # ---------------------------------------------------------------------------------------------------
 
     def on_shelves(self, shelves: Sequence[str] | frozenset[str]) -> list[Worker]:
         return [worker for worker in self if worker.hello.shelf in shelves]

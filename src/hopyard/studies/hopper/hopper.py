@@ -1,8 +1,9 @@
-"""Model hopper parallelism at work: workers connect, trials hop between them, and what is lost on the way is made good.
+"""Model hopper parallelism at work: workers connect, trials hop between them, and what is lost on the way is
+made good.
 
-One thread decides, the driver's, inside `wait`: what came is written to the journal, told to the coordinator, and what that says is
-sent. Nothing else stands between the end of one unit and the start of the next: states are dropped, news is acknowledged and
-hints are given after that.
+One thread decides, the driver's, inside `wait`: what came is written to the journal, told to the coordinator,
+and what that says is sent. Nothing else stands between the end of one unit and the start of the next: states
+are dropped, news is acknowledged and hints are given after that.
 """
 
 from __future__ import annotations
@@ -51,10 +52,13 @@ def open_hopper(ground: Ground, scratch: Path) -> Hopper:
 class Hopper:
     """A `Trainer`. shelf: the driver's own. Raises SpecError where the study has no `mop`."""
 
-    def __init__(self, ground: Ground, shelf: Shelf, scratch: Path, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, ground: Ground, shelf: Shelf, scratch: Path, *, patience: Patience | None = None
+    ) -> None:
         if ground.spec.mop is None:
             raise SpecError(
-                "parallel: `mop` needs a section `mop`", hints=("say `mop:` with `trainable`, `workers` and `dataset`",)
+                "parallel: `mop` needs a section `mop`",
+                hints=("say `mop:` with `trainable`, `workers` and `dataset`",),
             )
         self._ground, self._shelf, self._mop = ground, shelf, ground.spec.mop
         self._patience = patience or Patience()
@@ -64,23 +68,46 @@ class Hopper:
         names, adopting = Names(self._ledger.book.starts), Adopting(Names(self._ledger.book.starts))
         host, port = ground.listen
         self._relay = Relay(shelf, lambda event: self._hub.post(event))  # noqa: PLW0108 - there is no hub yet
-        self._hub = Hub(ground.secret, host=host if host in _LOOPBACK else "", port=port, serve=self._relay.serve)
+        self._hub = Hub(
+            ground.secret, host=host if host in _LOOPBACK else "", port=port, serve=self._relay.serve
+        )
         self._crew = Crew(
-            self._hub, count=self._mop.workers, parts=parts, patience=self._patience, opening=self._opening, note=self._ledger.note
-        )  # fmt: skip
+            self._hub,
+            count=self._mop.workers,
+            parts=parts,
+            patience=self._patience,
+            opening=self._opening,
+            note=self._ledger.note,
+        )
         saved = states_in(ground.saved.files if ground.saved is not None else {}, ground.spec.beginning)
-        self._states = Whereabouts(shelf, join_address(host, self._hub.port), saved, self._crew, ground.say, self._relay.refuse)
-        self._saving = Saving(ground, shelf, self._relay.obtain, scratch, every_s=self._patience.save_s, over=self._hub.wake)
+        self._states = Whereabouts(
+            shelf, join_address(host, self._hub.port), saved, self._crew, ground.say, self._relay.refuse
+        )
+        self._saving = Saving(
+            ground, shelf, self._relay.obtain, scratch, every_s=self._patience.save_s, over=self._hub.wake
+        )
         each = [PartitionId(at) for at in range(parts)]
         self._coordinator = MopCoordinator(each, validation=each)
-        self._orders = Orders(self._coordinator, self._crew, self._states, names, training=not self._validates)
-        self._stragglers = Stragglers(self._coordinator, self._crew, self._ledger.note, unit_timeout_s=self._mop.unit_timeout_s)
+        self._orders = Orders(
+            self._coordinator, self._crew, self._states, names, training=not self._validates
+        )
+        self._stragglers = Stragglers(
+            self._coordinator, self._crew, self._ledger.note, unit_timeout_s=self._mop.unit_timeout_s
+        )
         self._stragglers.learn_from(ground.past)
         self._trials = Trials(ground, self._ledger, self._states, adopting, self._crew, parts)
         self._adopting = adopting
         self._reception = Reception(
-            self._ledger, self._crew, self._states, self._orders, self._trials, adopting, self._stragglers, names, validates=self._validates
-        )  # fmt: skip
+            self._ledger,
+            self._crew,
+            self._states,
+            self._orders,
+            self._trials,
+            adopting,
+            self._stragglers,
+            names,
+            validates=self._validates,
+        )
         self._unnamed_before = self._ledger.book.unnamed  # of an earlier driver's: nobody may be left to tell
         self._pending: list[Work] = []
         self._room_left = self._spare = False
@@ -88,7 +115,8 @@ class Hopper:
         self._owing_since: float | None = None  # acknowledgements, drops and hints
         self._ordered = False  # since the last of these; what else is owed is not worth waking for
 
-    # -- the Trainer ------------------------------------------------------------------------------------------------
+    # -- the Trainer
+    # ------------------------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
@@ -115,7 +143,8 @@ class Hopper:
         self._decide()
 
     def wait(self, timeout_s: float) -> list[News]:
-        """Raises SpecError where no worker can open its data or the user's code, or none ever came; WorkersLost where none was there for long."""
+        """Raises SpecError where no worker can open its data or the user's code, or none ever came;
+        WorkersLost where none was there for long."""
         deadline = time.monotonic() + timeout_s
         while not self._trials.news and not self._ground.stopping():
             self._spare_and_decide()
@@ -126,7 +155,9 @@ class Hopper:
             self._spare_and_decide()
             if events and self._owing_since is None:
                 self._owing_since = time.monotonic()
-            if not events or (self._owing_since is not None and time.monotonic() - self._owing_since > _TICK_S):
+            if not events or (
+                self._owing_since is not None and time.monotonic() - self._owing_since > _TICK_S
+            ):
                 self._follow_up()
             self._tick()
             if left <= 0:
@@ -163,7 +194,9 @@ class Hopper:
     def _hear_out(self) -> None:
         """The digests of the last states are told a little after the states."""
         until = time.monotonic() + _LAST_WORDS_S
-        while self._ledger.book.unnamed > self._unnamed_before and len(self._crew) and time.monotonic() < until:
+        while (
+            self._ledger.book.unnamed > self._unnamed_before and len(self._crew) and time.monotonic() < until
+        ):
             self._hear()
 
     @property
@@ -171,7 +204,8 @@ class Hopper:
         """The state that had the best value of the study's metric."""
         return self._ledger.book.best
 
-    # -- deciding -------------------------------------------------------------------------------------------------------
+    # -- deciding
+    # -------------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         while self._trials.facts and self._reception.began:
@@ -180,7 +214,8 @@ class Hopper:
             self._owing_since, self._ordered = self._owing_since or time.monotonic(), True
 
     def _follow_up(self) -> None:
-        """All that may wait until who was told to begin has begun: before that it is in the way, most of all where both share a processor."""
+        """All that may wait until who was told to begin has begun: before that it is in the way, most of all
+        where both share a processor."""
         self._owing_since, self._ordered = None, False
         with self._crew.in_one_piece():
             self._reception.acknowledge()
@@ -188,7 +223,8 @@ class Hopper:
             self._orders.hint()
 
     def _spare_and_decide(self) -> None:
-        """Whether workers' code can train in groups is known once they are ready: each time before anybody is put into one."""
+        """Whether workers' code can train in groups is known once they are ready: each time before anybody is
+        put into one."""
         self._have_to_spare(self._room_left and self._mop.hybrid and self._reception.together)
         self._decide()
 
@@ -197,7 +233,8 @@ class Hopper:
             self._spare = spare
             self._trials.facts.append(WorkersToSpare(spare))
 
-    # -- from time to time ----------------------------------------------------------------------------------------------
+    # -- from time to time
+    # ----------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -226,7 +263,11 @@ class Hopper:
             failure = SpecError if self._reception.first_at is None else WorkersLost
             raise failure(
                 f"the study has had no worker for {self._patience.nobody_s:.0f} s"
-                + (", but such as hang or die before they have opened their data and your code" if self._crew.begins_in_vain else ""),
+                + (
+                    ", but such as hang or die before they have opened their data and your code"
+                    if self._crew.begins_in_vain
+                    else ""
+                ),
                 hints=("`hop logs STUDY --rank 1` shows what the first of them wrote",),
             )
 
@@ -238,7 +279,9 @@ class Hopper:
             return
         self._reception.began = True
         if len(self._crew) < self._mop.workers:
-            self._ground.say(f"{len(self._crew)} of {self._mop.workers} workers are there; the study begins with them")
+            self._ground.say(
+                f"{len(self._crew)} of {self._mop.workers} workers are there; the study begins with them"
+            )
         self._crew.take_all_seats(absent=complete)
         pending, self._pending = self._pending, []
         for work in pending:
@@ -254,15 +297,24 @@ class Hopper:
         return 0.0 if self._reception.first_at is None else now - self._reception.first_at
 
     def _reads_none_of(self, worker: Worker, partitions: frozenset[PartitionId]) -> bool:
-        return not any(worker.id in unit.workers and partitions & set(unit.partitions) for unit in self._orders.units.values())
+        return not any(
+            worker.id in unit.workers and partitions & set(unit.partitions)
+            for unit in self._orders.units.values()
+        )
 
     def _save(self, *, leaving: bool = False, only_best: bool = False) -> None:
-        """The best, what a fork began with (for a replay, and for who forks it as it is), and what each trial had after whole epochs;
-        leaving: also in the middle of one."""
+        """The best, what a fork began with (for a replay, and for who forks it as it is), and what each trial
+        had after whole epochs; leaving: also in the middle of one."""
         states: dict[str, Any] = {}
         best, first = self._ledger.book.best, self._ledger.book.first
         if best is not None:
-            states[best.state] = {"trial": best.trial, "epoch": best.step, "best": True, "value": best.value, "params": dict(best.params)}
+            states[best.state] = {
+                "trial": best.trial,
+                "epoch": best.step,
+                "best": True,
+                "value": best.value,
+                "params": dict(best.params),
+            }
         if first.state:
             states[first.state] = {"trial": "0", "epoch": first.epoch, "beginning": True}
         if not only_best:
@@ -282,5 +334,11 @@ class Hopper:
     def _opening(self, partitions: frozenset[PartitionId]) -> Open:
         mop, chosen = self._mop, tuple(sorted(partitions))
         return Open(
-            chosen, chosen if self._validates else (), mop.dataset, mop.partitions, mop.trainable, mop.deterministic, mop.threads
-        )  # fmt: skip
+            chosen,
+            chosen if self._validates else (),
+            mop.dataset,
+            mop.partitions,
+            mop.trainable,
+            mop.deterministic,
+            mop.threads,
+        )

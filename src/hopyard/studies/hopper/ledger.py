@@ -31,15 +31,37 @@ class Ledger:
 
     def hop(self, said: Finished, workers: tuple[WorkerId, ...]) -> None:
         self.write(
-            "hop", n=self.book.hops + 1, unit=said.unit, trial=said.trial, epoch=said.epoch, partitions=list(said.partitions),
-            workers=list(workers), began_at=said.began_at, ended_at=said.ended_at, start_from=said.start_from, state=said.state,
-            bytes=said.bytes, fetch_s=said.fetch_s, save_s=said.save_s, fetched_bytes=said.fetched_bytes,
-        )  # fmt: skip
+            "hop",
+            n=self.book.hops + 1,
+            unit=said.unit,
+            trial=said.trial,
+            epoch=said.epoch,
+            partitions=list(said.partitions),
+            workers=list(workers),
+            began_at=said.began_at,
+            ended_at=said.ended_at,
+            start_from=said.start_from,
+            state=said.state,
+            bytes=said.bytes,
+            fetch_s=said.fetch_s,
+            save_s=said.save_s,
+            fetched_bytes=said.fetched_bytes,
+        )
 
     def evaluated(self, said: Evaluated, worker: WorkerId, *, of: str) -> None:
         """of: `train` or `validation`. What is known already, or of a state that is not, is passed over."""
         if said.state in self.book.made and said.partition not in self.book.results.get(said.state, {}):
             self.write(
-                "evaluated", unit=said.unit, trial=said.trial, epoch=said.epoch, partition=said.partition, worker=worker, of=of,
-                began_at=said.began_at, ended_at=said.ended_at, metrics=dict(said.metrics), rows=said.rows, state=said.state,
-            )  # fmt: skip
+                "evaluated",
+                unit=said.unit,
+                trial=said.trial,
+                epoch=said.epoch,
+                partition=said.partition,
+                worker=worker,
+                of=of,
+                began_at=said.began_at,
+                ended_at=said.ended_at,
+                metrics=dict(said.metrics),
+                rows=said.rows,
+                state=said.state,
+            )

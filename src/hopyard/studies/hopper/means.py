@@ -9,10 +9,13 @@ from hopyard.domain.ids import PartitionId
 
 
 def weighted(results: Mapping[PartitionId, tuple[Mapping[str, float], int]]) -> dict[str, float]:
-    """Each metric's mean over all rows. In the order of partitions, so that who evaluated first changes no bit."""
+    """Each metric's mean over all rows. In the order of partitions, so that who evaluated first changes no
+    bit."""
     names = {name: None for partition in sorted(results) for name in results[partition][0]}
     return {
-        name: _mean([(results[at][0][name], results[at][1]) for at in sorted(results) if name in results[at][0]])
+        name: _mean(
+            [(results[at][0][name], results[at][1]) for at in sorted(results) if name in results[at][0]]
+        )
         for name in names
     }
 

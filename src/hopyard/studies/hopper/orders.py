@@ -18,8 +18,16 @@ from hopyard.studies.messages import Cancel, Evaluate, Member, Prefetch, Train
 class Orders:
     """training: states are evaluated on the training data, since there is no other."""
 
-    def __init__(self, coordinator: MopCoordinator, crew: Crew, states: Whereabouts, names: Names, *, training: bool) -> None:
-        self._coordinator, self._crew, self._states, self._names, self._training = coordinator, crew, states, names, training
+    def __init__(
+        self, coordinator: MopCoordinator, crew: Crew, states: Whereabouts, names: Names, *, training: bool
+    ) -> None:
+        self._coordinator, self._crew, self._states, self._names, self._training = (
+            coordinator,
+            crew,
+            states,
+            names,
+            training,
+        )
         self.units: dict[int, Unit] = {}
         self._hinted: dict[WorkerId, str] = {}
         self._changed = False
@@ -42,21 +50,37 @@ class Orders:
         workers = [found for one in hop.workers if (found := self._crew.find(one)) is not None]
         addresses = {worker.id: worker.hello.address for worker in workers}
         members = tuple(
-            Member(one, partition, addresses.get(one, "")) for one, partition in zip(hop.workers, hop.partitions, strict=True)
+            Member(one, partition, addresses.get(one, ""))
+            for one, partition in zip(hop.workers, hop.partitions, strict=True)
         )
         for worker in workers:
             sources = self._states.sources(hop.start_from, worker)
             self._crew.send(
                 worker,
                 Train(
-                    self._names.of(hop.hop), hop.trial, hop.epoch, training.params, training.budget, seed, hop.start_from, members, sources
+                    self._names.of(hop.hop),
+                    hop.trial,
+                    hop.epoch,
+                    training.params,
+                    training.budget,
+                    seed,
+                    hop.start_from,
+                    members,
+                    sources,
                 ),
-            )  # fmt: skip
+            )
 
     def _evaluate(self, one: EvaluateState, training: Training, seed: int) -> None:
         self.units[one.unit] = Unit(
-            one.unit, one.trial, one.epoch, (one.partition,), (one.worker,), one.checkpoint, False, time.monotonic()
-        )  # fmt: skip
+            one.unit,
+            one.trial,
+            one.epoch,
+            (one.partition,),
+            (one.worker,),
+            one.checkpoint,
+            False,
+            time.monotonic(),
+        )
         self._changed = True
         worker = self._crew.find(one.worker)
         if worker is not None:
@@ -64,10 +88,18 @@ class Orders:
             self._crew.send(
                 worker,
                 Evaluate(
-                    self._names.of(one.unit), one.trial, one.epoch, training.params, training.budget, seed, one.checkpoint, one.partition,
-                    self._training, sources,
+                    self._names.of(one.unit),
+                    one.trial,
+                    one.epoch,
+                    training.params,
+                    training.budget,
+                    seed,
+                    one.checkpoint,
+                    one.partition,
+                    self._training,
+                    sources,
                 ),
-            )  # fmt: skip
+            )
 
     def _cancel(self, number: int) -> None:
         unit = self.units.pop(number, None)
@@ -82,8 +114,12 @@ class Orders:
             return
         self._changed = False
         now = time.monotonic()
-        for hint in self._coordinator.hints({number: now - unit.begun_at for number, unit in self.units.items()}):
+        for hint in self._coordinator.hints(
+            {number: now - unit.begun_at for number, unit in self.units.items()}
+        ):
             worker = self._crew.find(hint.worker)
             if worker is not None and self._hinted.get(hint.worker) != hint.checkpoint:
                 self._hinted[hint.worker] = hint.checkpoint
-                self._crew.send(worker, Prefetch(hint.checkpoint, self._states.sources(hint.checkpoint, worker)))
+                self._crew.send(
+                    worker, Prefetch(hint.checkpoint, self._states.sources(hint.checkpoint, worker))
+                )

@@ -16,7 +16,18 @@ from hopyard.studies.hopper.trials import Trials
 from hopyard.studies.hopper.units import Names, Unit
 from hopyard.studies.hopper.whereabouts import Whereabouts
 from hopyard.studies.link.hub import HubEvent, Lent, Wanted
-from hopyard.studies.messages import Acknowledge, Beat, Doing, End, Evaluated, Failed, Finished, Hello, Named, Ready
+from hopyard.studies.messages import (
+    Acknowledge,
+    Beat,
+    Doing,
+    End,
+    Evaluated,
+    Failed,
+    Finished,
+    Hello,
+    Named,
+    Ready,
+)
 
 _BREAKS = 5  # groups one after another, of which none came to an end: their members cannot reach each other
 _LOSSES = 3  # times that the worker of the same unit may be lost before the trial is taken for the cause
@@ -24,15 +35,37 @@ _LACKS = 5  # times that the state which the same unit begins with may be lackin
 
 
 class Reception:
-    """validates: whether there are partitions for that; else states are evaluated on the training data. began: whether trials are
-    trained yet. leaving: what is saved is decided: hops that end now are done again. first_at: `time.monotonic()` of the first hello. together: whether all workers' code can train in groups."""
+    """validates: whether there are partitions for that; else states are evaluated on the training data.
+    began: whether trials are trained yet. leaving: what is saved is decided: hops that end now are done
+    again. first_at: `time.monotonic()` of the first hello. together: whether all workers' code can train in
+    groups."""
 
     def __init__(
-        self, ledger: Ledger, crew: Crew, states: Whereabouts, orders: Orders, trials: Trials, adopting: Adopting, stragglers: Stragglers,
-        names: Names, *, validates: bool,
-    ) -> None:  # fmt: skip
-        self._ledger, self._crew, self._states, self._orders, self._trials = ledger, crew, states, orders, trials
-        self._adopting, self._stragglers, self._names, self._validates = adopting, stragglers, names, validates
+        self,
+        ledger: Ledger,
+        crew: Crew,
+        states: Whereabouts,
+        orders: Orders,
+        trials: Trials,
+        adopting: Adopting,
+        stragglers: Stragglers,
+        names: Names,
+        *,
+        validates: bool,
+    ) -> None:
+        self._ledger, self._crew, self._states, self._orders, self._trials = (
+            ledger,
+            crew,
+            states,
+            orders,
+            trials,
+        )
+        self._adopting, self._stragglers, self._names, self._validates = (
+            adopting,
+            stragglers,
+            names,
+            validates,
+        )
         self._acks: dict[WorkerId, tuple[list[str], list[str]]] = {}
         self._refused: dict[WorkerId, Failed] = {}  # workers that could not open what they were told to
         self.began, self.together, self.leaving = False, True, False
@@ -73,7 +106,8 @@ class Reception:
                 if not worker.settled:
                     self._settle(worker)
 
-    # -- who is there -------------------------------------------------------------------------------------------------
+    # -- who is there
+    # -------------------------------------------------------------------------------------------------
 
     def _greet(self, worker: Worker) -> None:
         self.first_at = self.first_at or time.monotonic()
@@ -93,8 +127,8 @@ class Reception:
             self._crew.cancel(worker.id, doing.unit)
 
     def _settle(self, worker: Worker) -> None:
-        """The first beat after its hello: what it has to say again has come. A unit that it does not do and has not done it never
-        heard of; a state that nobody needs was dropped while it was away."""
+        """The first beat after its hello: what it has to say again has come. A unit that it does not do and
+        has not done it never heard of; a state that nobody needs was dropped while it was away."""
         worker.settled = True
         doing = {one.unit for one in worker.hello.doing}
         for unit in list(self._orders.units.values()):
@@ -106,7 +140,9 @@ class Reception:
 
     def tidy(self) -> None:
         """Drop what earlier drivers left, but for what is being made."""
-        self._states.drop_all_but_kept({self._names.of(number) for number in self._orders.units} | self._adopting.units)
+        self._states.drop_all_but_kept(
+            {self._names.of(number) for number in self._orders.units} | self._adopting.units
+        )
 
     def join(self, worker: Worker) -> None:
         """Whoever has something open, and nothing to do for an earlier driver, takes part."""
@@ -149,7 +185,8 @@ class Reception:
             why = f"the worker that trained it was lost {_LOSSES} times in the same unit (out of memory?)"
             if unit.frozen_s:
                 why = (
-                    f"the worker that trained it was ended {_LOSSES} times in epoch {unit.epoch + 1}, the last time after {unit.frozen_s:.0f} s on one unit: "
+                    f"the worker that trained it was ended {_LOSSES} times in epoch {unit.epoch + 1}, the "
+                    f"last time after {unit.frozen_s:.0f} s on one unit: "
                     "it hangs, or needs a longer `unit_timeout`"
                 )
             self._trials.fail(unit.trial, why)
@@ -160,19 +197,23 @@ class Reception:
         self._judge_refusals()
 
     def _judge_refusals(self) -> None:
-        """Where nobody can begin, that is the study's error, told once: so nobody is sent away for it before somebody else could."""
+        """Where nobody can begin, that is the study's error, told once: so nobody is sent away for it before
+        somebody else could."""
         able = any(one.open for one in self._crew)
         refusing = [one for one in self._crew if one.id in self._refused]
         if refusing and not able and len(refusing) == len(self._crew):
             said = self._refused[refusing[0].id]
-            raise SpecError(f"no worker can begin: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:]))
+            raise SpecError(
+                f"no worker can begin: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:])
+            )
         for worker in refusing if able else ():
             said = self._refused.pop(worker.id)
             self._ledger.note(worker.id, "cannot open", said.error)
             self._crew.send(worker, End(f"it cannot open its part: {said.error}"))
             self._crew.leave(worker, said.error)
 
-    # -- units --------------------------------------------------------------------------------------------------------
+    # -- units
+    # --------------------------------------------------------------------------------------------------------
 
     def _unit(self, worker: Worker, name: str, *, training: bool) -> Unit | None:
         number = self._names.number(name)
@@ -248,13 +289,19 @@ class Reception:
             where = unit.epoch, unit.partitions
             training.lacks[where] += 1
             if training.lacks[where] >= _LACKS:
-                self._trials.fail(unit.trial, f"no worker could have the state that a unit of epoch {unit.epoch + 1} begins with, {_LACKS} times: {error}")
+                self._trials.fail(
+                    unit.trial,
+                    f"no worker could have the state that a unit of epoch {unit.epoch + 1} begins "
+                    f"with, {_LACKS} times: {error}",
+                )
 
     def _count_break(self, worker: Worker, error: str) -> None:
         self._breaks += 1
         if self._breaks == _BREAKS:
             self.together = False
-            self._ledger.note(worker.id, "alone", f"{error}; from now on each trial uses one worker at a time")
+            self._ledger.note(
+                worker.id, "alone", f"{error}; from now on each trial uses one worker at a time"
+            )
 
     def _repeat(self, unit: Unit) -> None:
         self._orders.units.pop(unit.number, None)
@@ -271,7 +318,8 @@ class Reception:
                 self._trials.admit(training)
             self.join(worker)
 
-    # -- what was written down ------------------------------------------------------------------------------------------
+    # -- what was written down
+    # ------------------------------------------------------------------------------------------
 
     def _acknowledge(self, worker: Worker, *, unit: str = "", named: str = "") -> None:
         units, names = self._acks.setdefault(worker.id, ([], []))

@@ -1,7 +1,9 @@
-"""States that come by way of the driver, over connections that workers make: to each other they may have none.
+"""States that come by way of the driver, over connections that workers make: to each other they may have
+none.
 
-A worker that asks the driver for a state waits until that lies on the driver's shelf: who holds it is told to lend it, connects, and is asked for
-it over that connection. Served on the port where workers meet the driver, which all of them reach.
+A worker that asks the driver for a state waits until that lies on the driver's shelf: who holds it is told to
+lend it, connects, and is asked for it over that connection. Served on the port where workers meet the driver,
+which all of them reach.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _AGAIN_S = 0.5  # what is waited for is wanted again so often: who was to lend i
 
 
 class Relay:
-    """shelf: the driver's. tell: gives the driver's own thread its events. All else may be called from any thread."""
+    """shelf: the driver's. tell: gives the driver's own thread its events.
+    All else may be called from any thread."""
 
     def __init__(self, shelf: Shelf, tell: Callable[[HubEvent], None]) -> None:
         self._shelf, self._tell, self._server = shelf, tell, Server(shelf)
@@ -63,7 +66,9 @@ class Relay:
         while not self._shelf.has(state) and self._refusals[state] == before:
             self._tell(Wanted(state))
             with self._changed:
-                self._changed.wait_for(lambda: self._shelf.has(state) or self._refusals[state] != before, _AGAIN_S)
+                self._changed.wait_for(
+                    lambda: self._shelf.has(state) or self._refusals[state] != before, _AGAIN_S
+                )
             meanwhile()
 
     def _take(self, wire: Wire, state: str) -> None:
@@ -73,7 +78,14 @@ class Relay:
             ask(wire, state, self._shelf)
         except (OSError, HopyardError) as failed:
             log.warning("state %s from %s: %s", state, wire.peer, failed)
-            self._tell(Lent(state, error=str(failed), missing=isinstance(failed, NotFound), damaged=isinstance(failed, IntegrityError)))
+            self._tell(
+                Lent(
+                    state,
+                    error=str(failed),
+                    missing=isinstance(failed, NotFound),
+                    damaged=isinstance(failed, IntegrityError),
+                )
+            )
         else:
             self._tell(Lent(state))
             with self._changed:

@@ -13,9 +13,12 @@ from hopyard.studies.trainer import Work
 IsThere = Callable[[str], bool]
 
 
-def origin_of(book: Book, trials: Mapping[TrialId, Training], work: Work, is_there: IsThere) -> tuple[str, Position]:
-    """The state that work begins with, and where it stands: its own after the epochs that were told, a copy of another's as that one
-    was left (or as it last ended an epoch, where it still trains), or the first one, fresh unless the study is a fork. Where that is lost, the newest before it."""
+def origin_of(
+    book: Book, trials: Mapping[TrialId, Training], work: Work, is_there: IsThere
+) -> tuple[str, Position]:
+    """The state that work begins with, and where it stands: its own after the epochs that were told, a copy
+    of another's as that one was left (or as it last ended an epoch, where it still trains), or the first one,
+    fresh unless the study is a fork. Where that is lost, the newest before it."""
     whose = work.trial if work.start_from is None else work.start_from
     first = book.first.state, Position(book.first.epoch)
     if whose == work.trial and work.done <= book.first.epoch:
@@ -39,9 +42,9 @@ def _left(book: Book, trials: Mapping[TrialId, Training], whose: TrialId, epochs
 
 
 def resumed(book: Book, work: Work, is_there: IsThere) -> Training:
-    """A trial that an earlier driver trained, from the newest state that is there; but not past an epoch that is still to be
-    evaluated and whose state is not there any more. What was lost is done again in the same order, so that the trial comes to the
-    same states, and what was reported of it stays true."""
+    """A trial that an earlier driver trained, from the newest state that is there; but not past an epoch that
+    is still to be evaluated and whose state is not there any more. What was lost is done again in the same
+    order, so that the trial comes to the same states, and what was reported of it stays true."""
     head = book.heads.get(work.trial, FRESH)
     ends = {step: state for step, state in book.epoch_ends(work.trial, head).items() if step >= work.done}
     state, at, lost = book.first.state, Position(book.first.epoch), []
@@ -67,7 +70,8 @@ def _all_singly(lost: Sequence[Made], trial: TrialId) -> bool:
 
 
 def _order(lost: Sequence[Made], trial: TrialId) -> tuple[PartitionId, ...]:
-    """The partitions of the lost hops, oldest first, up to the first that was a group's: that one needs idle workers."""
+    """The partitions of the lost hops, oldest first, up to the first that was a group's: that one needs idle
+    workers."""
     if any(made.trial != trial for made in lost):
         return ()  # a part of it was another's
     singly = takewhile(lambda made: len(made.partitions) == 1, reversed(lost))

@@ -1,4 +1,5 @@
-"""Durable checkpoints of a study: the states that it would go on from, at most every so often, beside the hops."""
+"""Durable checkpoints of a study: the states that it would go on from, at most every so often, beside the
+hops."""
 
 from __future__ import annotations
 
@@ -17,13 +18,28 @@ from hopyard.studies.trainer import Ground
 
 
 class Saving:
-    """One save at a time, on a thread of its own. obtain: has a state brought to the shelf, while the driver's thread hears events. scratch: where files lie until they are saved. over: called from that thread when
-    one has ended."""
+    """One save at a time, on a thread of its own. obtain: has a state brought to the shelf, while the
+    driver's thread hears events. scratch: where files lie until they are saved. over: called from that thread
+    when one has ended."""
 
     def __init__(
-        self, ground: Ground, shelf: Shelf, obtain: Callable[[str], None], scratch: Path, *, every_s: float, over: Callable[[], None]
+        self,
+        ground: Ground,
+        shelf: Shelf,
+        obtain: Callable[[str], None],
+        scratch: Path,
+        *,
+        every_s: float,
+        over: Callable[[], None],
     ) -> None:
-        self._ground, self._shelf, self._obtain, self._scratch, self._every_s, self._over = ground, shelf, obtain, scratch, every_s, over
+        self._ground, self._shelf, self._obtain, self._scratch, self._every_s, self._over = (
+            ground,
+            shelf,
+            obtain,
+            scratch,
+            every_s,
+            over,
+        )
         self._thread: threading.Thread | None = None
         self._last = time.monotonic()
         self._names: frozenset[str] | None = None  # what the last one held
@@ -37,11 +53,14 @@ class Saving:
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, states: Mapping[str, Any]) -> None:
-        """By name, each with what is written down of it (JSON). Those that were saved last are not saved again."""
+        """By name, each with what is written down of it (JSON).
+        Those that were saved last are not saved again."""
         self._last = time.monotonic()
         if not states or self._names == frozenset(states):
             return
-        self._thread = threading.Thread(target=self._save, args=(dict(states),), name="study-save", daemon=True)
+        self._thread = threading.Thread(
+            target=self._save, args=(dict(states),), name="study-save", daemon=True
+        )
         self._thread.start()
 
     def _save(self, states: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Which worker opens which partitions.
 
-As many seats as the study was promised workers; partition i belongs to seat i modulo that number. Each worker takes a seat; where fewer
-come than promised, or one is lost, somebody takes more; one that comes late relieves who has most.
+As many seats as the study was promised workers; partition i belongs to seat i modulo that number. Each worker
+takes a seat; where fewer come than promised, or one is lost, somebody takes more; one that comes late
+relieves who has most.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def seats_of(partitions: frozenset[PartitionId], count: int) -> frozenset[int]:
     return frozenset(partition % count for partition in partitions)
 
 
-def with_all_taken(held: Mapping[WorkerId, frozenset[int]], wanted: Iterable[int]) -> dict[WorkerId, frozenset[int]]:
+def with_all_taken(
+    held: Mapping[WorkerId, frozenset[int]], wanted: Iterable[int]
+) -> dict[WorkerId, frozenset[int]]:
     """Each of these seats somebody's: one that is free goes to who has fewest."""
     out = dict(held)
     if out:
@@ -31,8 +34,11 @@ def with_all_taken(held: Mapping[WorkerId, frozenset[int]], wanted: Iterable[int
     return out
 
 
-def with_one_for(newcomer: WorkerId, held: Mapping[WorkerId, frozenset[int]], count: int) -> tuple[int | None, WorkerId | None]:
-    """The seat of one who has none, and whom it is taken from: nobody where one is free. (None, None) where all have one each."""
+def with_one_for(
+    newcomer: WorkerId, held: Mapping[WorkerId, frozenset[int]], count: int
+) -> tuple[int | None, WorkerId | None]:
+    """The seat of one who has none, and whom it is taken from: nobody where one is free.
+    (None, None) where all have one each."""
     free = sorted(set(range(count)) - set().union(*held.values()))
     if free:
         return free[0], None

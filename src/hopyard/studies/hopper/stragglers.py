@@ -1,5 +1,5 @@
-"""Workers much slower than the others: told of once, and helped by the fastest, which opens their part too. Units that take far too
-long, though their workers beat: what does them is ended."""
+"""Workers much slower than the others: told of once, and helped by the fastest, which opens their part too.
+Units that take far too long, though their workers beat: what does them is ended."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FROZEN_S = 600.0  # and at least so long
 
 
 def allowed_s(trial: TrialId, longest: Mapping[TrialId, float]) -> float:
-    """How long a unit of the trial may take. longest: what the longest hop of each trial took. Where nothing is known, for ever: the
-    first may have to compile."""
+    """How long a unit of the trial may take. longest: what the longest hop of each trial took.
+    Where nothing is known, for ever: the first may have to compile."""
     seconds = longest.get(trial) or max(longest.values(), default=0.0)
     return max(_FROZEN * seconds, _FROZEN_S) if seconds else math.inf
 
@@ -36,9 +36,19 @@ class Stragglers:
     """unit_timeout_s: how long a unit may take, 0: told from those before it."""
 
     def __init__(
-        self, coordinator: MopCoordinator, crew: Crew, note: Callable[[WorkerId, str, str], None], *, unit_timeout_s: float = 0.0
+        self,
+        coordinator: MopCoordinator,
+        crew: Crew,
+        note: Callable[[WorkerId, str, str], None],
+        *,
+        unit_timeout_s: float = 0.0,
     ) -> None:
-        self._coordinator, self._crew, self._note, self._unit_timeout_s = coordinator, crew, note, unit_timeout_s
+        self._coordinator, self._crew, self._note, self._unit_timeout_s = (
+            coordinator,
+            crew,
+            note,
+            unit_timeout_s,
+        )
         self._longest: dict[TrialId, float] = {}  # hop of each trial, in seconds
         self._hops: Counter[WorkerId] = Counter()
         self._told: dict[WorkerId, int] = {}  # the process
@@ -53,7 +63,9 @@ class Stragglers:
         """How long hops took before."""
         for record in records:
             if record.get("kind") == "hop":
-                self.count((), TrialId(str(record["trial"])), float(record["ended_at"]) - float(record["began_at"]))
+                self.count(
+                    (), TrialId(str(record["trial"])), float(record["ended_at"]) - float(record["began_at"])
+                )
 
     def check(self, units: Sequence[Unit], orphans: Iterable[Orphan]) -> None:
         now = time.monotonic()
@@ -61,14 +73,18 @@ class Stragglers:
             return
         self._checked_at = now
         for unit in units:
-            self._end_frozen(unit, unit.trial, unit.epoch, [one for one in unit.workers if one not in unit.finished], now)
+            self._end_frozen(
+                unit, unit.trial, unit.epoch, [one for one in unit.workers if one not in unit.finished], now
+            )
         for orphan in orphans:
             self._end_frozen(orphan, orphan.doing.trial, orphan.doing.epoch, orphan.workers, now)
         self._help(units, now)
 
-    def _end_frozen(self, unit: Unit | Orphan, trial: TrialId, epoch: int, workers: Iterable[WorkerId], now: float) -> None:
-        """What is ended is lost, as any worker is whose connection ends: so its unit is repeated. Who is away is not told, and who goes on all the
-        same is told again once it took twice as long."""
+    def _end_frozen(
+        self, unit: Unit | Orphan, trial: TrialId, epoch: int, workers: Iterable[WorkerId], now: float
+    ) -> None:
+        """What is ended is lost, as any worker is whose connection ends: so its unit is repeated.
+        Who is away is not told, and who goes on all the same is told again once it took twice as long."""
         late = now - unit.begun_at
         if late <= max(self._unit_timeout_s or allowed_s(trial, self._longest), 2 * unit.frozen_s):
             return
@@ -90,13 +106,17 @@ class Stragglers:
             if speeds[worker.id] * SLOWER < usual:
                 self._tell(worker, judged, f"{usual / speeds[worker.id]:.1f} times slower than the others")
         for unit in units:
-            expected = max((self._coordinator.expected_s(unit.trial, one) for one in unit.workers), default=0.0)
+            expected = max(
+                (self._coordinator.expected_s(unit.trial, one) for one in unit.workers), default=0.0
+            )
             late = now - unit.begun_at
             if unit.training and late > max(_LATE_S, _LATE * expected):
                 for one in unit.workers:
                     worker_of = self._crew.find(one)
                     if worker_of is not None:
-                        self._tell(worker_of, judged, f"{late:.0f} s on a hop that should take {expected:.1f} s")
+                        self._tell(
+                            worker_of, judged, f"{late:.0f} s on a hop that should take {expected:.1f} s"
+                        )
 
     def _tell(self, slow: Worker, judged: Iterable[Worker], how: str) -> None:
         if self._told.get(slow.id) == slow.hello.pid:
@@ -105,4 +125,6 @@ class Stragglers:
         self._note(slow.id, "straggler", how)
         others = [worker for worker in judged if worker is not slow and worker.id not in self._told]
         if others:
-            self._crew.second(slow, max(others, key=lambda one: (-len(one.seats), self._coordinator.speed(one.id), one.id)))
+            self._crew.second(
+                slow, max(others, key=lambda one: (-len(one.seats), self._coordinator.speed(one.id), one.id))
+            )

@@ -1,4 +1,5 @@
-"""The trials that are in the trainer's hands: begun, reported, ended, and gone back with where a state was lost."""
+"""The trials that are in the trainer's hands: begun, reported, ended, and gone back with where a state was
+lost."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from hopyard.studies.trainer import Ground, News, Reported, TrialFailed, Work
 class Trials:
     """facts: what the coordinator is to be told next. news: what the driver is to be told next."""
 
-    def __init__(self, ground: Ground, ledger: Ledger, states: Whereabouts, adopting: Adopting, crew: Crew, parts: int) -> None:
+    def __init__(
+        self, ground: Ground, ledger: Ledger, states: Whereabouts, adopting: Adopting, crew: Crew, parts: int
+    ) -> None:
         self._ground, self._ledger, self._states, self._adopting, self._crew, self._parts = (
             ground,
             ledger,
@@ -51,23 +54,35 @@ class Trials:
         return self._all
 
     def begin(self, work: Work) -> None:
-        """Take it up where it was, where the driver began again; else from the state that it is to begin with. Raises StudyFailed where
-        that is another study's and cannot be read."""
+        """Take it up where it was, where the driver began again; else from the state that it is to begin
+        with. Raises StudyFailed where that is another study's and cannot be read."""
         book = self._ledger.book
         work = replace(work, done=max(work.done, book.first.epoch))
         before = book.begun.get(work.trial)
-        if work.resumed and before is not None and before.budget == work.budget and dict(before.params) == dict(work.params):
+        if (
+            work.resumed
+            and before is not None
+            and before.budget == work.budget
+            and dict(before.params) == dict(work.params)
+        ):
             training = resumed(book, work, self._states.is_there)
             self._check_first(training.state)
             if training.state != book.heads.get(work.trial):
-                self._ledger.write("again", trial=work.trial, state=training.state, order=list(training.order))
+                self._ledger.write(
+                    "again", trial=work.trial, state=training.state, order=list(training.order)
+                )
         else:
             state, at = origin_of(book, self._all, work, self._states.is_there)
             self._check_first(state)
             if work.trial in self._all:
                 self._withdraw(work.trial)
             self._ledger.write(
-                "begun", trial=work.trial, state=state, epoch=at.epoch, budget=work.budget, params=dict(work.params)
+                "begun",
+                trial=work.trial,
+                state=state,
+                epoch=at.epoch,
+                budget=work.budget,
+                params=dict(work.params),
             )
             training = Training(work.trial, work.params, work.budget, work.done, state, at)
             if state and not at.visited and at.epoch == work.done:
@@ -86,7 +101,16 @@ class Trials:
         if not self._adopting.trains(training.trial) and not training.is_trained:
             at = training.at
             self.facts.append(
-                TrialAdmitted(training.trial, training.budget, training.state, None, at.epoch, at.visited, training.order, int(training.trial))
+                TrialAdmitted(
+                    training.trial,
+                    training.budget,
+                    training.state,
+                    None,
+                    at.epoch,
+                    at.visited,
+                    training.order,
+                    int(training.trial),
+                )
             )
         for step, state, lacks in training.unmeasured(self._ledger.book.results, self._parts):
             missing = lacks - self._adopting.evaluates(state)
@@ -114,7 +138,14 @@ class Trials:
         sign = 1.0 if self._ground.spec.goal is Goal.MAX else -1.0
         if math.isfinite(value) and (best is None or sign * value > sign * best.value):
             state = training.ends[said.step]
-            self._ledger.write("best", trial=training.trial, step=said.step, state=state, value=value, params=dict(training.params))
+            self._ledger.write(
+                "best",
+                trial=training.trial,
+                step=said.step,
+                state=state,
+                value=value,
+                params=dict(training.params),
+            )
             self._states.keep("best", {state})
 
     def _keep(self, training: Training) -> None:
@@ -122,7 +153,8 @@ class Trials:
             del training.ends[step]
         self._states.keep(training.trial, training.kept())
 
-    # -- endings ------------------------------------------------------------------------------------------------------
+    # -- endings
+    # ------------------------------------------------------------------------------------------------------
 
     def end(self, trial: TrialId, *, keep: bool) -> None:
         """keep: the state after the last epoch that was reported."""
@@ -145,9 +177,12 @@ class Trials:
         training = self._all.pop(trial, None)
         if training is not None:
             self._withdraw(trial)
-            self._ground.say(f"trial {trial}: its state was lost with its worker; it goes on from an older one")
+            self._ground.say(
+                f"trial {trial}: its state was lost with its worker; it goes on from an older one"
+            )
             self.begin(Work(trial, training.params, training.budget, training.told, resumed=True))
-            self._all[trial].losses, self._all[trial].lacks = training.losses, training.lacks  # else it might go back for ever
+            # else it might go back for ever
+            self._all[trial].losses, self._all[trial].lacks = training.losses, training.lacks
 
     def go_back_with_the_lost(self) -> None:
         for training in list(self):

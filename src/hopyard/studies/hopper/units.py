@@ -11,8 +11,9 @@ from hopyard.studies.messages import Doing, Finished, UnitId
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """epoch: of the hop; of an evaluation, the epochs that the state has done, less one. begun_at: `time.monotonic()`.
-    finished: what the members of a group said so far. frozen_s: how long it had taken when its workers were ended for that."""
+    """epoch: of the hop; of an evaluation, the epochs that the state has done, less one. begun_at:
+    `time.monotonic()`. finished: what the members of a group said so far. frozen_s: how long it had taken
+    when its workers were ended for that."""
 
     number: int
     trial: TrialId
@@ -28,7 +29,8 @@ class Unit:
 
 @dataclass(slots=True, eq=False)
 class Orphan:
-    """A unit that a driver before this one asked for, and that is still under way. begun_at: `time.monotonic()` when that was seen."""
+    """A unit that a driver before this one asked for, and that is still under way.
+    begun_at: `time.monotonic()` when that was seen."""
 
     doing: Doing
     workers: set[WorkerId]
@@ -37,7 +39,8 @@ class Orphan:
 
 
 class Names:
-    """Units are named `<start>.<number>`: each start of a driver has its own, so no name is ever used again."""
+    """Units are named `<start>.<number>`: each start of a driver has its own, so no name is ever used
+    again."""
 
     def __init__(self, start: int) -> None:
         self._prefix = f"{start}."

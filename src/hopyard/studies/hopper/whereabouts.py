@@ -19,18 +19,26 @@ _DAMAGES = 2  # times that a copy of a state comes with a wrong digest: once it 
 
 
 class Whereabouts:
-    """shelf: the driver's own, which is that of the workers on its host. address: where the driver serves it. saved: state -> file,
-    of the checkpoint that this attempt began with. refuse: tells those who wait for a state to lie on the driver's shelf that nobody has it."""
+    """shelf: the driver's own, which is that of the workers on its host. address: where the driver serves it.
+    saved: state -> file, of the checkpoint that this attempt began with. refuse: tells those who wait for a
+    state to lie on the driver's shelf that nobody has it."""
 
     def __init__(
-        self, shelf: Shelf, address: str, saved: Mapping[str, Path], crew: Crew, say: Callable[[str], None], refuse: Callable[[str], None]
+        self,
+        shelf: Shelf,
+        address: str,
+        saved: Mapping[str, Path],
+        crew: Crew,
+        say: Callable[[str], None],
+        refuse: Callable[[str], None],
     ) -> None:
         self._shelf, self._address, self._crew, self._say, self._refuse = shelf, address, crew, say, refuse
         self._saved = dict(saved)
         self._keeping = Keeping()
         self._unkept: list[str] = []
         self._on: dict[str, set[str]] = {}
-        self._lenders: dict[str, tuple[int, str, float]] = {}  # by state, the connection and shelf of who was asked to lend it to the driver, and when
+        # by state, the connection and shelf of who was asked to lend it to the driver, and when
+        self._lenders: dict[str, tuple[int, str, float]] = {}
         self._unlent: set[str] = set()  # of which was said that they could not be had
         self._damages: Counter[tuple[str, str]] = Counter()  # by state and shelf
         for name in shelf.names():
@@ -43,7 +51,8 @@ class Whereabouts:
         self._on.get(state, set()).discard(shelf)
 
     def sources(self, state: str, worker: Worker) -> tuple[str, ...]:
-        """Where this worker finds it, () where it lies on its own shelf. The driver has it brought where it must."""
+        """Where this worker finds it, () where it lies on its own shelf.
+        The driver has it brought where it must."""
         shelves = self._on.get(state, set())
         if not state or worker.hello.shelf in shelves:
             return ()
@@ -51,7 +60,8 @@ class Whereabouts:
         return (self._address, *holders) if self._shelf.id in shelves else (*holders, self._address)
 
     def hear(self, event: Wanted | Lent) -> None:
-        """What becomes of states that the driver is asked for, because their holder cannot be reached or the driver saves them."""
+        """What becomes of states that the driver is asked for, because their holder cannot be reached or the
+        driver saves them."""
         state = event.state
         if isinstance(event, Wanted):
             self._have_lent(state)
@@ -79,7 +89,10 @@ class Whereabouts:
         del self._damages[state, shelf]
         self.is_missing(state, shelf)
         there = self._crew.on_shelves(frozenset({shelf}))
-        self._say(f"state {state} is damaged on {there[0].hello.host if there else 'its host'}: that copy is given up")
+        self._say(
+            f"state {state} is damaged on {there[0].hello.host if there else 'its host'}: that copy is "
+            "given up"
+        )
         for worker in there:
             self._crew.send(worker, Drop((state,)))
 
@@ -99,7 +112,11 @@ class Whereabouts:
 
     def _holders(self, state: str) -> list[Worker]:
         """The workers that could lend it, but for those that are about to be taken for lost."""
-        return [one for one in self._crew.on_shelves(frozenset(self._on.get(state, set()))) if not self._crew.why_gone(one)]
+        return [
+            one
+            for one in self._crew.on_shelves(frozenset(self._on.get(state, set())))
+            if not self._crew.why_gone(one)
+        ]
 
     def is_there(self, state: str) -> bool:
         """Whether anybody has it; one that was saved is brought back for that."""
@@ -139,4 +156,6 @@ class Whereabouts:
 
     def drop_all_but_kept(self, besides: Iterable[str]) -> None:
         """What earlier drivers left. besides: states that are being made."""
-        self.drop([state for state in self._on if not self._keeping.needs(state) and state not in set(besides)])
+        self.drop(
+            [state for state in self._on if not self._keeping.needs(state) and state not in set(besides)]
+        )

@@ -19,7 +19,8 @@ _STATES = ("fetch", "lend")  # first words of a connection that is about states
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection that has proven the secret; who it is, it says in its first frame. connection: a number never used again."""
+    """A connection that has proven the secret; who it is, it says in its first frame.
+    connection: a number never used again."""
 
     connection: int
     peer: str
@@ -49,8 +50,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """It does now; error: it could not be had from who was to lend it; missing: who does not have it; damaged: what was lent does not have
-    the state's digest."""
+    """It does now; error: it could not be had from who was to lend it; missing: who does not have it;
+    damaged: what was lent does not have the state's digest."""
 
     state: str
     error: str = ""
@@ -62,13 +63,18 @@ HubEvent = Opened | Came | Closed | Wanted | Lent
 
 
 class Hub:
-    """Listens on host:port (port 0: any free one) until `close`. serve: takes connections that begin with a word about states, on their
-    threads. `wait`, `send` and `end` are for any thread and never wait for a
-    worker for long: one that does not read what it is told is cut off. A driver that was killed listens on the same port again
-    at once."""
+    """Listens on host:port (port 0: any free one) until `close`. serve: takes connections that begin with a
+    word about states, on their threads. `wait`, `send` and `end` are for any thread and never wait for a
+    worker for long: one that does not read what it is told is cut off. A driver that was killed listens on
+    the same port again at once."""
 
     def __init__(
-        self, secret: bytes, *, host: str = "", port: int = 0, serve: Callable[[Wire, Mapping[str, Any]], None] | None = None
+        self,
+        secret: bytes,
+        *,
+        host: str = "",
+        port: int = 0,
+        serve: Callable[[Wire, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._serve = serve
         self._events: queue.SimpleQueue[HubEvent | None] = queue.SimpleQueue()
@@ -79,10 +85,13 @@ class Hub:
         self.port = self._listener.port
 
     def wait(self, timeout_s: float) -> list[HubEvent]:
-        """All that happened since, in order; waits for the first up to `timeout_s`. Also ends early after `wake`."""
+        """All that happened since, in order; waits for the first up to `timeout_s`.
+        Also ends early after `wake`."""
         events: list[HubEvent] = []
         try:
-            first = self._events.get(timeout=max(timeout_s, 0.0)) if timeout_s > 0 else self._events.get_nowait()
+            first = (
+                self._events.get(timeout=max(timeout_s, 0.0)) if timeout_s > 0 else self._events.get_nowait()
+            )
             if first is not None:
                 events.append(first)
             while True:

@@ -1,8 +1,8 @@
 """A worker's end: one connection to the driver, made again whenever it breaks, and nothing that matters lost.
 
-What is told with a key is kept until it is acknowledged, and told again, in order, after each new `hello`: the driver may have been
-killed between hearing it and writing it down. Beats come from a thread of their own, so a worker that trains for hours is
-heard every second, and one that the system has stopped is not.
+What is told with a key is kept until it is acknowledged, and told again, in order, after each new `hello`:
+the driver may have been killed between hearing it and writing it down. Beats come from a thread of their own,
+so a worker that trains for hours is heard every second, and one that the system has stopped is not.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class Ear(Protocol):
-    """What a line asks and tells its owner, all from threads of the line. None of it may wait for anything, and `hello` for no lock
-    that its owner holds while it tells something."""
+    """What a line asks and tells its owner, all from threads of the line. None of it may wait for anything,
+    and `hello` for no lock that its owner holds while it tells something."""
 
     def hello(self, local_host: str) -> Mapping[str, Any]:
-        """The first frame of a new connection. local_host: the address of this host as the driver reaches it."""
+        """The first frame of a new connection. local_host: the address of this host as the driver reaches
+        it."""
         ...
 
     def beat(self) -> Mapping[str, Any]: ...
@@ -43,10 +44,13 @@ class Ear(Protocol):
 class Line:
     """address: `host:port` of the driver. patience_s: for how long in a row connecting may fail."""
 
-    def __init__(self, address: str, secret: bytes, ear: Ear, *, patience_s: float, beat_s: float = BEAT_S) -> None:
+    def __init__(
+        self, address: str, secret: bytes, ear: Ear, *, patience_s: float, beat_s: float = BEAT_S
+    ) -> None:
         self._address, self._secret, self._ear = address, secret, ear
         self._patience_s, self._beat_s = patience_s, beat_s
-        self._lock = threading.Lock()  # held while sending, so that what is told again and what is new keep their order
+        # held while sending, so that what is told again and what is new keep their order
+        self._lock = threading.Lock()
         self._kept: dict[Hashable, Mapping[str, Any]] = {}
         self._acknowledged = threading.Condition()
         self._wire: Wire | None = None
@@ -112,7 +116,9 @@ class Line:
                 if time.monotonic() - since > self._patience_s:
                     log.warning("no driver at %s: %s", self._address, refused)
                     self._closing.set()
-                    self._ear.lost(f"no driver answered at {self._address} for {self._patience_s:.0f} s: {refused}")
+                    self._ear.lost(
+                        f"no driver answered at {self._address} for {self._patience_s:.0f} s: {refused}"
+                    )
                     return
                 self._closing.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)

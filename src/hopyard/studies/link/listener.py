@@ -15,14 +15,16 @@ from hopyard.studies.link.wire import PAYLOAD_BYTES, Wire
 
 log = logging.getLogger("hopyard.studies.link")
 
-_UNPROVEN = 128  # connections that have proven nothing yet: for one more the oldest is closed, since a worker proves itself within milliseconds
+# connections that have proven nothing yet: for one more the oldest is closed, since a worker proves itself
+# within milliseconds
+_UNPROVEN = 128
 _TELL_EVERY_S = 30.0  # of connections that were refused
 _REASONS = 16  # that are remembered
 
 
 class Listener:
-    """serve: called on a thread of its own for each proven connection, which is closed when it returns. host "" means all
-    addresses, port 0 any free one. Raises OSError where the port is taken."""
+    """serve: called on a thread of its own for each proven connection, which is closed when it returns.
+    host "" means all addresses, port 0 any free one. Raises OSError where the port is taken."""
 
     def __init__(
         self,
@@ -41,7 +43,8 @@ class Listener:
         self._sock = _listen(host, port)
         self.port = int(self._sock.getsockname()[1])
         self._unproven: dict[socket.socket, None] = {}  # the oldest first
-        self._told: dict[str, tuple[float, int]] = {}  # of each reason: when it was logged last, how often it was not since
+        # of each reason: when it was logged last, how often it was not since
+        self._told: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
         self._wires: set[Wire] = set()
         self._closed = threading.Event()
@@ -55,11 +58,14 @@ class Listener:
             except OSError as failed:
                 if self._closed.is_set():
                     return
-                log.warning("a connection could not be accepted: %s", failed)  # too many open files, most likely
+                # too many open files, most likely
+                log.warning("a connection could not be accepted: %s", failed)
                 self._closed.wait(0.1)
                 continue
             self._expect_proof(sock, str(peer[0]))
-            threading.Thread(target=self._run, args=(sock, str(peer[0])), name="link-serve", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(sock, str(peer[0])), name="link-serve", daemon=True
+            ).start()
 
     def _expect_proof(self, sock: socket.socket, peer: str) -> None:
         """A stranger that holds connections open keeps no worker from coming (back)."""
@@ -75,7 +81,8 @@ class Listener:
             self._tell(peer, "too many connections that have proven nothing; the oldest is closed")
 
     def _tell(self, peer: str, why: object) -> None:
-        """Logs each reason once in a while: strangers decide how often they come, and one kind of them hides no other."""
+        """Logs each reason once in a while: strangers decide how often they come, and one kind of them hides
+        no other."""
         with self._lock:
             now, reason = time.monotonic(), str(why)
             if reason not in self._told and len(self._told) >= _REASONS:
@@ -85,7 +92,12 @@ class Listener:
                 self._told[reason] = told_at, untold + 1
                 return
             count, self._told[reason] = untold + 1, (now, 0)
-        log.warning("refused %s: %s%s", peer, why, f" (and {count - 1} more since the last such line)" if count > 1 else "")
+        log.warning(
+            "refused %s: %s%s",
+            peer,
+            why,
+            f" (and {count - 1} more since the last such line)" if count > 1 else "",
+        )
 
     def _run(self, sock: socket.socket, peer: str) -> None:
         try:

@@ -4,8 +4,8 @@
     server -> client   magic, a nonce of its own, HMAC-SHA256(secret, "server" + both nonces)
     client -> server   HMAC-SHA256(secret, "client" + both nonces)
 
-The roles in the MACs keep one side's proof from being played back as the other's. What follows is neither encrypted nor signed:
-this keeps out whoever can connect, not one who can alter packets on the way.
+The roles in the MACs keep one side's proof from being played back as the other's. What follows is neither
+encrypted nor signed: this keeps out whoever can connect, not one who can alter packets on the way.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ PROOF_S = 10.0  # to connect and prove, in all
 
 
 class Unreachable(TimeoutError):
-    """Nobody's host answered: packets are dropped on the way, or it is gone. A process that is busy, or stopped, is not this."""
+    """Nobody's host answered: packets are dropped on the way, or it is gone.
+    A process that is busy, or stopped, is not this."""
 
 
 def connect(
-    address: str, secret: bytes, *, timeout_s: float = PROOF_S, reach_s: float = PROOF_S, payload_limit: int = PAYLOAD_BYTES
-) -> Wire:  # fmt: skip
-    """A proven connection to `host:port`. reach_s: for the host to answer at all. Raises Unreachable where it does not, AuthError where the
-    other side knows another secret, else OSError."""
+    address: str,
+    secret: bytes,
+    *,
+    timeout_s: float = PROOF_S,
+    reach_s: float = PROOF_S,
+    payload_limit: int = PAYLOAD_BYTES,
+) -> Wire:
+    """A proven connection to `host:port`. reach_s: for the host to answer at all. Raises Unreachable where it
+    does not, AuthError where the other side knows another secret, else OSError."""
     until = time.monotonic() + timeout_s
     try:
         sock = socket.create_connection(split_address(address), min(timeout_s, reach_s))
@@ -44,9 +50,12 @@ def connect(
         _send(sock, _MAGIC + mine, until)
         answer = _receive(sock, len(_MAGIC) + _NONCE_BYTES + _MAC_BYTES, until)
         theirs, proof = answer[len(_MAGIC) : -_MAC_BYTES], answer[-_MAC_BYTES:]
-        if not answer.startswith(_MAGIC) or not hmac.compare_digest(proof, _mac(secret, b"server", mine, theirs)):
+        if not answer.startswith(_MAGIC) or not hmac.compare_digest(
+            proof, _mac(secret, b"server", mine, theirs)
+        ):
             raise AuthError(
-                f"{address} does not know the secret of this attempt", hints=("another program may have taken the port",)
+                f"{address} does not know the secret of this attempt",
+                hints=("another program may have taken the port",),
             )
         _send(sock, _mac(secret, b"client", mine, theirs), until)
         sock.settimeout(None)
@@ -56,8 +65,11 @@ def connect(
         raise
 
 
-def accept(sock: socket.socket, secret: bytes, *, timeout_s: float = PROOF_S, payload_limit: int = PAYLOAD_BYTES) -> Wire:
-    """The server's half, over a socket that was just accepted. Raises AuthError, OSError; then the socket is closed."""
+def accept(
+    sock: socket.socket, secret: bytes, *, timeout_s: float = PROOF_S, payload_limit: int = PAYLOAD_BYTES
+) -> Wire:
+    """The server's half, over a socket that was just accepted.
+    Raises AuthError, OSError; then the socket is closed."""
     until = time.monotonic() + timeout_s
     try:
         prepare(sock)

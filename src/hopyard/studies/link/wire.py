@@ -5,7 +5,8 @@
     head     a JSON object in UTF-8; NaN and infinities as Python's `json` writes them
     payload  raw
 
-Lengths are checked before anything is read or kept. What is no frame ends the connection: after it nothing could be understood.
+Lengths are checked before anything is read or kept. What is no frame ends the connection: after it nothing
+could be understood.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ class Wire:
         return str(self._sock.getsockname()[0])
 
     def send(self, head: Mapping[str, Any], *payload: Buffer) -> None:
-        """One frame, whole. Raises OSError (Broken and others) where the connection is gone or the other side does not read."""
+        """One frame, whole. Raises OSError (Broken and others) where the connection is gone or the other side
+        does not read."""
         views = [memoryview(part).cast("B") for part in payload if len(part)]
         self._send(_frame(head, sum(map(len, views))), *views)
 
     def send_heads(self, heads: Iterable[Mapping[str, Any]]) -> None:
-        """Frames without payloads, in one piece: the other side is woken once for all of them. Raises as `send`."""
+        """Frames without payloads, in one piece: the other side is woken once for all of them.
+        Raises as `send`."""
         self._send(b"".join(map(_frame, heads)))
 
     def _send(self, *parts: Buffer) -> None:
@@ -85,14 +88,17 @@ class Wire:
     def limit_silence(self, seconds: float) -> None:
         """From now on, receiving raises Broken where nothing comes for so long."""
         whole = int(seconds)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))
+        self._sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        )
 
     def limit_payload(self, size: int) -> None:
         """From now on, of what is received."""
         self._payload_limit = size
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        """The next frame, with its payload. Waits as long as it takes. Raises Broken at the end of the connection."""
+        """The next frame, with its payload. Waits as long as it takes.
+        Raises Broken at the end of the connection."""
         head, size = self.receive_head()
         payload = bytearray(size)
         self.receive_into(memoryview(payload))
@@ -104,7 +110,8 @@ class Wire:
         head_size, payload_size = _LENGTHS.unpack_from(self._came)
         if head_size > HEAD_BYTES or payload_size > self._payload_limit:
             raise Broken(
-                f"a frame of {head_size} + {payload_size} bytes came; at most {HEAD_BYTES} + {self._payload_limit} are taken"
+                f"a frame of {head_size} + {payload_size} bytes came; at most {HEAD_BYTES} + "
+                f"{self._payload_limit} are taken"
             )
         end = _LENGTHS.size + head_size
         self._have(end)
@@ -113,7 +120,8 @@ class Wire:
         return decode_head(text), payload_size
 
     def _have(self, size: int) -> None:
-        """So many bytes have come that nobody took yet; with them whatever else is there, which spares asking the system for each frame."""
+        """So many bytes have come that nobody took yet; with them whatever else is there, which spares asking
+        the system for each frame."""
         while len(self._came) < size:
             self._came += self._hear(lambda: self._sock.recv(_READ_BYTES))
 
@@ -150,18 +158,26 @@ class Wire:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Small frames leave at once; who does not read, and a host that is gone without a word, are noticed within half a minute."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_S, 0))  # `settimeout` is for both directions
+    """Small frames leave at once; who does not read, and a host that is gone without a word, are noticed
+    within half a minute."""
+    # `settimeout` is for both directions
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_S, 0))
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
+    for name, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 30_000),
+    ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `json.dumps` would make one for each frame
+# `json.dumps` would make one for each frame
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _frame(head: Mapping[str, Any], payload_size: int = 0) -> bytes:

@@ -15,7 +15,8 @@ _LONGEST = 200
 
 
 class Mirror(Protocol):
-    """Told what the journal is told, after it. Never waits long, and never ends a study: what cannot be mirrored is said once."""
+    """Told what the journal is told, after it. Never waits long, and never ends a study: what cannot be
+    mirrored is said once."""
 
     def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
         """Also told again when a trial goes on, perhaps with other params."""
@@ -54,8 +55,9 @@ class Mirrors:
 
 
 def mirrors_of(spec: StudySpec, folder: Path, say: Callable[[str], None], *, study: str = "") -> Mirrors:
-    """The mirrors that the study asks for. folder: where TensorBoard's files go, a folder for each trial. study: what people
-    call it. A server that does not answer is told of, and left out. Raises SpecError where a package that is needed is not installed."""
+    """The mirrors that the study asks for. folder: where TensorBoard's files go, a folder for each trial.
+    study: what people call it. A server that does not answer is told of, and left out. Raises SpecError where
+    a package that is needed is not installed."""
     found: dict[str, Mirror] = {}
     if spec.tensorboard:
         from hopyard.studies.mirrors.tensorboard import TensorBoard

@@ -12,26 +12,30 @@ from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
 
 _MOST = 100  # params that MLflow takes at a time
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}  # its own would hold up a study for minutes
+# its own would hold up a study for minutes
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 
 
 class MLflow:
-    """uri: of the tracking server (or a folder). A trial that goes on in another driver goes on in its run there, which its tags
-    name. Raises SpecError without the package mlflow."""
+    """uri: of the tracking server (or a folder). A trial that goes on in another driver goes on in its run
+    there, which its tags name. Raises SpecError without the package mlflow."""
 
     def __init__(self, uri: str, *, experiment: str, study: str) -> None:
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise SpecError(
-                "mlflow: the study's environment has no package `mlflow`", hints=("pip install mlflow-skinny", "or leave out `mlflow:`")
+                "mlflow: the study's environment has no package `mlflow`",
+                hints=("pip install mlflow-skinny", "or leave out `mlflow:`"),
             ) from None
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         self._client: Any = MlflowClient(tracking_uri=uri)
         self._study = study
         found = self._client.get_experiment_by_name(experiment)
-        self._experiment = found.experiment_id if found is not None else self._client.create_experiment(experiment)
+        self._experiment = (
+            found.experiment_id if found is not None else self._client.create_experiment(experiment)
+        )
         self._runs: dict[TrialId, str] = {}
 
     def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
@@ -40,11 +44,13 @@ class MLflow:
         if trial not in self._runs:
             self._runs[trial] = self._find(trial) or self._create(trial)
         known = self._client.get_run(self._runs[trial]).data.params
-        new = [Param(name, str(value)) for name, value in params.items() if name not in known]  # MLflow's never change
+        # MLflow's never change
+        new = [Param(name, str(value)) for name, value in params.items() if name not in known]
         for at in range(0, len(new), _MOST):
             self._client.log_batch(self._runs[trial], params=new[at : at + _MOST])
         for name, value in params.items():
-            if name in known and known[name] != str(value):  # a trial that explores (population based training)
+            # a trial that explores (population based training)
+            if name in known and known[name] != str(value):
                 self._client.set_tag(self._runs[trial], f"param.{name}", str(value))
 
     def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:

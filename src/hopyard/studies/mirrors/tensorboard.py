@@ -12,7 +12,8 @@ from hopyard.errors import SpecError
 
 
 class TensorBoard:
-    """Written with tensorboardX or PyTorch's own writer, whichever is installed. Raises SpecError where neither is."""
+    """Written with tensorboardX or PyTorch's own writer, whichever is installed.
+    Raises SpecError where neither is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._make = folder, _writer()
@@ -55,5 +56,8 @@ def _writer() -> Any:
     except ImportError:
         raise SpecError(
             "tensorboard: the study's environment has no package that writes TensorBoard files",
-            hints=("pip install tensorboardX", "or leave out `tensorboard: true`: `hop search show` and `hop plot` have the curves too"),
+            hints=(
+                "pip install tensorboardX",
+                "or leave out `tensorboard: true`: `hop search show` and `hop plot` have the curves too",
+            ),
         ) from None

@@ -1,1 +1,2 @@
-"""States of trials: encoded so that equal ones are equal bytes, kept on shelves in shared memory, fetched between hosts."""
+"""States of trials: encoded so that equal ones are equal bytes, kept on shelves in shared memory, fetched
+between hosts."""

@@ -14,12 +14,14 @@ from contextlib import suppress
 _SPARE = 3  # arenas without a state that are kept
 _WASTE = 2  # an arena is used for states down to its size over this
 _PAGE = mmap.PAGESIZE
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: have the pages now, not one by one when they are written (Linux 5.14)
+# MADV_POPULATE_WRITE: have the pages now, not one by one when they are written (Linux 5.14)
+_POPULATE_WRITE = 23
 _HUGE_FROM = 4 << 20  # bytes from which pages of 2 MB pay
 
 
 class _Arena:
-    """holder: every view of the memory holds a reference to it, and with the view every tensor that lies there."""
+    """holder: every view of the memory holds a reference to it, and with the view every tensor that lies
+    there."""
 
     __slots__ = ("capacity", "holder", "unused")
 
@@ -48,7 +50,8 @@ class Arenas:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """Writable memory of this size, with anything in it, which is nobody else's as long as the view, or a part of it, lives."""
+        """Writable memory of this size, with anything in it, which is nobody else's as long as the view, or a
+        part of it, lives."""
         with self._lock:
             found = self._free(size)
             if found is not None:

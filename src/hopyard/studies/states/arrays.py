@@ -1,4 +1,5 @@
-"""Arrays and scalars of NumPy in an encoded state. NumPy is never imported here: what is of it can only exist where it was."""
+"""Arrays and scalars of NumPy in an encoded state. NumPy is never imported here: what is of it can only exist
+where it was."""
 
 from __future__ import annotations
 

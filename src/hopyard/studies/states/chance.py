@@ -1,4 +1,5 @@
-"""The random number generators that user's code draws from: Python's, NumPy's, PyTorch's (every device's), Keras's.
+"""The random number generators that user's code draws from: Python's, NumPy's, PyTorch's (every device's),
+Keras's.
 
 A trial takes theirs along as it hops: what it draws does not depend on where it is, or who was there before.
 """
@@ -17,7 +18,8 @@ def seed_all(seed: int, trial: str) -> None:
 
     made = hashlib.blake2b(f"{seed}:{trial}".encode(), digest_size=32).digest()
     numpy, torch, keras = sys.modules.get("numpy"), sys.modules.get("torch"), sys.modules.get("keras")
-    if keras is not None:  # first: it seeds the others too, and theirs are not to hang on whether somebody imported it
+    # first: it seeds the others too, and theirs are not to hang on whether somebody imported it
+    if keras is not None:
         keras.utils.set_random_seed(int.from_bytes(made[:4], "little"))
     random.seed(int.from_bytes(made, "little"))
     if numpy is not None:
@@ -27,8 +29,8 @@ def seed_all(seed: int, trial: str) -> None:
 
 
 def seed_torch(torch: Any, seed: int) -> None:
-    """As `torch.manual_seed`. Where there is no device but the CPU, that one still writes down the stack of calls for each kind of device that
-    there could be, which takes a hundred times as long as seeding."""
+    """As `torch.manual_seed`. Where there is no device but the CPU, that one still writes down the stack of
+    calls for each kind of device that there could be, which takes a hundred times as long as seeding."""
     devices = getattr(torch, "accelerator", torch.cuda)
     if devices.is_available():
         torch.manual_seed(seed)

@@ -1,5 +1,5 @@
-"""A state from its bytes. Runs what the state's own classes ask for, as unpickling does, unless it is another user's: of that only tensors,
-arrays and plain values are made."""
+"""A state from its bytes. Runs what the state's own classes ask for, as unpickling does, unless it is another
+user's: of that only tensors, arrays and plain values are made."""
 
 from __future__ import annotations
 
@@ -19,22 +19,28 @@ from hopyard.studies.states.objects import found_global, set_state
 
 
 def decode(data: Any, *, foreign: bool = False) -> Any:
-    """foreign: another user's study made it. data: a writable buffer that holds one whole state, and nothing else uses: tensors and arrays lie in it from now on.
+    """foreign: another user's study made it. data: a writable buffer that holds one whole state, and nothing
+    else uses: tensors and arrays lie in it from now on.
 
-    Raises IntegrityError where it is no whole state, SpecError where a class or function that it needs is not found here, or is not
-    plain in a foreign one.
+    Raises IntegrityError where it is no whole state, SpecError where a class or function that it needs is not
+    found here, or is not plain in a foreign one.
     """
     view = memoryview(data).cast("B")
     if len(view) < tags.START.size:
         raise IntegrityError(f"a state of {len(view)} bytes is no whole one")
     magic, payload_at, size = tags.START.unpack(view[: tags.START.size])
     if magic != tags.MAGIC or size != len(view) or payload_at > size:
-        raise IntegrityError(f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}")
+        raise IntegrityError(
+            f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}"
+        )
     reader = Reader(_aligned(view), payload_at, foreign=foreign)
     try:
         return reader.whole()
     except (ImportError, AttributeError) as missing:
-        hint = "the state was made by other code than this worker has; a study's code must not change while it runs"
+        hint = (
+            "the state was made by other code than this worker has; a study's code must not change "
+            "while it runs"
+        )
         raise SpecError(f"a state cannot be read here: {missing}", hints=(hint,)) from missing
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as bad:
         raise IntegrityError(f"a state is damaged: {bad!r}") from bad
@@ -47,8 +53,8 @@ def decode(data: Any, *, foreign: bool = False) -> Any:
 
 
 def _aligned(view: memoryview) -> memoryview:
-    """Where libraries may use other instructions, and so add in another order, depending on where numbers lie, they always lie
-    alike."""
+    """Where libraries may use other instructions, and so add in another order, depending on where numbers
+    lie, they always lie alike."""
     if len(view) and ctypes.addressof(ctypes.c_char.from_buffer(view)) % tags.ALIGN == 0:
         return view
     copy = memoryview(mmap.mmap(-1, len(view)))
@@ -75,7 +81,8 @@ class Reader:
         self._at += 1
         return _READ[tag](self)
 
-    # -- what leaves need --------------------------------------------------------------------------------------
+    # -- what leaves need
+    # --------------------------------------------------------------------------------------
 
     def remember(self, value: Any) -> int:
         self._known.append(value)
@@ -118,7 +125,8 @@ class Reader:
             raise IndexError("it ends in the middle of a value")
         return self._view[begin : self._at]
 
-    # -- values ---------------------------------------------------------------------------------------------------
+    # -- values
+    # ---------------------------------------------------------------------------------------------------
 
     def _int(self) -> int:
         return int.from_bytes(self._take(self.length()), "little", signed=True)
@@ -216,7 +224,9 @@ class Reader:
         pairs = self._pairs()
         if setter is not None:
             raise not_plain(f"{type(made).__qualname__} with a function for its state")
-        if (elements is not None and type(made) not in LISTS) or (pairs is not None and type(made) not in MAPPINGS):
+        if (elements is not None and type(made) not in LISTS) or (
+            pairs is not None and type(made) not in MAPPINGS
+        ):
             raise IntegrityError(f"a state is damaged: a `{type(made).__qualname__}` has elements")
         if elements is not None:
             made.extend(elements)

@@ -1,5 +1,5 @@
-"""The digest of an encoded state: BLAKE2b with 32 bytes, as user environments have it. A second takes in some 1.5 GB, and other
-threads run meanwhile: never on the way from one unit to the next."""
+"""The digest of an encoded state: BLAKE2b with 32 bytes, as user environments have it.
+A second takes in some 1.5 GB, and other threads run meanwhile: never on the way from one unit to the next."""
 
 from __future__ import annotations
 

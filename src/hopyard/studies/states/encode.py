@@ -1,11 +1,12 @@
 """A state as bytes: equal states, equal bytes.
 
-Plain values (None, numbers, strings, bytes, tuples, lists, dicts, sets) are written as they are; arrays and tensors as their numbers,
-of whatever device, with their order in memory; all else as `__reduce_ex__` gives it, as pickle does, but without pickle's habit
-of giving other bytes for equal strings that happen to be one object. The order of a dict belongs to it; that of a set does not.
+Plain values (None, numbers, strings, bytes, tuples, lists, dicts, sets) are written as they are; arrays and
+tensors as their numbers, of whatever device, with their order in memory; all else as `__reduce_ex__` gives
+it, as pickle does, but without pickle's habit of giving other bytes for equal strings that happen to be one
+object. The order of a dict belongs to it; that of a set does not.
 
-`Encoded` is a plan at first: its size is known before a byte is written, and the large leaves are copied once, to where they
-have to go.
+`Encoded` is a plan at first: its size is known before a byte is written, and the large leaves are copied
+once, to where they have to go.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from hopyard.studies.states.objects import Unkept
 from hopyard.studies.states.writer import Writer
 
 _HINTS = (
-    "keep in the state only what training goes on from: weights, optimiser and schedule as `state_dict()`, counters",
+    (
+        "keep in the state only what training goes on from: weights, optimiser and schedule as "
+        "`state_dict()`, counters"
+    ),
     "build loaders, files, locks and lambdas anew in `train`",
 )
 
 
 class Encoded:
-    """What a state becomes. size: of the whole, in bytes. Its leaves still belong to the state, which must not change before
-    `write_into`."""
+    """What a state becomes. size: of the whole, in bytes.
+    Its leaves still belong to the state, which must not change before `write_into`."""
 
     def __init__(self, head: bytes, leaves: list[Leaf]) -> None:
         self._head, self._leaves = head, leaves
@@ -57,7 +61,8 @@ class Encoded:
 
 
 def encode(state: Any, *, name: str = "state") -> Encoded:
-    """Raises SpecError naming the path inside the state of what cannot be kept. name: what the path begins with; "" its first key."""
+    """Raises SpecError naming the path inside the state of what cannot be kept.
+    name: what the path begins with; "" its first key."""
     writer = Writer()
     try:
         writer.write(state)

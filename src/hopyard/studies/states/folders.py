@@ -30,7 +30,8 @@ def host_id() -> str:
 
 
 class Folder:
-    """Made where it is not there yet, and held from now on. owner: what this process's own files are named by."""
+    """Made where it is not there yet, and held from now on.
+    owner: what this process's own files are named by."""
 
     def __init__(self, parent: Path, name: str) -> None:
         self.path = parent / f"{_prefix()}{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
@@ -57,7 +58,8 @@ class Folder:
         with suppress(FileNotFoundError):
             (self.path / f"owner-{self.owner}").unlink()
         os.close(self._owner_lock)
-        fcntl.flock(self._lock, fcntl.LOCK_UN)  # of several that close at once, the last one to get here finds nobody
+        # of several that close at once, the last one to get here finds nobody
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self.path, ignore_errors=True)

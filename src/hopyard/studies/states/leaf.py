@@ -19,11 +19,14 @@ class Target:
 
 
 class Leaf:
-    """size: bytes. offset: from the begin of the payload, once it has a place. holder: keeps the memory alive."""
+    """size: bytes. offset: from the begin of the payload, once it has a place.
+    holder: keeps the memory alive."""
 
     __slots__ = ("_address", "_fill", "holder", "offset", "size")
 
-    def __init__(self, size: int, holder: Any, *, address: int = 0, fill: Callable[[memoryview], None] | None = None) -> None:
+    def __init__(
+        self, size: int, holder: Any, *, address: int = 0, fill: Callable[[memoryview], None] | None = None
+    ) -> None:
         """Its bytes lie at `address` in memory, or `fill` writes them."""
         self.size, self.holder, self.offset = size, holder, 0
         self._address, self._fill = address, fill

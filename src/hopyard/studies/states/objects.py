@@ -1,4 +1,5 @@
-"""What pickle's protocol says of an object: how it is made again. Only ever done in the user's own processes."""
+"""What pickle's protocol says of an object: how it is made again.
+Only ever done in the user's own processes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Unkept(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """make(*arguments), then `setter(object, state)` (None: `__setstate__` or its attributes), then elements and pairs into it."""
+    """make(*arguments), then `setter(object, state)` (None: `__setstate__` or its attributes), then elements
+    and pairs into it."""
 
     make: Any
     arguments: tuple[Any, ...]
@@ -42,12 +44,22 @@ def reduced(value: Any) -> Reduced | str:
         raise Unkept(f"a `{_name(kind)}` cannot be kept: {refused}") from refused
     if isinstance(answer, str):
         return answer
-    if not isinstance(answer, tuple) or not 2 <= len(answer) <= 6 or not callable(answer[0]) or not isinstance(answer[1], tuple):
+    if (
+        not isinstance(answer, tuple)
+        or not 2 <= len(answer) <= 6
+        or not callable(answer[0])
+        or not isinstance(answer[1], tuple)
+    ):
         raise Unkept(f"`{_name(kind)}.__reduce_ex__` gave no tuple of a callable and its arguments")
     filled: list[Any] = [*answer, *(None,) * (6 - len(answer))]
     make, arguments, state, elements, pairs, setter = filled
     return Reduced(
-        make, arguments, state, None if elements is None else list(elements), None if pairs is None else list(pairs), setter
+        make,
+        arguments,
+        state,
+        None if elements is None else list(elements),
+        None if pairs is None else list(pairs),
+        setter,
     )
 
 
@@ -88,11 +100,17 @@ def set_state(made: Any, state: Any, setter: Any) -> None:
     if isinstance(state, tuple) and len(state) == 2:
         state, slots = state
     if state:
-        made.__dict__.update({sys.intern(key) if type(key) is str else key: one for key, one in state.items()})
+        made.__dict__.update(
+            {sys.intern(key) if type(key) is str else key: one for key, one in state.items()}
+        )
     if slots:
         for key, one in slots.items():
             setattr(made, key, one)
 
 
 def _name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )

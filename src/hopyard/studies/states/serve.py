@@ -1,9 +1,11 @@
-"""States between hosts: each worker, and the driver, serves those on its shelf by name; who fetches one checks its digest.
+"""States between hosts: each worker, and the driver, serves those on its shelf by name; who fetches one
+checks its digest.
 
-fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}; before either, any number of: wait {}
+fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}; before
+either, any number of: wait {}
 
-Where two workers cannot reach each other, a state goes by way of the driver, which asks who has it to lend it (`hopper/relay.py`):
-lend {state}, from who made the connection, and then the above the other way round.
+Where two workers cannot reach each other, a state goes by way of the driver, which asks who has it to lend it
+(`hopper/relay.py`): lend {state}, from who made the connection, and then the above the other way round.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _avoided: dict[str, float] = {}  # by address, or host, until when it is asked l
 
 
 class Server:
-    """Answers `fetch` on connections that somebody else accepted, with what lies on a shelf. May be used from any thread."""
+    """Answers `fetch` on connections that somebody else accepted, with what lies on a shelf.
+    May be used from any thread."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -77,9 +80,12 @@ def listen(secret: bytes, shelf: Shelf, *, host: str = "", port: int = 0) -> Lis
     return Listener(secret, serve, host=host, port=port, payload_limit=0)
 
 
-def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, silence_s: float = SILENCE_S) -> int:
-    """Bring a state onto the shelf from the first of these addresses that has it whole; returns how many bytes came over the
-    network, 0 where it is there already. Raises NotFound, with what each said, and StorageFull."""
+def fetch(
+    name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, silence_s: float = SILENCE_S
+) -> int:
+    """Bring a state onto the shelf from the first of these addresses that has it whole; returns how many
+    bytes came over the network, 0 where it is there already. Raises NotFound, with what each said, and
+    StorageFull."""
     if shelf.has(name):
         return 0
     said, left = [], list(sources)
@@ -102,12 +108,16 @@ def _host_of(source: str) -> str:
     return source.rpartition(":")[0]
 
 
-def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf, silence_s: float, *, reach_s: float) -> int:
+def _fetch_from(
+    name: str, source: str, secret: bytes, shelf: Shelf, silence_s: float, *, reach_s: float
+) -> int:
     try:
         wire = connect(source, secret, reach_s=reach_s)
     except OSError as failed:
         # It may take long to find out again. Where the host is silent, so it is to all others on it.
-        _avoided[_host_of(source) if isinstance(failed, Unreachable) else source] = time.monotonic() + _AVOID_S
+        _avoided[_host_of(source) if isinstance(failed, Unreachable) else source] = (
+            time.monotonic() + _AVOID_S
+        )
         raise
     try:
         wire.limit_silence(silence_s)
@@ -117,7 +127,8 @@ def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf, silence_s: 
 
 
 def ask(wire: Wire, name: str, shelf: Shelf) -> int:
-    """Bring a state onto the shelf from the other side; its size. Raises NotFound, IntegrityError, StorageFull, OSError."""
+    """Bring a state onto the shelf from the other side; its size.
+    Raises NotFound, IntegrityError, StorageFull, OSError."""
     wire.send({"kind": "fetch", "state": name})
     head, size = wire.receive_head()
     while head.get("kind") == "wait" and not size:
@@ -134,7 +145,9 @@ def ask(wire: Wire, name: str, shelf: Shelf) -> int:
         if after.get("kind") != "digest":
             raise NotFound(str(after.get("error")))
         if after.get("digest") != running.hexdigest():
-            raise IntegrityError(f"its bytes have the digest {running.hexdigest()}, not {after.get('digest')}")
+            raise IntegrityError(
+                f"its bytes have the digest {running.hexdigest()}, not {after.get('digest')}"
+            )
     return size
 
 

@@ -1,13 +1,14 @@
 """Where encoded states lie, for all processes of an attempt on one host: files in shared memory, by name.
 
-    <memory>/hopyard-<uid>-<name>/   where the system keeps files in memory; a folder on disk where that is missing or full
+    <memory>/hopyard-<uid>-<name>/   where the system keeps files in memory; a folder on disk where that is
+                                     missing or full
         lock               held by whoever uses the folder: one that nobody holds is what a dead attempt left
         owner-<token>      held by one process, whose slots are slot-<token>-…
         slot-<token>-<n>   memory, used again and again
         state-<name>       a second name of the slot that the state is in
 
-A state's bytes never change while it has its name. A reader copies and then looks whether the name is still there: if so, what it
-copied is the state.
+A state's bytes never change while it has its name. A reader copies and then looks whether the name is still
+there: if so, what it copied is the state.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Writes(Protocol):
 
 
 class Shelf:
-    """name: the same for all processes of the attempt. disk: a folder that they share, for what finds no room in memory.
+    """name: the same for all processes of the attempt.
+    disk: a folder that they share, for what finds no room in memory.
 
     May be used from any thread. Raises OSError where neither folder can be used.
     """
@@ -65,7 +67,8 @@ class Shelf:
         found = self._places[0][0].path.stat()
         self.id = f"{folders.host_id()}-{found.st_dev:x}-{found.st_ino:x}"
 
-    # -- putting -----------------------------------------------------------------------------------------------
+    # -- putting
+    # -----------------------------------------------------------------------------------------------
 
     def put(self, name: str, state: Writes) -> int:
         """Returns its size in bytes. One that is there already is left. Raises StorageFull."""
@@ -75,7 +78,8 @@ class Shelf:
 
     @contextmanager
     def filling(self, name: str, size: int) -> Iterator[memoryview]:
-        """Memory for a state of this size, which is on the shelf once the block is left, unless by an exception."""
+        """Memory for a state of this size, which is on the shelf once the block is left, unless by an
+        exception."""
         path_name = _file_of(name)
         folder, slots, slot = self._take(size)
         try:
@@ -88,7 +92,8 @@ class Shelf:
             slots.trim()
 
     def prepare(self, size: int) -> None:
-        """Make room for a state of about this size ready now, to put and to read: memory that was never used is slow to write."""
+        """Make room for a state of about this size ready now, to put and to read: memory that was never used
+        is slow to write."""
         with suppress(StorageFull):
             _, slots, slot = self._take(size)
             slots.unpin(slot)
@@ -102,10 +107,14 @@ class Shelf:
             except OSError as full:
                 log.warning("no room for a state of %d bytes in %s: %s", size, folder.path, full)
         places = " and ".join(str(folder.path.parent) for folder, _ in self._places)
-        hint = "give the host more memory or the disk more room, or keep fewer trials alive at once (`concurrent`)"
+        hint = (
+            "give the host more memory or the disk more room, or keep fewer trials alive at once "
+            "(`concurrent`)"
+        )
         raise StorageFull(f"no room for a state of {size / 1e6:.0f} MB in {places}", hints=(hint,))
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading
+    # -----------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> memoryview:
         """A copy of the state's bytes, for `decode`: writable, and nobody else's. Raises NotFound."""
@@ -119,10 +128,15 @@ class Shelf:
 
     @contextmanager
     def view(self, name: str) -> Iterator[memoryview]:
-        """The state's bytes where they lie, to be read only. One that this process put there stays as it is until the end, even if
-        it is dropped. Raises NotFound, at the end too where another process's was dropped meanwhile."""
+        """The state's bytes where they lie, to be read only. One that this process put there stays as it is
+        until the end, even if it is dropped. Raises NotFound, at the end too where another process's was
+        dropped meanwhile."""
         with self._open(name) as (fd, path), self._memory(fd) as (memory, pinned):
-            with memoryview(memory) as whole, whole[: _size_of(memory, name)] as view, view.toreadonly() as shown:
+            with (
+                memoryview(memory) as whole,
+                whole[: _size_of(memory, name)] as view,
+                view.toreadonly() as shown,
+            ):
                 yield shown
             if not pinned and not is_there(path, fd):
                 raise NotFound(f"state `{name}` was dropped while it was used")
@@ -160,10 +174,15 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Of all states, whoever put them there."""
-        found = {one.name.removeprefix("state-") for folder, _ in self._places for one in folder.path.glob("state-*")}
+        found = {
+            one.name.removeprefix("state-")
+            for folder, _ in self._places
+            for one in folder.path.glob("state-*")
+        }
         return sorted(found)
 
-    # -- the end of states --------------------------------------------------------------------------------------------
+    # -- the end of states
+    # --------------------------------------------------------------------------------------------
 
     def drop(self, names: Iterable[str]) -> None:
         """Those that are not there are no error."""
@@ -196,7 +215,8 @@ class Shelf:
                 scratch.unlink()
 
     def bring(self, name: str, path: Path) -> int:
-        """Put a state that was exported back; returns its size. Raises OSError, IntegrityError, StorageFull."""
+        """Put a state that was exported back; returns its size.
+        Raises OSError, IntegrityError, StorageFull."""
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             with self.filling(name, size) as view:

@@ -1,8 +1,8 @@
 """Files in shared memory that states are written to, used again once their state was dropped.
 
-A slot is one file, `slot-<owner>-<number>`; a state is a second name of it, `state-<name>`. Whoever drops the state removes that
-name; the owner sees by the number of names that the slot is free. So memory once zeroed and mapped is written again at the
-speed of a copy, and nobody needs to be asked.
+A slot is one file, `slot-<owner>-<number>`; a state is a second name of it, `state-<name>`. Whoever drops the
+state removes that name; the owner sees by the number of names that the slot is free. So memory once zeroed
+and mapped is written again at the speed of a copy, and nobody needs to be asked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Slot:
         self.pins = 0
         self._fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when the mapping is written
+            # else a full disk ends the process when the mapping is written
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._fd, 0, self.capacity)
             else:
                 os.ftruncate(self._fd, self.capacity)
@@ -107,7 +108,8 @@ class Slots:
 
     @contextmanager
     def pinned(self, key: tuple[int, int]) -> Iterator[Slot | None]:
-        """The slot of this device and inode, where it is of this process, and not used again as long as this lasts."""
+        """The slot of this device and inode, where it is of this process, and not used again as long as this
+        lasts."""
         with self._lock:
             found = next((slot for slot in self._slots if slot.key == key), None)
             if found is not None:

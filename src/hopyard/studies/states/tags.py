@@ -6,8 +6,9 @@
     24  the value: a tag, then what belongs to it, containers with their elements in place
     …   payload: the large leaves (tensors, arrays, bytes), each at a multiple of 64, zeros between
 
-Where the same list, dict, set, array, tensor or object occurs again, a reference to its first occurrence stands: what was one object
-stays one. Values that cannot change are written out each time, since whether two equal strings are one object is chance.
+Where the same list, dict, set, array, tensor or object occurs again, a reference to its first occurrence
+stands: what was one object stays one. Values that cannot change are written out each time, since whether two
+equal strings are one object is chance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tensors of PyTorch in an encoded state: of any device and dtype, read again on the CPU. PyTorch is never imported here."""
+"""Tensors of PyTorch in an encoded state: of any device and dtype, read again on the CPU.
+PyTorch is never imported here."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from hopyard.studies.states.leaf import Leaf, Reader, Writer
 
 
 def write(writer: Writer, value: Any) -> bool:
-    """Whether it was a tensor, or a word of PyTorch. Tensors of kinds of their own (sparse, quantised, subclasses) are objects
-    like any other, made of plain ones."""
+    """Whether it was a tensor, or a word of PyTorch. Tensors of kinds of their own (sparse, quantised,
+    subclasses) are objects like any other, made of plain ones."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -37,7 +38,15 @@ def _write_tensor(writer: Writer, torch: Any, value: Any) -> bool:
     numel = value.numel()
     key = None
     if not is_parameter and numel:
-        key = (value.data_ptr(), str(value.device), value.dtype, size, strides, wants_grad, value.is_conj() or value.is_neg())
+        key = (
+            value.data_ptr(),
+            str(value.device),
+            value.dtype,
+            size,
+            strides,
+            wants_grad,
+            value.is_conj() or value.is_neg(),
+        )
     if writer.occurs_again(value, key):
         return True
     plain = value.detach()
@@ -52,7 +61,10 @@ def _write_tensor(writer: Writer, torch: Any, value: Any) -> bool:
     for one in size:
         writer.length(one)
     writer.head.append(
-        (1 if wants_grad else 0) | (2 if is_parameter else 0) | (4 if kept else 0) | (8 if _attributes(value) else 0)
+        (1 if wants_grad else 0)
+        | (2 if is_parameter else 0)
+        | (4 if kept else 0)
+        | (8 if _attributes(value) else 0)
     )
     for one in kept:
         writer.length(one)
@@ -71,13 +83,15 @@ def _attributes(value: Any) -> bool:
 
 
 def _kept_strides(value: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """() where it lies in the usual order; else its strides (`channels_last` decides what a convolution adds up first); None
-    where it has gaps or overlaps."""
+    """() where it lies in the usual order; else its strides (`channels_last` decides what a convolution adds
+    up first); None where it has gaps or overlaps."""
     contiguous = value.is_contiguous()
     if contiguous and (1 not in size or not value.numel() or strides == _usual(size)):
         return ()
     expected = 1
-    for stride, extent in sorted((stride, extent) for stride, extent in zip(strides, size, strict=True) if extent != 1):
+    for stride, extent in sorted(
+        (stride, extent) for stride, extent in zip(strides, size, strict=True) if extent != 1
+    ):
         if stride != expected:
             return None
         expected *= extent

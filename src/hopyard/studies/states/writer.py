@@ -32,10 +32,12 @@ class Writer:
         elif not (tensors.write(self, value) or arrays.write(self, value)):
             self._object(value)
 
-    # -- what leaves need --------------------------------------------------------------------------------------
+    # -- what leaves need
+    # --------------------------------------------------------------------------------------
 
     def occurs_again(self, value: Any, key: Any = None) -> bool:
-        """Whether it occurred before, and a reference was written; else it has a number now. key: in place of its identity."""
+        """Whether it occurred before, and a reference was written; else it has a number now.
+        key: in place of its identity."""
         key = id(value) if key is None else key
         number = self._numbers.get(key)
         if number is None:
@@ -60,7 +62,8 @@ class Writer:
         self.head += data
 
     def leaf(self, leaf: Leaf) -> None:
-        """In place where it is small, else in the payload. Its size is known to the reader from what stands before it."""
+        """In place where it is small, else in the payload.
+        Its size is known to the reader from what stands before it."""
         if leaf.size <= tags.INLINE_BYTES:
             self.head += leaf.to_bytes()
             return
@@ -76,7 +79,8 @@ class Writer:
             unkept.path.append(step)
             raise
 
-    # -- plain values ---------------------------------------------------------------------------------------------
+    # -- plain values
+    # ---------------------------------------------------------------------------------------------
 
     def _none(self, _: None) -> None:
         self.head += tags.NONE
@@ -116,7 +120,11 @@ class Writer:
         self.leaf(Leaf.of_bytes(value))
 
     def _tuple(self, value: tuple[Any, ...]) -> None:
-        if len(value) >= _MANY_INTS and set(map(type, value)) == {int} and all(-_INT_LIMIT <= one < _INT_LIMIT for one in value):
+        if (
+            len(value) >= _MANY_INTS
+            and set(map(type, value)) == {int}
+            and all(-_INT_LIMIT <= one < _INT_LIMIT for one in value)
+        ):
             self.head += tags.INTS
             self.length(len(value))
             self.leaf(Leaf.of_bytes(_little(array("q", value))))
@@ -146,7 +154,8 @@ class Writer:
         self.pairs(len(value), value.items())
 
     def _ordered_dict(self, value: OrderedDict[Any, Any]) -> None:
-        """Modules have a dozen each; with attributes, as a `state_dict()` has them, it is an object like any other."""
+        """Modules have a dozen each; with attributes, as a `state_dict()` has them, it is an object like any
+        other."""
         if value.__dict__:
             self._object(value)
         elif not self.occurs_again(value):
@@ -181,7 +190,8 @@ class Writer:
         for one in elements:
             self.inside(".{…}", one)
 
-    # -- everything else ---------------------------------------------------------------------------------------------
+    # -- everything else
+    # ---------------------------------------------------------------------------------------------
 
     def _global(self, value: Any) -> None:
         module, name = global_name(value)

@@ -1,4 +1,5 @@
-"""Random numbers of a unit: a stream of its own, so that a unit that is repeated, elsewhere or years later, draws the same."""
+"""Random numbers of a unit: a stream of its own, so that a unit that is repeated, elsewhere or years later,
+draws the same."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def shuffle_seed(config: Config, partition: int) -> int:
 
 @contextmanager
 def chance(seed: int) -> Iterator[None]:
-    """The generators of Python, NumPy and PyTorch begin at `seed`; after the block they are as they were before."""
+    """The generators of Python, NumPy and PyTorch begin at `seed`; after the block they are as they were
+    before."""
     before = generators.take()
     begin(seed)
     try:

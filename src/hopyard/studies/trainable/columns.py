@@ -12,15 +12,22 @@ Inputs = str | tuple[str, ...]
 
 
 def named(partition: Partition, inputs: Inputs | None, target: str | None) -> Partition:
-    """A view with columns x and y: those that are named, else those whose names say it, else (x) all but y, as one matrix.
-    Raises SpecError where neither does."""
+    """A view with columns x and y: those that are named, else those whose names say it, else (x) all but y,
+    as one matrix. Raises SpecError where neither does."""
     columns = partition.columns
     y = target or next((name for name in TARGETS if name in columns), None)
     if y is None:
         hint = f"name it: target=…; the data has {listed(columns)}"
-        raise SpecError("which column is the target?", hints=(hint, "or give a `transform` that makes inputs and targets of a batch"))
+        raise SpecError(
+            "which column is the target?",
+            hints=(hint, "or give a `transform` that makes inputs and targets of a batch"),
+        )
     x: Inputs | None = tuple(inputs) if isinstance(inputs, list) else inputs
-    x = x or next((name for name in INPUTS if name in columns and name != y), None) or tuple(name for name in columns if name != y)
+    x = (
+        x
+        or next((name for name in INPUTS if name in columns and name != y), None)
+        or tuple(name for name in columns if name != y)
+    )
     if not x:
         raise SpecError(f"there is no column beside `{y}` to learn from", hints=("name them: inputs=…",))
     return partition.view(x=x, y=y)

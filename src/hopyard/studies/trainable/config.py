@@ -13,10 +13,12 @@ from hopyard.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The trial's parameters, as `config.lr` or `config["lr"]`, and where it is. Never changes; equal ones are equal.
+    """The trial's parameters, as `config.lr` or `config["lr"]`, and where it is.
+    Never changes; equal ones are equal.
 
-    params: the parameters alone. trial: its id. seed: of the study. epoch: the one that is being trained, from 0.
-    epochs: how many the trial may do as of now (its budget). Raises SpecError for a parameter with one of these names.
+    params: the parameters alone. trial: its id. seed: of the study. epoch: the one that is being trained,
+    from 0. epochs: how many the trial may do as of now (its budget). Raises SpecError for a parameter with
+    one of these names.
     """
 
     params: Mapping[str, ParamValue]
@@ -28,7 +30,10 @@ class Config:
     def __post_init__(self) -> None:
         for name in CONFIG_WORDS:
             if name in self.params:
-                raise SpecError(f"space.{name}: a trainable's config has its own `{name}`", hints=(f"call the parameter something else: `my_{name}`",))
+                raise SpecError(
+                    f"space.{name}: a trainable's config has its own `{name}`",
+                    hints=(f"call the parameter something else: `my_{name}`",),
+                )
 
     def __getattr__(self, name: str) -> ParamValue:
         if name.startswith("__") or name in CONFIG_WORDS:  # asked by copy and pickle, before there are params

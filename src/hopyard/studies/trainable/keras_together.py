@@ -1,7 +1,8 @@
-"""One step of several partitions at once, of a Keras model on any backend: gradients of each, averaged in the order of partitions.
+"""One step of several partitions at once, of a Keras model on any backend: gradients of each, averaged in the
+order of partitions.
 
-`train_on_batch` computes gradients and applies them in one go, so the gradients are computed here, as each backend does it; loss,
-scaling, clipping, weight decay and schedules stay the model's and the optimiser's own.
+`train_on_batch` computes gradients and applies them in one go, so the gradients are computed here, as each
+backend does it; loss, scaling, clipping, weight decay and schedules stay the model's and the optimiser's own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from hopyard.studies.trainable.protocol import Reduce, average
 from hopyard.studies.trainable.torch_together import Streams
 
 Pass = Callable[[Any, Any], tuple[list[Any], list[Any]]]
-"""From inputs and targets of a batch: the gradients of the trainable variables, and what the others are afterwards."""
+"""From inputs and targets of a batch: the gradients of the trainable variables, and what the others are
+afterwards."""
 
 
 class Together:
@@ -24,14 +26,17 @@ class Together:
         self._keras, self._model = keras, model
         self._trained = list(model.trainable_variables)
         known = {id(variable) for variable in self._trained}
-        self._others = [variable for variable in model.variables if id(variable) not in known]  # running means, seeds of layers
+        # running means, seeds of layers
+        self._others = [variable for variable in model.variables if id(variable) not in known]
         self._floats = [at for at, variable in enumerate(self._others) if "float" in str(variable.dtype)]
         made = {"torch": self._of_torch, "tensorflow": self._of_tensorflow, "jax": self._of_jax}
         self._pass: Pass = made[keras.backend.backend()]()
 
-    def step(self, batches: Sequence[Callable[[], tuple[Any, Any]]], streams: Streams, reduce: Reduce) -> None:
-        """Train on one batch of each partition of this process, and of all others. Running means of layers are averaged, too; each
-        pass begins with them as they are now."""
+    def step(
+        self, batches: Sequence[Callable[[], tuple[Any, Any]]], streams: Streams, reduce: Reduce
+    ) -> None:
+        """Train on one batch of each partition of this process, and of all others.
+        Running means of layers are averaged, too; each pass begins with them as they are now."""
         before = [self._array(variable) for variable in self._others]
         found: list[list[Array]] = []
         after: list[Array] = []
@@ -41,7 +46,10 @@ class Together:
                 gradients, left = self._pass(*batch())
             after = [self._array(value) for value in left]
             zeros = (np.zeros(tuple(variable.shape), dtype=np.float32) for variable in self._trained)
-            grads = [zero if given is None else self._array(given) for zero, given in zip(zeros, gradients, strict=True)]
+            grads = [
+                zero if given is None else self._array(given)
+                for zero, given in zip(zeros, gradients, strict=True)
+            ]
             found.append([*grads, *(after[at] for at in self._floats)])
         means = list(reduce(average(found)))
         self._apply([self._keras.ops.convert_to_tensor(mean) for mean in means[: len(self._trained)]])
@@ -70,7 +78,8 @@ class Together:
         else:
             self._model.optimizer.apply(gradients, self._trained)
 
-    # -- backends ------------------------------------------------------------------------------------------------
+    # -- backends
+    # ------------------------------------------------------------------------------------------------
 
     def _of_torch(self) -> Pass:
         def passed(inputs: Any, targets: Any) -> tuple[list[Any], list[Any]]:
@@ -88,7 +97,8 @@ class Together:
             with tf.GradientTape() as tape:
                 loss = self._loss(inputs, targets)
             found = tape.gradient(loss, [variable.value for variable in self._trained])
-            return [None if one is None else tf.convert_to_tensor(one) for one in found]  # of an embedding it is sparse
+            # of an embedding it is sparse
+            return [None if one is None else tf.convert_to_tensor(one) for one in found]
 
         traced = computed if self._model.run_eagerly else tf.function(computed, reduce_retracing=True)
 
@@ -101,7 +111,9 @@ class Together:
     def _of_jax(self) -> Pass:
         import jax
 
-        def loss_of(trained: list[Any], others: list[Any], inputs: Any, targets: Any) -> tuple[Any, list[Any]]:
+        def loss_of(
+            trained: list[Any], others: list[Any], inputs: Any, targets: Any
+        ) -> tuple[Any, list[Any]]:
             state = [*zip(self._trained, trained, strict=True), *zip(self._others, others, strict=True)]
             with self._keras.StatelessScope(state_mapping=state, collect_losses=True) as scope:
                 loss = self._loss(inputs, targets)
@@ -111,7 +123,9 @@ class Together:
         compiled = compiled if self._model.run_eagerly else jax.jit(compiled)
 
         def passed(inputs: Any, targets: Any) -> tuple[list[Any], list[Any]]:
-            values = ([variable.value for variable in variables] for variables in (self._trained, self._others))
+            values = (
+                [variable.value for variable in variables] for variables in (self._trained, self._others)
+            )
             gradients, others = compiled(*values, self._tensors(inputs), self._tensors(targets))
             return list(gradients), list(others)
 

@@ -26,7 +26,8 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """A model for one set of parameters. rate: the learning rate that its config gave it; None where a schedule decides."""
+    """A model for one set of parameters. rate: the learning rate that its config gave it; None where a
+    schedule decides."""
 
     model: Any
     rate: float | None
@@ -41,10 +42,11 @@ class _Built:
 class KerasTrainable:
     """Called with what it is made of, or subclassed with methods and attributes of the same names.
 
-    model(config) -> a built keras.Model; compiled, or optimizer(config) and loss are given here, and metrics as `compile` takes
-    them. batch_size: rows; None takes the parameter `batch_size` of the trial, or 32. schedule(epoch, config) -> the learning rate
-    of an epoch, where the optimiser has no schedule itself. inputs, target: columns; several inputs make one matrix; left out, they are
-    found by name. transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of arrays.
+    model(config) -> a built keras.Model; compiled, or optimizer(config) and loss are given here, and metrics
+    as `compile` takes them. batch_size: rows; None takes the parameter `batch_size` of the trial, or 32.
+    schedule(epoch, config) -> the learning rate of an epoch, where the optimiser has no schedule itself.
+    inputs, target: columns; several inputs make one matrix; left out, they are found by name.
+    transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of arrays.
 
     A state is {"weights", "optimizer": lists of arrays, "rate": the learning rate that its config gave it}.
     """
@@ -63,10 +65,16 @@ class KerasTrainable:
         """Raises SpecError for a name that is none of its own, or where there is no model."""
         for name, value in made_of.items():
             if name not in KerasTrainable.__annotations__:
-                raise SpecError(f"KerasTrainable has no `{name}`", hints=(f"it has {', '.join(KerasTrainable.__annotations__)}",))
+                raise SpecError(
+                    f"KerasTrainable has no `{name}`",
+                    hints=(f"it has {', '.join(KerasTrainable.__annotations__)}",),
+                )
             setattr(self, name, value)
         if not callable(getattr(self, "model", None)):
-            raise SpecError("KerasTrainable needs `model`, a function of config", hints=("KerasTrainable(model=…, optimizer=…, loss=…)",))
+            raise SpecError(
+                "KerasTrainable needs `model`, a function of config",
+                hints=("KerasTrainable(model=…, optimizer=…, loss=…)",),
+            )
         self._models: OrderedDict[str, _Built] = OrderedDict()
 
     def init(self, config: Config) -> State:
@@ -81,17 +89,21 @@ class KerasTrainable:
                 built.model.train_on_batch(inputs, targets)
         return _taken(built)
 
-    def train_together(self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce) -> State:
-        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches are as equal as can be, so
-        that partitions of different size make as many steps. What layers count while they train (running means) is averaged too. A
-        `train_step` of the model's own is not called."""
+    def train_together(
+        self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce
+    ) -> State:
+        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches
+        are as equal as can be, so that partitions of different size make as many steps. What layers count
+        while they train (running means) is averaged too. A `train_step` of the model's own is not called."""
         built = self._filled(state, config)
         if self.schedule is not None:
             built.model.optimizer.learning_rate = self.schedule(config.epoch, config)
         steps = min(-(-max(partitions[0].peers) // self._size(config)), *partitions[0].peers)
         streams = Streams([unit_seed(config, partition.index) for partition in partitions])
         with chance(unit_seed(config, partitions[0].index)):
-            batches = [self._batches(partition, config, training=True, steps=steps) for partition in partitions]
+            batches = [
+                self._batches(partition, config, training=True, steps=steps) for partition in partitions
+            ]
             following = [partial(next, own) for own in batches]
             for _ in range(steps):
                 built.together.step(following, streams, reduce)
@@ -110,13 +122,19 @@ class KerasTrainable:
         """What the model gives for each row."""
         model = self._filled(state, config).model
         with chance(unit_seed(config, partition.index)):
-            return np.concatenate([model.predict_on_batch(inputs) for inputs, _ in self._batches(partition, config, training=False)])
+            return np.concatenate(
+                [
+                    model.predict_on_batch(inputs)
+                    for inputs, _ in self._batches(partition, config, training=False)
+                ]
+            )
 
     def whole(self, state: State, config: Config) -> Any:
         """The trained keras.Model. It is this trainable's own: save it before anything else is trained."""
         return self._filled(state, config).model
 
-    # -- models --------------------------------------------------------------------------------------------------
+    # -- models
+    # --------------------------------------------------------------------------------------------------
 
     def _filled(self, state: Mapping[str, Any], config: Config) -> _Built:
         key = json.dumps(dict(config.params), sort_keys=True)
@@ -132,7 +150,8 @@ class KerasTrainable:
                 raise SpecError("the state does not fit the model of this config", hints=(hint,))
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-        if built.rate is not None and state["rate"] and state["rate"] != built.rate:  # the config has changed it since
+        # the config has changed it since
+        if built.rate is not None and state["rate"] and state["rate"] != built.rate:
             optimizer = built.model.optimizer
             optimizer.learning_rate = built.rate * float(optimizer.learning_rate) / state["rate"]
         return built
@@ -143,17 +162,28 @@ class KerasTrainable:
             keras.utils.set_random_seed(unit_seed(config, None) % 2**32)
             model = self.model(config)
             if not isinstance(model, keras.Model):
-                raise SpecError(f"KerasTrainable: model(config) returned {type(model).__name__}, not a keras.Model")
+                raise SpecError(
+                    f"KerasTrainable: model(config) returned {type(model).__name__}, not a keras.Model"
+                )
             if not model.built:
                 hint = "begin it with keras.Input(shape=…), or call model.build((None, …))"
-                raise SpecError("KerasTrainable: the model is not built, so it has no weights yet", hints=(hint,))
+                raise SpecError(
+                    "KerasTrainable: the model is not built, so it has no weights yet", hints=(hint,)
+                )
             if not model.compiled:
                 if self.optimizer is None or self.loss is None:
-                    raise SpecError("KerasTrainable: the model is not compiled", hints=("give optimizer and loss, or compile it in model(config)",))
+                    raise SpecError(
+                        "KerasTrainable: the model is not compiled",
+                        hints=("give optimizer and loss, or compile it in model(config)",),
+                    )
                 model.compile(optimizer=self.optimizer(config), loss=self.loss, metrics=list(self.metrics))
             model.optimizer.build(model.trainable_variables)
-        scheduled = isinstance(getattr(model.optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
-        return _Built(model, None if scheduled else float(model.optimizer.learning_rate), Together(keras, model))
+        scheduled = isinstance(
+            getattr(model.optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+        )
+        return _Built(
+            model, None if scheduled else float(model.optimizer.learning_rate), Together(keras, model)
+        )
 
     def _size(self, config: Config) -> int:
         size = self.batch_size if self.batch_size is not None else config.get("batch_size", 32)
@@ -161,18 +191,27 @@ class KerasTrainable:
             raise SpecError(f"batch_size is {size!r}", hints=("a whole number of rows, at least 1",))
         return size
 
-    def _batches(self, partition: Partition, config: Config, *, training: bool, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
+    def _batches(
+        self, partition: Partition, config: Config, *, training: bool, steps: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         size = self._size(config)
         data = partition if self.transform is not None else named(partition, self.inputs, self.target)
         seed = shuffle_seed(config, partition.index) if training else None
         for batch in data.batches(size if training else _EVALUATED_ROWS, seed, steps=steps):
-            yield self.transform(batch, config, training) if self.transform is not None else (_as_inputs(batch["x"]), batch["y"])
+            yield (
+                self.transform(batch, config, training)
+                if self.transform is not None
+                else (_as_inputs(batch["x"]), batch["y"])
+            )
 
 
 def _taken(built: _Built) -> State:
     """The values of a model, apart from it."""
     keras = _keras()
-    weights, optimizer = ([np.array(keras.ops.convert_to_numpy(variable)) for variable in variables] for variables in built.variables)
+    weights, optimizer = (
+        [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+        for variables in built.variables
+    )
     return {"weights": weights, "optimizer": optimizer, "rate": built.rate}
 
 
@@ -192,5 +231,7 @@ def _keras() -> Any:
         hints = ("pip install keras", "it needs a backend, too: KERAS_BACKEND=torch, jax or tensorflow")
         raise SpecError(f"Keras cannot be used in this interpreter: {lacking}", hints=hints) from lacking
     if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
-        raise SpecError(f"KerasTrainable needs Keras 3; this is {keras.__version__}", hints=("pip install 'keras>=3.3'",))
+        raise SpecError(
+            f"KerasTrainable needs Keras 3; this is {keras.__version__}", hints=("pip install 'keras>=3.3'",)
+        )
     return keras

@@ -1,4 +1,5 @@
-"""Finding what a user wrote by its name: `file.py:Name`, `module:Name`, or `file.py` for a whole module. A file is run once."""
+"""Finding what a user wrote by its name: `file.py:Name`, `module:Name`, or `file.py` for a whole module.
+A file is run once."""
 
 from __future__ import annotations
 
@@ -18,14 +19,21 @@ from hopyard.errors import HopyardError, SpecError
 if TYPE_CHECKING:  # a searcher of the user's is loaded where there may be no NumPy
     from hopyard.studies.trainable.protocol import Trainable
 
-_WANTED = {"init": ("config",), "train": ("state", "partition", "config"), "evaluate": ("state", "partition", "config")}
-_HINT = "init(config), train(state, partition, config) and evaluate(state, partition, config) make a trainable"
+_WANTED = {
+    "init": ("config",),
+    "train": ("state", "partition", "config"),
+    "evaluate": ("state", "partition", "config"),
+}
+_HINT = (
+    "init(config), train(state, partition, config) and evaluate(state, partition, config) make a trainable"
+)
 _guard = threading.RLock()
 
 
 def load(text: str, folder: Path) -> Trainable:
-    """What `text` names in the code at `folder`: an instance, a class (which is called without arguments), or a module that has the
-    functions itself. Raises SpecError that says what is missing or wrong; of an error in the user's own code, with its traceback."""
+    """What `text` names in the code at `folder`: an instance, a class (which is called without arguments), or
+    a module that has the functions itself. Raises SpecError that says what is missing or wrong; of an error
+    in the user's own code, with its traceback."""
     found = load_attribute(text, folder)
     if inspect.isclass(found):
         try:
@@ -39,10 +47,14 @@ def load(text: str, folder: Path) -> Trainable:
 
 
 def load_attribute(text: str, folder: Path) -> Any:
-    """Whatever `text` names: `file.py:Name`, `package.module:Name`, or a module without a name. Raises SpecError."""
+    """Whatever `text` names: `file.py:Name`, `package.module:Name`, or a module without a name.
+    Raises SpecError."""
     where, _, name = text.partition(":")
     if not where or (":" in text and not name):
-        raise SpecError(f"`{text}` names nothing", hints=("it looks like train.py:Digits, package.module:Digits or train.py",))
+        raise SpecError(
+            f"`{text}` names nothing",
+            hints=("it looks like train.py:Digits, package.module:Digits or train.py",),
+        )
     with _guard:
         module = _module(where, folder)
     found: Any = module
@@ -50,7 +62,11 @@ def load_attribute(text: str, folder: Path) -> Any:
         if not hasattr(found, part):
             there = [known for known in vars(found) if not known.startswith("_")]
             near = difflib.get_close_matches(part, there, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(sorted(there)[:10]) or 'nothing'}"
+            hint = (
+                f"did you mean `{near[0]}`?"
+                if near
+                else f"it has {', '.join(sorted(there)[:10]) or 'nothing'}"
+            )
             raise SpecError(f"`{where}` has no `{name}`", hints=(hint,))
         found = getattr(found, part)
     return found
@@ -65,7 +81,11 @@ def _module(where: str, folder: Path) -> ModuleType:
         return importlib.import_module(where)
     except ModuleNotFoundError as lacking:
         if lacking.name is not None and (where == lacking.name or where.startswith(f"{lacking.name}.")):
-            hints = (f"a file is named with its end: `{where}.py`",) if (folder / f"{where}.py").exists() else (f"it is looked for in {folder.name}/",)
+            hints = (
+                (f"a file is named with its end: `{where}.py`",)
+                if (folder / f"{where}.py").exists()
+                else (f"it is looked for in {folder.name}/",)
+            )
             raise SpecError(f"there is no module `{where}`", hints=hints) from lacking
         raise _failed(where, lacking, folder) from lacking
     except Exception as bad:
@@ -73,7 +93,8 @@ def _module(where: str, folder: Path) -> ModuleType:
 
 
 def _of_file(where: str, path: Path, folder: Path) -> ModuleType:
-    """The module of a file, under the name by which other files of the user import it, unless that is somebody else's."""
+    """The module of a file, under the name by which other files of the user import it, unless that is
+    somebody else's."""
     if not path.is_file():
         near = difflib.get_close_matches(where, [file.name for file in folder.glob("*.py")], n=1)
         hint = f"did you mean `{near[0]}`?" if near else "paths are relative to the folder of the code"
@@ -82,8 +103,16 @@ def _of_file(where: str, path: Path, folder: Path) -> ModuleType:
         own = getattr(module, "__file__", None)
         if isinstance(own, str) and own.endswith(path.name) and Path(own).resolve() == path:
             return module
-    inside = path.relative_to(folder.resolve()).with_suffix("").as_posix().replace("/", ".") if path.is_relative_to(folder.resolve()) else path.stem
-    name = inside if inside.isidentifier() and inside not in sys.modules and inside not in sys.stdlib_module_names else f"_code_{path.stem}"
+    inside = (
+        path.relative_to(folder.resolve()).with_suffix("").as_posix().replace("/", ".")
+        if path.is_relative_to(folder.resolve())
+        else path.stem
+    )
+    name = (
+        inside
+        if inside.isidentifier() and inside not in sys.modules and inside not in sys.stdlib_module_names
+        else f"_code_{path.stem}"
+    )
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
@@ -101,15 +130,19 @@ def _failed(where: str, bad: Exception, folder: Path) -> SpecError:
     if isinstance(bad, ModuleNotFoundError) and bad.name:
         package = bad.name.partition(".")[0]
         hints = (
-            f"name `{package}` in the study's `requirements:`, or install it where the study runs: pip install {package}",
+            (
+                f"name `{package}` in the study's `requirements:`, or install it where the study runs: pip "
+                f"install {package}"
+            ),
             f"or is it a file of yours? It is looked for in the folder of the code, as `{package}.py`",
         )
     return SpecError(f"`{where}` cannot be imported:\n{told(bad, folder)}", hints=hints)
 
 
 def told(bad: BaseException, folder: Path) -> str:
-    """The traceback as the user would see it had he run the file in the folder of the code: from his first own line on, and his files
-    by their paths there. Of what we refuse ourselves, where he asked for it and why, not how we came to it."""
+    """The traceback as the user would see it had he run the file in the folder of the code: from his first
+    own line on, and his files by their paths there. Of what we refuse ourselves, where he asked for it and
+    why, not how we came to it."""
     frames = traceback.extract_tb(bad.__traceback__)
     code = folder.resolve()
     own = [Path(frame.filename).is_relative_to(code) for frame in frames]
@@ -132,7 +165,10 @@ def _check(text: str, found: Any, name: str, arguments: tuple[str, ...]) -> None
     function = getattr(found, name, None)
     if not callable(function):
         what = "module" if isinstance(found, ModuleType) else f"`{type(found).__name__}`"
-        raise SpecError(f"`{text}` is no trainable: the {what.strip()} has no `{name}({', '.join(arguments)})`", hints=(_HINT,))
+        raise SpecError(
+            f"`{text}` is no trainable: the {what.strip()} has no `{name}({', '.join(arguments)})`",
+            hints=(_HINT,),
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -141,4 +177,6 @@ def _check(text: str, found: Any, name: str, arguments: tuple[str, ...]) -> None
         signature.bind(*arguments)
     except TypeError as bad:
         has = f"`{name}{signature}`"
-        raise SpecError(f"`{text}`: {has} cannot be called as {name}({', '.join(arguments)}): {bad}", hints=(_HINT,)) from bad
+        raise SpecError(
+            f"`{text}`: {has} cannot be called as {name}({', '.join(arguments)}): {bad}", hints=(_HINT,)
+        ) from bad

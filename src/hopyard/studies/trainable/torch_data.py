@@ -30,8 +30,8 @@ def moved(value: Any, device: Any) -> Any:
 
 
 def as_inputs(value: Any) -> Any:
-    """Pictures of whole numbers, (rows, height, width) or (rows, height, width, channels), as (rows, channels, height, width) from 0
-    to 1; other bytes as floats; everything else as it is."""
+    """Pictures of whole numbers, (rows, height, width) or (rows, height, width, channels), as (rows,
+    channels, height, width) from 0 to 1; other bytes as floats; everything else as it is."""
     import torch
 
     if not torch.is_tensor(value) or value.dtype != torch.uint8:
@@ -55,7 +55,9 @@ def as_targets(value: Any) -> Any:
 
 def accuracy(outputs: Any, targets: Any) -> Any:
     """The share of rows whose class has the highest score; of one score a row, whose sign is right."""
-    chosen = outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else (outputs.reshape(-1) > 0).long()
+    chosen = (
+        outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else (outputs.reshape(-1) > 0).long()
+    )
     return (chosen == targets.reshape(-1) if chosen.dim() == 1 else chosen == targets).float().mean()
 
 

@@ -16,25 +16,32 @@ class Means:
         self._rows: list[int] = []
 
     def add(self, rows: int, measured: Mapping[str, Any]) -> None:
-        """measured: means over the rows of one batch, by name: numbers, or tensors of one, which may be used again. Raises SpecError for
-        what is none."""
+        """measured: means over the rows of one batch, by name: numbers, or tensors of one, which may be used
+        again. Raises SpecError for what is none."""
         import torch
 
         self._rows.append(rows)
         for name, value in measured.items():
             one = value if torch.is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
             if one.numel() != 1:
-                raise SpecError(f"`{name}` has shape {tuple(one.shape)}, not one number", hints=("it must be the mean over the rows of a batch",))
+                raise SpecError(
+                    f"`{name}` has shape {tuple(one.shape)}, not one number",
+                    hints=("it must be the mean over the rows of a batch",),
+                )
             self._told.setdefault(name, []).append(one.detach().clone().reshape(()))
 
     def of_all(self) -> dict[str, float]:
         """Over the rows of all batches."""
         whole = max(1, sum(self._rows))
-        return {name: sum(mean * rows for mean, rows in zip(_numbers(told), self._rows, strict=True)) / whole for name, told in self._told.items()}
+        return {
+            name: sum(mean * rows for mean, rows in zip(_numbers(told), self._rows, strict=True)) / whole
+            for name, told in self._told.items()
+        }
 
 
 def _numbers(told: list[Any]) -> list[float]:
-    """At once where they lie together; some may lie elsewhere: a metric that is no tensor for a batch without what it looks for."""
+    """At once where they lie together; some may lie elsewhere: a metric that is no tensor for a batch without
+    what it looks for."""
     import torch
 
     if len({(one.device, one.dtype) for one in told}) > 1:

@@ -1,6 +1,7 @@
 """The state of a trial of PyTorch, as plain values and back.
 
-What a function of the user's makes anew from the config is not kept: modules, optimisers and schedules are built, then filled.
+What a function of the user's makes anew from the config is not kept: modules, optimisers and schedules are
+built, then filled.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 
 @dataclass(slots=True)
 class TorchState:
-    """scheduler: made when the first unit begins, for only then it is known how many batches an epoch has: `steps`.
-    begun: the optimiser's hyperparameters as the config made them, of each group. epoch: the last that was trained."""
+    """scheduler: made when the first unit begins, for only then it is known how many batches an epoch has:
+    `steps`. begun: the optimiser's hyperparameters as the config made them, of each group. epoch: the last
+    that was trained."""
 
     model: Any
     optimizer: Any
@@ -33,7 +35,10 @@ def capture(state: TorchState) -> dict[str, Any]:
     held = state.optimizer.state_dict()
     return {
         "model": dict(state.model.state_dict()),
-        "optimizer": {"state": {str(at): _plain(own) for at, own in held["state"].items()}, "groups": [_plain(group) for group in held["param_groups"]]},
+        "optimizer": {
+            "state": {str(at): _plain(own) for at, own in held["state"].items()},
+            "groups": [_plain(group) for group in held["param_groups"]],
+        },
         "scheduler": None if state.scheduler is None else _plain(state.scheduler.state_dict()),
         "steps": state.steps,
         "epoch": state.epoch,
@@ -42,14 +47,18 @@ def capture(state: TorchState) -> dict[str, Any]:
 
 
 def fill_model(model: Any, captured: Mapping[str, Any]) -> None:
-    """Its tensors are those of `captured` from now on. Raises SpecError where the weights are of another model."""
+    """Its tensors are those of `captured` from now on.
+    Raises SpecError where the weights are of another model."""
     tied: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(name)
     try:
         model.load_state_dict(captured["model"], assign=True)
     except RuntimeError as bad:
-        hint = "values that change while a model is trained (PBT, `hop fork STUDY --checkpoint best -p K=V`) must not change its shape"
+        hint = (
+            "values that change while a model is trained (PBT, `hop fork STUDY --checkpoint best -p "
+            "K=V`) must not change its shape"
+        )
         raise SpecError(f"the state does not fit the model of this config: {bad}", hints=(hint,)) from bad
     for first, *others in tied.values():
         for name in others:
@@ -58,8 +67,8 @@ def fill_model(model: Any, captured: Mapping[str, Any]) -> None:
 
 
 def fill_optimizer(state: TorchState, captured: Mapping[str, Any]) -> None:
-    """After the scheduler was made. Hyperparameters that the config has changed since hold from now on; of the learning rate, what
-    the schedule had made of it is kept as a ratio."""
+    """After the scheduler was made. Hyperparameters that the config has changed since hold from now on; of
+    the learning rate, what the schedule had made of it is kept as a ratio."""
     fresh = state.optimizer.state_dict()["param_groups"]
     groups = [_merged(new, old) for new, old in zip(fresh, captured["optimizer"]["groups"], strict=True)]
     for at, (group, before, now) in enumerate(zip(groups, captured["begun"], state.begun, strict=True)):
@@ -84,13 +93,19 @@ def fill_scheduler(scheduler: Any, captured: Mapping[str, Any]) -> None:
 
 def hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
     """Of each group, all but the parameters themselves."""
-    return [_plain({name: value for name, value in group.items() if name != "params"}) for group in optimizer.param_groups]
+    return [
+        _plain({name: value for name, value in group.items() if name != "params"})
+        for group in optimizer.param_groups
+    ]
 
 
 def _plain(value: Any) -> Any:
-    """What is plain of it, tuples as lists; of a dictionary, only entries that are: the rest comes from the config again."""
+    """What is plain of it, tuples as lists; of a dictionary, only entries that are: the rest comes from the
+    config again."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(own) for name, own in value.items() if type(value) is dict and _is_plain(own)}
+        return {
+            str(name): _plain(own) for name, own in value.items() if type(value) is dict and _is_plain(own)
+        }
     return [_plain(own) for own in value] if isinstance(value, list | tuple) else value
 
 
@@ -113,12 +128,14 @@ def _merged(fresh: Any, kept: Any) -> Any:
     return kept
 
 
-# -- building without filling ----------------------------------------------------------------------------------------
+# -- building without filling
+# ----------------------------------------------------------------------------------------
 
 
 def built_empty(build: Callable[[], Any], captured: Mapping[str, Any]) -> Any:
-    """What `build` makes, to be filled from a state: where that can be, its tensors without memory and first values, which take
-    longer than all else where they are not few. A module that keeps tensors beside its state dict, or that looks at values, is built in full."""
+    """What `build` makes, to be filled from a state: where that can be, its tensors without memory and first
+    values, which take longer than all else where they are not few. A module that keeps tensors beside its
+    state dict, or that looks at values, is built in full."""
     import torch
 
     if sum(getattr(tensor, "nbytes", 0) for tensor in captured["model"].values()) < _FEW_BYTES:

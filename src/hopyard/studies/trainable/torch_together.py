@@ -12,8 +12,8 @@ from hopyard.studies.trainable.protocol import Reduce, average
 
 
 class Streams:
-    """Random numbers of each partition of a unit. One process that trains several keeps their streams apart, so that each draws what
-    it would draw in a process of its own."""
+    """Random numbers of each partition of a unit. One process that trains several keeps their streams apart,
+    so that each draws what it would draw in a process of its own."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self._seeds = list(seeds)
@@ -34,8 +34,8 @@ class Streams:
 
 
 def gradients(model: Any, passes: Sequence[Callable[[], Any]], streams: Streams, reduce: Reduce) -> None:
-    """Leave in the model the mean of the gradients of these losses, one of each partition, and of all other processes' likewise;
-    and of its buffers of floats, which each pass begins with as they are now."""
+    """Leave in the model the mean of the gradients of these losses, one of each partition, and of all other
+    processes' likewise; and of its buffers of floats, which each pass begins with as they are now."""
     import torch
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

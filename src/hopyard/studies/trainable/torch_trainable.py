@@ -27,18 +27,19 @@ class TorchTrainable:
     """Called with what it is made of, or subclassed with methods and attributes of the same names.
 
     model(config) -> nn.Module. optimizer(parameters, config). loss(outputs, targets) -> mean over the rows.
-    batch_size: rows; None takes the parameter `batch_size` of the trial, or 32. drop_last: leave out a last, smaller batch.
-    metrics: by name, functions (outputs, targets) -> mean over the rows, or one of "accuracy", "mae", "mse"; `loss` is always told.
-    schedule(optimizer, config) -> a learning rate scheduler, stepped after each epoch; with schedule_every="batch" it is
-    schedule(optimizer, config, batches an epoch), stepped after each batch.
-    inputs, target: columns; several inputs make one matrix. Left out, they are found by name (x, image …; y, label …).
-    transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of all columns, numbers as tensors.
-    Inputs that are a tuple are given to the model as several arguments.
-    loader(partition, config, training) -> batches (inputs, targets), as of a DataLoader: instead of all of these.
-    trunk() -> nn.Module: frozen, before the model, which then gets its outputs. They are computed once for each partition and kept
-    on the node, so `transform` must not depend on chance, on the config or on `training`.
-    clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU.
-    Whether PyTorch must be deterministic is the study's to say, and set before any of this is called.
+    batch_size: rows; None takes the parameter `batch_size` of the trial, or 32. drop_last: leave out a last,
+    smaller batch. metrics: by name, functions (outputs, targets) -> mean over the rows, or one of "accuracy",
+    "mae", "mse"; `loss` is always told. schedule(optimizer, config) -> a learning rate scheduler, stepped
+    after each epoch; with schedule_every="batch" it is schedule(optimizer, config, batches an epoch), stepped
+    after each batch.
+    inputs, target: columns; several inputs make one matrix. Left out, they are found by name (x, image …; y,
+    label …). transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of
+    all columns, numbers as tensors. Inputs that are a tuple are given to the model as several arguments.
+    loader(partition, config, training) -> batches (inputs, targets), as of a DataLoader: instead of all of
+    these. trunk() -> nn.Module: frozen, before the model, which then gets its outputs. They are computed once
+    for each partition and kept on the node, so `transform` must not depend on chance, on the config or on
+    `training`. clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU. Whether
+    PyTorch must be deterministic is the study's to say, and set before any of this is called.
     """
 
     model: Callable[..., Any]
@@ -58,7 +59,8 @@ class TorchTrainable:
     device: str = "auto"
 
     def __init__(self, **made_of: Any) -> None:
-        """Raises SpecError for a name that is none of its own, or where model, optimizer or loss are missing."""
+        """Raises SpecError for a name that is none of its own, or where model, optimizer or loss are
+        missing."""
         for name, value in made_of.items():
             if name not in TorchTrainable.__annotations__:
                 hint = f"it has {', '.join(TorchTrainable.__annotations__)}"
@@ -66,21 +68,38 @@ class TorchTrainable:
             setattr(self, name, value)
         for name in ("model", "optimizer", "loss", "schedule", "transform", "loader", "trunk"):
             plain = inspect.getattr_static(self, name, None)
-            if inspect.isfunction(plain) and name not in vars(self) and next(iter(inspect.signature(plain).parameters), "") != "self":
+            if (
+                inspect.isfunction(plain)
+                and name not in vars(self)
+                and next(iter(inspect.signature(plain).parameters), "") != "self"
+            ):
                 setattr(self, name, plain)  # `loss = F.cross_entropy` in a class is no method
         for name in ("model", "optimizer", "loss"):
             if not callable(getattr(self, name, None)):
-                raise SpecError(f"TorchTrainable needs `{name}`, a function", hints=("TorchTrainable(model=…, optimizer=…, loss=…)",))
+                raise SpecError(
+                    f"TorchTrainable needs `{name}`, a function",
+                    hints=("TorchTrainable(model=…, optimizer=…, loss=…)",),
+                )
         if self.loader is not None and (self.transform is not None or self.trunk is not None):
-            raise SpecError("TorchTrainable: `loader` makes batches itself, so there is no `transform` or `trunk` beside it", hints=("leave one out",))
+            raise SpecError(
+                "TorchTrainable: `loader` makes batches itself, so there is no `transform` or `trunk` "
+                "beside it",
+                hints=("leave one out",),
+            )
         if self.schedule_every not in ("epoch", "batch"):
-            raise SpecError(f"TorchTrainable: schedule_every is `{self.schedule_every}`", hints=("epoch or batch",))
+            raise SpecError(
+                f"TorchTrainable: schedule_every is `{self.schedule_every}`", hints=("epoch or batch",)
+            )
         for name, metric in self.metrics.items():
             if isinstance(metric, str) and metric not in METRICS:
-                raise SpecError(f"TorchTrainable: the metric `{name}` is `{metric}`", hints=(f"a function, or one of {', '.join(METRICS)}",))
+                raise SpecError(
+                    f"TorchTrainable: the metric `{name}` is `{metric}`",
+                    hints=(f"a function, or one of {', '.join(METRICS)}",),
+                )
         self._trunk = Trunk(self.trunk, self.transform) if self.trunk is not None else None
 
-    # -- what a study calls --------------------------------------------------------------------------------------
+    # -- what a study calls
+    # --------------------------------------------------------------------------------------
 
     def init(self, config: Config) -> TorchState:
         with chance(unit_seed(config, None)):
@@ -92,15 +111,25 @@ class TorchTrainable:
                 self._step(state, inputs, targets, config)
         return state
 
-    def train_together(self, state: TorchState, partitions: Sequence[Partition], config: Config, reduce: Reduce) -> TorchState:
-        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches are as equal as can be, so
-        that partitions of different size make as many steps. What modules count while they train (running means) is averaged too."""
+    def train_together(
+        self, state: TorchState, partitions: Sequence[Partition], config: Config, reduce: Reduce
+    ) -> TorchState:
+        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches
+        are as equal as can be, so that partitions of different size make as many steps. What modules count
+        while they train (running means) is averaged too."""
         if self.loader is not None:
-            hints = ("`hybrid: false` lets a trial use one worker at a time", "or give `transform` instead of `loader`")
-            raise SpecError("TorchTrainable: batches of a `loader` cannot be made as many on every worker", hints=hints)
+            hints = (
+                "`hybrid: false` lets a trial use one worker at a time",
+                "or give `transform` instead of `loader`",
+            )
+            raise SpecError(
+                "TorchTrainable: batches of a `loader` cannot be made as many on every worker", hints=hints
+            )
         steps = min(-(-max(partitions[0].peers) // self._size(config)), *partitions[0].peers)
         with self._unit(state, partitions, config):
-            batches = [self._batches(partition, config, training=True, steps=steps) for partition in partitions]
+            batches = [
+                self._batches(partition, config, training=True, steps=steps) for partition in partitions
+            ]
             streams = torch_together.Streams([unit_seed(config, partition.index) for partition in partitions])
             passes = [partial(self._next_loss, state, own, config) for own in batches]
             for _ in range(steps):
@@ -125,7 +154,10 @@ class TorchTrainable:
 
         with chance(unit_seed(config, partition.index)), torch.no_grad():
             state.model.eval()
-            given = [self._outputs(state.model, inputs).cpu() for inputs, _ in self._batches(partition, config, training=False)]
+            given = [
+                self._outputs(state.model, inputs).cpu()
+                for inputs, _ in self._batches(partition, config, training=False)
+            ]
         return torch.cat(given).numpy()
 
     def capture(self, state: TorchState) -> dict[str, Any]:
@@ -133,7 +165,8 @@ class TorchTrainable:
         return torch_state.capture(state)
 
     def restore(self, captured: Mapping[str, Any], config: Config) -> TorchState:
-        """A state that lies in the tensors of `captured`, which is nobody else's any more; what the config has changed since holds."""
+        """A state that lies in the tensors of `captured`, which is nobody else's any more; what the config
+        has changed since holds."""
         with chance(unit_seed(config, None)):
             model = torch_state.built_empty(lambda: self.model(config), captured)
             torch_state.fill_model(model, captured)
@@ -145,39 +178,60 @@ class TorchTrainable:
             torch_state.fill_optimizer(state, captured)
         return state
 
-    # -- what a subclass may replace -----------------------------------------------------------------------------
+    # -- what a subclass may replace
+    # -----------------------------------------------------------------------------
 
     def training_loss(self, model: Any, inputs: Any, targets: Any, config: Config) -> Any:
         """The loss of one batch."""
         del config  # for those who replace it
         return self.loss(self._outputs(model, inputs), targets)
 
-    # -- parts ---------------------------------------------------------------------------------------------------
+    # -- parts
+    # ---------------------------------------------------------------------------------------------------
 
     def whole(self, state: TorchState) -> Any:
         """The trained module, behind its trunk where it has one."""
         import torch
 
-        return state.model if self._trunk is None else torch.nn.Sequential(self._trunk.module(self._place()), state.model)
+        return (
+            state.model
+            if self._trunk is None
+            else torch.nn.Sequential(self._trunk.module(self._place()), state.model)
+        )
 
     def _made(self, model: Any, config: Config) -> TorchState:
         import torch
 
         if not isinstance(model, torch.nn.Module):
-            raise SpecError(f"TorchTrainable: model(config) returned {type(model).__name__}, not a torch.nn.Module")
+            raise SpecError(
+                f"TorchTrainable: model(config) returned {type(model).__name__}, not a torch.nn.Module"
+            )
         if any(torch.nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
-            raise SpecError("TorchTrainable: the model has lazy parameters, whose shapes are not known yet", hints=("give the sizes of its layers",))
+            raise SpecError(
+                "TorchTrainable: the model has lazy parameters, whose shapes are not known yet",
+                hints=("give the sizes of its layers",),
+            )
         model.to(self._place())
         optimizer = self.optimizer(model.parameters(), config)
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise SpecError(f"TorchTrainable: optimizer(parameters, config) returned {type(optimizer).__name__}, not an optimiser")
+            raise SpecError(
+                f"TorchTrainable: optimizer(parameters, config) returned {type(optimizer).__name__}, "
+                "not an optimiser"
+            )
         return TorchState(model, optimizer, begun=torch_state.hyperparameters(optimizer))
 
     def _scheduled(self, state: TorchState, config: Config) -> Any:
         assert self.schedule is not None
-        made = self.schedule(state.optimizer, config, state.steps) if self.schedule_every == "batch" else self.schedule(state.optimizer, config)
+        made = (
+            self.schedule(state.optimizer, config, state.steps)
+            if self.schedule_every == "batch"
+            else self.schedule(state.optimizer, config)
+        )
         if type(made).__name__ == "ReduceLROnPlateau" or not hasattr(made, "step"):
-            raise SpecError(f"TorchTrainable: schedule returned {type(made).__name__}", hints=("a scheduler whose step() takes no metric",))
+            raise SpecError(
+                f"TorchTrainable: schedule returned {type(made).__name__}",
+                hints=("a scheduler whose step() takes no metric",),
+            )
         return made
 
     @contextmanager
@@ -185,7 +239,10 @@ class TorchTrainable:
         """One unit of work: the epoch's learning rate, random numbers of its own, the module in training."""
         if self.schedule is not None and state.scheduler is None:
             size = self._size(config)
-            state.steps, state.epoch = sum(self._steps(rows, size) for rows in partitions[0].peers), config.epoch
+            state.steps, state.epoch = (
+                sum(self._steps(rows, size) for rows in partitions[0].peers),
+                config.epoch,
+            )
             state.scheduler = self._scheduled(state, config)
         while state.epoch < config.epoch:
             state.epoch += 1
@@ -213,7 +270,9 @@ class TorchTrainable:
         if state.scheduler is not None and self.schedule_every == "batch":
             state.scheduler.step()
 
-    def _batches(self, partition: Partition, config: Config, *, training: bool, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
+    def _batches(
+        self, partition: Partition, config: Config, *, training: bool, steps: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         device = self._place()
         if self.loader is not None:
             for inputs, targets in self.loader(partition, config, training):
@@ -235,14 +294,19 @@ class TorchTrainable:
 
     def _data(self, partition: Partition) -> Partition:
         if self._trunk is not None:
-            return self._trunk.features(partition if self.transform else named(partition, self.inputs, self.target), self._place())
+            return self._trunk.features(
+                partition if self.transform else named(partition, self.inputs, self.target), self._place()
+            )
         return partition if self.transform is not None else named(partition, self.inputs, self.target)
 
     def _outputs(self, model: Any, inputs: Any) -> Any:
         return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
     def _measured(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        measured = {name: (METRICS[metric] if isinstance(metric, str) else metric)(outputs, targets) for name, metric in self.metrics.items()}
+        measured = {
+            name: (METRICS[metric] if isinstance(metric, str) else metric)(outputs, targets)
+            for name, metric in self.metrics.items()
+        }
         return {"loss": self.loss(outputs, targets), **measured}
 
     def _size(self, config: Config) -> int:
@@ -252,7 +316,8 @@ class TorchTrainable:
         return size
 
     def _steps(self, rows: int, size: int) -> int:
-        """How many batches a partition makes. One row that is left over goes with the others: alone, it has no variance to normalise by."""
+        """How many batches a partition makes. One row that is left over goes with the others: alone, it has
+        no variance to normalise by."""
         if self.drop_last or (rows > size and rows % size == 1):
             return rows // size
         return -(-rows // size)
@@ -260,4 +325,6 @@ class TorchTrainable:
     def _place(self) -> Any:
         import torch
 
-        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
+        return torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        )

@@ -1,6 +1,8 @@
-"""A frozen trunk before the models of all trials: its outputs, computed once for each partition and kept on the node.
+"""A frozen trunk before the models of all trials: its outputs, computed once for each partition and kept on
+the node.
 
-They are named by the partition's key, the trunk's weights and form, and the source of the transform: another trunk, other features.
+They are named by the partition's key, the trunk's weights and form, and the source of the transform: another
+trunk, other features.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Trunk:
         name = blake2b(f"{partition.key}\0{self._digest}".encode(), digest_size=32).hexdigest()
         key = name if partition.key else f"{id(partition)}"
         if key not in self._kept:
-            self._kept[key] = partition.like(ArrayReader(self._arrays(partition, module, device, name)), what=f"features {self._digest}")
+            self._kept[key] = partition.like(
+                ArrayReader(self._arrays(partition, module, device, name)), what=f"features {self._digest}"
+            )
         return self._kept[key]
 
     def _arrays(self, partition: Partition, module: Any, device: Any, name: str) -> dict[str, Array]:
@@ -60,7 +64,11 @@ class Trunk:
             arrays: dict[str, Any] = self._computed(partition, module, device)
             np.savez(file, **arrays)
 
-        path = made_once(partition.folder / "features" / f"{name}.npz", write, sound=lambda path: _whole(path.parent, path.name))
+        path = made_once(
+            partition.folder / "features" / f"{name}.npz",
+            write,
+            sound=lambda path: _whole(path.parent, path.name),
+        )
         stored = of_npz(path.parent, path.name)
         size = sum(one.row_bytes * len(partition) for one in stored.values())
         if size > budget_bytes(DEFAULT, partition.of):
@@ -76,13 +84,22 @@ class Trunk:
         with torch.no_grad():
             for batch in partition.batches(_ROWS):
                 tensors = {column: as_tensor(array, device) for column, array in batch.items()}
-                inputs, targets = self._transform(tensors, Config({}), False) if self._transform else (tensors["x"], tensors["y"])
+                inputs, targets = (
+                    self._transform(tensors, Config({}), False)
+                    if self._transform
+                    else (tensors["x"], tensors["y"])
+                )
                 outputs = module(*inputs) if isinstance(inputs, tuple) else module(as_inputs(inputs))
                 if not torch.is_tensor(outputs) or not torch.is_tensor(targets):
-                    raise SpecError(f"the trunk returned {type(outputs).__name__} for targets {type(targets).__name__}", hints=("both must be tensors",))
+                    raise SpecError(
+                        f"the trunk returned {type(outputs).__name__} for targets {type(targets).__name__}",
+                        hints=("both must be tensors",),
+                    )
                 for column, rows in (("x", outputs), ("y", as_targets(targets))):
                     if column not in made:
-                        made[column] = np.empty((len(partition), *rows.shape[1:]), dtype=rows.cpu().numpy().dtype)
+                        made[column] = np.empty(
+                            (len(partition), *rows.shape[1:]), dtype=rows.cpu().numpy().dtype
+                        )
                     made[column][at : at + len(rows)] = rows.cpu().numpy()
                 at += len(targets)
         return made

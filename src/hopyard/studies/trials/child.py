@@ -18,8 +18,8 @@ StreamId = tuple[str, int, str]  # attempt, rank, stream
 @dataclass(slots=True)
 class Child:
     """whole: its budget is not counted in epochs: the last value that it reports is told when it has ended.
-    last: the epoch, as the script counts, at which the trial has done its budget; shift: from the script's epochs to the trial's
-    (they differ where it goes on from another trial's checkpoint).
+    last: the epoch, as the script counts, at which the trial has done its budget; shift: from the script's
+    epochs to the trial's (they differ where it goes on from another trial's checkpoint).
     """
 
     run: RunId
@@ -40,7 +40,8 @@ class Child:
     cursors: dict[StreamId, int] = field(default_factory=dict)
     _rows: dict[StreamId, StreamRows] = field(default_factory=dict)
     _epochs: dict[str, Epochs] = field(default_factory=dict)  # by attempt
-    _counted: dict[int, int] = field(default_factory=dict)  # by the script's steps where these are beyond its epochs
+    # by the script's steps where these are beyond its epochs
+    _counted: dict[int, int] = field(default_factory=dict)
     _speaker: tuple[int, str] | None = None  # the rank and stream that the metric comes from
     _newest: Mapping[str, float] | None = None
 
@@ -76,9 +77,17 @@ class Child:
         if self.phase is RunPhase.FAILED:
             return [TrialFailed(self.trial, f"run {self.name}: {self.exit_reason or 'it failed'}")]
         if self.phase is RunPhase.CANCELLED and not self._reached:
-            return [TrialFailed(self.trial, f"run {self.name} was stopped: {self.exit_reason or 'by request'}")]
+            return [
+                TrialFailed(self.trial, f"run {self.name} was stopped: {self.exit_reason or 'by request'}")
+            ]
         if self._newest is None and not self.told:
-            return [TrialFailed(self.trial, f"run {self.name} ended, and never reported `{self.metric}`; it reported {self._all_names()}")]
+            return [
+                TrialFailed(
+                    self.trial,
+                    f"run {self.name} ended, and never reported `{self.metric}`; it reported "
+                    f"{self._all_names()}",
+                )
+            ]
         news: list[News] = []
         if not self._reached and self._newest is not None:  # it reports now and then only, or ended before
             news.append(Reported(self.trial, self.budget, self._newest))
@@ -104,8 +113,8 @@ class Child:
         return [Reported(self.trial, epoch, row.metrics)]
 
     def _done(self, step: int | None) -> int:
-        """Epochs of the script that were done at a checkpoint. A step beyond the last one is no number of epochs, but of batches: what was
-        reported up to that step was done."""
+        """Epochs of the script that were done at a checkpoint. A step beyond the last one is no number of
+        epochs, but of batches: what was reported up to that step was done."""
         if step is None:
             return 0
         if step <= self.last:
@@ -116,4 +125,8 @@ class Child:
     def _all_names(self) -> str:
         names = sorted({name for rows in self._rows.values() for name in rows.names})
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        return (", ".join(f"`{name}`" for name in names[:_NAMES_SHOWN]) + more) if names else "no metric at all (`hop.log(…)`, or TensorBoard)"
+        return (
+            (", ".join(f"`{name}`" for name in names[:_NAMES_SHOWN]) + more)
+            if names
+            else "no metric at all (`hop.log(…)`, or TensorBoard)"
+        )

@@ -1,4 +1,5 @@
-"""From a trial's work to the run that does it: its spec, its id, and the checkpoint that it goes on from. Pure."""
+"""From a trial's work to the run that does it: its spec, its id, and the checkpoint that it goes on from.
+Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """As the journal's record `run` has it. resume: the checkpoint as a RunSpec names it, None from the beginning. last, shift: as
-    of `Child`."""
+    """As the journal's record `run` has it. resume: the checkpoint as a RunSpec names it, None from the
+    beginning. last, shift: as of `Child`."""
 
     trial: TrialId
     run: RunId
@@ -31,7 +32,12 @@ class Launched:
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Launched:
         return cls(
-            TrialId(record["trial"]), RunId(record["run"]), int(record["budget"]), int(record["last"]), int(record["shift"]), record["resume"]
+            TrialId(record["trial"]),
+            RunId(record["run"]),
+            int(record["budget"]),
+            int(record["last"]),
+            int(record["shift"]),
+            record["resume"],
         )
 
 
@@ -41,23 +47,33 @@ def counts_epochs(spec: StudySpec) -> bool:
 
 
 def shift_of_copy(source: Launched, step: int, epochs: int, *, done: int) -> int:
-    """From the script's epochs to those of a trial with `done` epochs that resumes from another trial's checkpoint: the script counts on
-    from the epochs of the copied state. source: the run of the checkpoint of this step, saved after `epochs` epochs of its trial. A step
-    beyond the last epoch of that run counts batches."""
+    """From the script's epochs to those of a trial with `done` epochs that resumes from another trial's
+    checkpoint: the script counts on from the epochs of the copied state. source: the run of the checkpoint of
+    this step, saved after `epochs` epochs of its trial. A step beyond the last epoch of that run counts
+    batches."""
     return done - (step if step <= source.last else epochs - source.shift)
 
 
-def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, shift: int) -> tuple[Launched, dict[str, Any]]:
-    """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as the server lists them.
-    shift: from the script's epochs to the trial's."""
+def plan_run(
+    study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, shift: int
+) -> tuple[Launched, dict[str, Any]]:
+    """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as
+    the server lists them. shift: from the script's epochs to the trial's."""
     last = work.budget - shift
-    resume = None if source is None else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
+    resume = (
+        None
+        if source is None
+        else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
+    )
     body = submission(study, spec, work, resume, last)
     return Launched(work.trial, RunId(body["id"]), work.budget, last, shift, resume), body
 
 
-def submission(study: RunId, spec: StudySpec, work: Work, resume: Mapping[str, Any] | None, last: int) -> dict[str, Any]:
-    """What `POST /runs` takes. The id is made of all that decides what the run does, so that submitting it again is harmless."""
+def submission(
+    study: RunId, spec: StudySpec, work: Work, resume: Mapping[str, Any] | None, last: int
+) -> dict[str, Any]:
+    """What `POST /runs` takes. The id is made of all that decides what the run does, so that submitting it
+    again is harmless."""
     if spec.trial is None:
         raise SpecError("study.trial: what each trial runs is not said")
     params = {**spec.trial.get("params", {}), **work.params}

@@ -1,8 +1,10 @@
-"""From the metric streams of a trial's run to reports by epoch: every one, in order, whatever the script counts in. Pure.
+"""From the metric streams of a trial's run to reports by epoch: every one, in order, whatever the script
+counts in. Pure.
 
-A script reports its study's metric once an epoch, mostly by `hop.log(val_acc=…, step=epoch)`. What its steps mean is told by the
-first one of an attempt: one that is not beyond the epochs that were done counts from 0, else from 1; one that is beyond the last
-epoch is no epoch at all (a batch, a second), and reports are counted instead, as they are where there is no step.
+A script reports its study's metric once an epoch, mostly by `hop.log(val_acc=…, step=epoch)`. What its steps
+mean is told by the first one of an attempt: one that is not beyond the epochs that were done counts from 0,
+else from 1; one that is beyond the last epoch is no epoch at all (a batch, a second), and reports are counted
+instead, as they are where there is no step.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from hopyard.errors import IntegrityError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One report of the metric. step: None where the script gave none. metrics: all that it had reported by then."""
+    """One report of the metric. step: None where the script gave none.
+    metrics: all that it had reported by then."""
 
     step: int | None
     metrics: Mapping[str, float]
@@ -74,14 +77,18 @@ class _Rows:
 
     def flush(self) -> None:
         if self._time is not None:
-            self.found.append(Row(self._step, {self._names.get(series, ""): value for series, value in self._latest.items()}))
+            self.found.append(
+                Row(
+                    self._step, {self._names.get(series, ""): value for series, value in self._latest.items()}
+                )
+            )
             self._time = None
 
 
 @dataclass(slots=True)
 class Epochs:
-    """Which epoch each report of one attempt belongs to. begun: epochs that were done when it began; last: the largest epoch that
-    the script is to do."""
+    """Which epoch each report of one attempt belongs to.
+    begun: epochs that were done when it began; last: the largest epoch that the script is to do."""
 
     begun: int
     last: int

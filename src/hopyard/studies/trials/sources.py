@@ -1,4 +1,5 @@
-"""Which checkpoint a trial goes on from: the newest that is not beyond what its study has told the searcher."""
+"""Which checkpoint a trial goes on from: the newest that is not beyond what its study has told the
+searcher."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ class Sources:
         self._names[run] = name
 
     def find(self, whose: Launched, done: int, *, trial: TrialId) -> tuple[Saved, Launched] | None:
-        """The newest checkpoint of this run after at most `done` epochs of its trial, else the one that it began with, else of the run before;
-        and the run with the script that counts its step. None where there is none: what that costs `trial` is said."""
+        """The newest checkpoint of this run after at most `done` epochs of its trial, else the one that it
+        began with, else of the run before; and the run with the script that counts its step. None where there
+        is none: what that costs `trial` is said."""
         lost, beyond, at = "", False, whose
         while True:
             saved, gone = self._saved(at.run)
@@ -48,16 +50,24 @@ class Sources:
                 break
             origin = at.resume
             saved, gone = self._saved(RunId(origin["run"]))
-            began = [one for one in saved if (one["step"], one["manifest"]) == (origin["step"], origin["manifest"])]
+            began = [
+                one for one in saved if (one["step"], one["manifest"]) == (origin["step"], origin["manifest"])
+            ]
             if began:
                 return self._tell(trial, lost, began[0]), at
-            lost = lost or f"the checkpoint of run {self._names.get(origin['run'], origin['run'])} that it went on from {gone or _DELETED}"
+            lost = lost or (
+                f"the checkpoint of run {self._names.get(origin['run'], origin['run'])} that it "
+                f"went on from {gone or _DELETED}"
+            )
             before = self._runs.get(RunId(origin["run"]))
             if before is None or before[0].trial != at.trial:
                 break
             at = before[0]
         if done:
-            self._tell_nothing(trial, lost or (f"all checkpoints that are left are from beyond epoch {done}" if beyond else ""))
+            self._tell_nothing(
+                trial,
+                lost or (f"all checkpoints that are left are from beyond epoch {done}" if beyond else ""),
+            )
         return None
 
     def _saved(self, run: RunId) -> tuple[Sequence[Saved], str]:
@@ -69,8 +79,9 @@ class Sources:
         return ((), _DELETED) if found is None else ([one for one in found if not one.get("damaged")], "")
 
     def _fitting(self, saved: Sequence[Saved], of: Launched, done: int) -> Sequence[Saved]:
-        """Those after at most so many epochs, as the script counts: by its steps where those are a number of epochs, and by what had been
-        reported until then. A script may count batches, or go on beyond its budget."""
+        """Those after at most so many epochs, as the script counts: by its steps where those are a number of
+        epochs, and by what had been reported until then. A script may count batches, or go on beyond its
+        budget."""
         if not saved or not counts_epochs(self._spec):
             return saved
         reports = list(self._reports(of))
@@ -91,17 +102,23 @@ class Sources:
 
     def _reports(self, of: Launched) -> Iterator[tuple[float, int]]:
         """When the run reported which epoch. Those whose steps say no epoch are counted."""
-        found = (self._server.find(f"/runs/{of.run}/metrics", names=self._spec.metric) or {"series": {}})["series"].get(self._spec.metric)
+        found = (self._server.find(f"/runs/{of.run}/metrics", names=self._spec.metric) or {"series": {}})[
+            "series"
+        ].get(self._spec.metric)
         if not found or not found["steps"]:
             return
         begun = self._begun(of)
-        epochs, counts = Epochs(begun, of.last), found["steps"][0] < begun  # what was logged without steps is numbered from 0
+        # what was logged without steps is numbered from 0
+        epochs, counts = Epochs(begun, of.last), found["steps"][0] < begun
         for count, (step, time) in enumerate(zip(found["steps"], found["times"], strict=True), 1):
             yield time or 0.0, begun + count if counts else epochs.of(step)
 
     def _tell(self, trial: TrialId, lost: str, found: Saved) -> Saved:
         if lost:
-            self._say(f"trial {trial}: {lost}; it goes on from the checkpoint of step {found['step']} of run {self._names.get(found['run'], found['run'])}")
+            self._say(
+                f"trial {trial}: {lost}; it goes on from the checkpoint of step {found['step']} of run "
+                f"{self._names.get(found['run'], found['run'])}"
+            )
         return found
 
     def _tell_nothing(self, trial: TrialId, why: str) -> None:
@@ -109,4 +126,7 @@ class Sources:
             self._say(f"trial {trial}: {why}; it trains from the beginning")
         elif not self._told_none:
             self._told_none = True
-            self._say("the script saves no checkpoints (hop.bind and hop.loop, or hop.save): trials that go on start again from the beginning")
+            self._say(
+                "the script saves no checkpoints (hop.bind and hop.loop, or hop.save): trials that go "
+                "on start again from the beginning"
+            )

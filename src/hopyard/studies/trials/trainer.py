@@ -1,6 +1,7 @@
 """A trainer whose trials are runs of their own, through the queue: as many at a time as the study says.
 
-Nothing here is remembered that the journal and the server do not know: a driver that begins again finds its runs by their ids.
+Nothing here is remembered that the journal and the server do not know: a driver that begins again finds its
+runs by their ids.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class TrialRuns:
         self._children: dict[RunId, Child] = {}  # runs that are not over, or still speak
         self._newest: dict[TrialId, Launched] = {}  # the run that each trial was given last
         self._left: dict[TrialId, Launched] = {}  # the run in which each trial came to a budget last
-        self._reached_in: dict[TrialId, dict[int, Launched]] = {}  # by budget, the run in which each trial came to it
+        # by budget, the run in which each trial came to it
+        self._reached_in: dict[TrialId, dict[int, Launched]] = {}
         self._cut: dict[TrialId, Launched] = {}  # runs that ended with the study that this one continues
         self._news: list[News] = []
         self._looked_at = 0.0
@@ -61,12 +63,17 @@ class TrialRuns:
                 self._newest[launched.trial] = launched
                 self._cut.pop(launched.trial, None)
             elif record.get("kind") == CONTINUED:
-                self._cut |= {trial: launched for trial, launched in self._newest.items() if self._left.get(trial) != launched}
+                self._cut |= {
+                    trial: launched
+                    for trial, launched in self._newest.items()
+                    if self._left.get(trial) != launched
+                }
                 self._newest.clear()
             elif record.get("kind") == "reached" and record["trial"] in self._newest:
                 self._note_left(record["trial"])
 
-    # -- the Trainer --------------------------------------------------------------------------------------------------
+    # -- the Trainer
+    # --------------------------------------------------------------------------------------------------
 
     def room(self) -> int:
         busy = sum(not child.over for child in self._children.values()) + len(self._waiting)
@@ -78,13 +85,16 @@ class TrialRuns:
             self._submit(work, known, submission(self._run, self._spec, work, known.resume, known.last))
             return
         if work.resumed and work.trial in self._left and self._left[work.trial].budget == work.budget:
-            self._news.append(Reached(work.trial, work.budget))  # the last thing that the study which this one continues has seen
+            # the last thing that the study which this one continues has seen
+            self._news.append(Reached(work.trial, work.budget))
             return
         self._waiting[work.trial] = work
         if known is not None and known.run not in self._children and work.trial not in self._left:
-            self._watch(known, told=known.budget)  # it was asked to go on before anybody saw the end of its last run
+            # it was asked to go on before anybody saw the end of its last run
+            self._watch(known, told=known.budget)
 
-    def end(self, trial: TrialId, *, keep: bool) -> None:  # noqa: ARG002 - checkpoints are kept with their runs
+    # checkpoints are kept with their runs
+    def end(self, trial: TrialId, *, keep: bool) -> None:  # noqa: ARG002
         self._waiting.pop(trial, None)
         self._news = [news for news in self._news if news.trial != trial]
         for child in self._children.values():
@@ -104,19 +114,26 @@ class TrialRuns:
                 news, self._news = self._news, []
                 for one in news:
                     launched = self._newest.get(one.trial)
-                    if launched is not None and not isinstance(one, TrialFailed) and (child := self._children.get(launched.run)) is not None and child.over:
+                    if (
+                        launched is not None
+                        and not isinstance(one, TrialFailed)
+                        and (child := self._children.get(launched.run)) is not None
+                        and child.over
+                    ):
                         self._note_left(one.trial)
                 return news
 
     def close(self, *, over: bool) -> None:
-        """over: wait a while for what was asked to end, so that a study that is over leaves nothing behind it."""
+        """over: wait a while for what was asked to end, so that a study that is over leaves nothing behind
+        it."""
         deadline = time.monotonic() + _END_S
         while over and time.monotonic() < deadline and not self._ground.stopping():
             if all(child.over for child in self._children.values()):
                 return
             self._look(_LOOK_S)
 
-    # -- submitting -------------------------------------------------------------------------------------------------------
+    # -- submitting
+    # -------------------------------------------------------------------------------------------------------
 
     def _submit_waiting(self) -> None:
         for trial, work in list(self._waiting.items()):
@@ -126,7 +143,13 @@ class TrialRuns:
             del self._waiting[trial]
             source, shift = self._source(work, source_of)
             launched, body = plan_run(self._run, self._spec, work, source, shift=shift)
-            fields = {"run": launched.run, "budget": launched.budget, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
+            fields = {
+                "run": launched.run,
+                "budget": launched.budget,
+                "last": launched.last,
+                "shift": launched.shift,
+                "resume": launched.resume,
+            }
             self._ground.journal.write("run", trial=trial, **fields)
             self._sources.launched(launched, told=work.done)
             self._submit(work, launched, body)
@@ -140,13 +163,20 @@ class TrialRuns:
             return None, 0
         source, counted = found
         own = counted.trial == work.trial
-        return source, counted.shift if own else shift_of_copy(counted, int(source["step"]), epochs, done=work.done)
+        return source, counted.shift if own else shift_of_copy(
+            counted, int(source["step"]), epochs, done=work.done
+        )
 
     def _origin(self, work: Work, source_of: TrialId) -> tuple[Launched | None, int]:
-        """The run with the state that the work resumes from, and after how many epochs of its trial. A trial that copies another one takes the state
-        after its own number of epochs, though the other one is ahead by now: so no state is trained for more epochs than the study says."""
+        """The run with the state that the work resumes from, and after how many epochs of its trial. A trial
+        that copies another one takes the state after its own number of epochs, though the other one is ahead
+        by now: so no state is trained for more epochs than the study says."""
         reached = self._reached_in.get(source_of, {})
-        if source_of != work.trial and work.done and (ahead := [budget for budget in reached if budget >= work.done]):
+        if (
+            source_of != work.trial
+            and work.done
+            and (ahead := [budget for budget in reached if budget >= work.done])
+        ):
             return reached[min(ahead)], work.done
         left = self._left.get(source_of)
         return left, 0 if left is None else left.budget
@@ -155,18 +185,29 @@ class TrialRuns:
         self._newest[work.trial] = launched
         taken = self._server.post("/runs", body)
         self._sources.submitted(launched.run, str(taken["name"]))
-        self._ground.journal.write("submitted", trial=work.trial, run=launched.run, name=taken["name"])  # people say it by its name
+        # people say it by its name
+        self._ground.journal.write("submitted", trial=work.trial, run=launched.run, name=taken["name"])
         self._watch(launched, told=work.done)
 
     def _watch(self, launched: Launched, *, told: int) -> None:
         whole = not counts_epochs(self._spec)
         self._children[launched.run] = Child(
-            launched.run, launched.trial, launched.budget, self._spec.metric, launched.last, launched.shift, whole, told=told
+            launched.run,
+            launched.trial,
+            launched.budget,
+            self._spec.metric,
+            launched.last,
+            launched.shift,
+            whole,
+            told=told,
         )
 
     def _is_busy(self, trial: TrialId, *, reached: bool = False) -> bool:
         """Whether a run of the trial is still to end; reached: only one that has done its budget."""
-        return any(c.trial == trial and not c.over and (not reached or c.told >= c.budget) for c in self._children.values())
+        return any(
+            c.trial == trial and not c.over and (not reached or c.told >= c.budget)
+            for c in self._children.values()
+        )
 
     def _is_ending(self, trial: TrialId) -> bool:
         """Whether its run of the study that this one continues has still to save and to leave."""
@@ -178,7 +219,8 @@ class TrialRuns:
         launched = self._left[trial] = self._newest[trial]
         self._reached_in.setdefault(trial, {})[launched.budget] = launched
 
-    # -- looking ----------------------------------------------------------------------------------------------------------
+    # -- looking
+    # --------------------------------------------------------------------------------------------------------
 
     def _look(self, wait_s: float) -> None:
         """Ask after all runs at once, and take what came."""
@@ -189,8 +231,14 @@ class TrialRuns:
         if not live:
             return
         body = {
-            "trials": {run: None if child.phase is None else child.phase.value for run, child in live.items()},
-            "cursors": {f"{attempt}:{rank}:{stream}": at for child in live.values() for (attempt, rank, stream), at in child.cursors.items()},
+            "trials": {
+                run: None if child.phase is None else child.phase.value for run, child in live.items()
+            },
+            "cursors": {
+                f"{attempt}:{rank}:{stream}": at
+                for child in live.values()
+                for (attempt, rank, stream), at in child.cursors.items()
+            },
             "wait_s": wait_s,
         }
         answer = self._server.exchange(f"/runs/{self._run}/trials", body, timeout_s=wait_s + _TIMEOUT_S)
@@ -212,7 +260,11 @@ class TrialRuns:
         for run, child in live.items():
             if run not in heads:
                 child.over = True
-                self._news += [] if child.ending else [TrialFailed(child.trial, f"its run {child.name or run} was deleted")]
+                self._news += (
+                    []
+                    if child.ending
+                    else [TrialFailed(child.trial, f"its run {child.name or run} was deleted")]
+                )
             elif child.phase is not None and child.phase.final and not head["more"]:
                 self._news += self._ended(child)
             elif child.overrun and not child.asked and not child.ending:
@@ -226,13 +278,16 @@ class TrialRuns:
 
     def _last_words(self, run: RunId) -> str:
         try:
-            return self._server.read(f"/runs/{run}/log", stream="stderr", tail_lines=_TAIL_LINES).decode(errors="replace")
+            return self._server.read(f"/runs/{run}/log", stream="stderr", tail_lines=_TAIL_LINES).decode(
+                errors="replace"
+            )
         except ServerUnavailable:
             raise
         except HopyardError:
             return ""
 
-    # -- ending -----------------------------------------------------------------------------------------------------------
+    # -- ending
+    # --------------------------------------------------------------------------------------------------------
 
     def _stop(self, run: RunId, **how: Any) -> None:
         try:
@@ -241,18 +296,24 @@ class TrialRuns:
             return  # deleted meanwhile
 
     def _end_overrun(self, child: Child) -> None:
-        """It has done its budget and goes on: asked once to leave at its next safe point, so that what it did is kept."""
+        """It has done its budget and goes on: asked once to leave at its next safe point, so that what it did
+        is kept."""
         child.asked = True
         if not self._told_overrun:
             self._told_overrun = True
             name = self._spec.budget_param
-            self._ground.say(f"trials go on beyond their budget: the script takes no parameter `{name}` (hop.params({name}=…)); they are stopped there")
+            self._ground.say(
+                f"trials go on beyond their budget: the script takes no parameter `{name}` "
+                f"(hop.params({name}=…)); they are stopped there"
+            )
         self._stop(child.run, grace_s=_SAVE_S, at_safe_point=True)
 
     def _end_orphans(self) -> None:
         """Runs that an earlier driver started, or meant to stop, and that nobody wants now."""
         self._orphans_ended = True
         live = ",".join(phase.value for phase in RunPhase if not phase.final)
-        for one in self._server.find_all("/runs", "runs", cursor="before", parent=self._run, phase=live) or ():
+        for one in (
+            self._server.find_all("/runs", "runs", cursor="before", parent=self._run, phase=live) or ()
+        ):
             if one["id"] not in self._children and one["phase"] != RunPhase.STOPPING:
                 self._stop(RunId(one["id"]))

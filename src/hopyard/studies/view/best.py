@@ -14,17 +14,24 @@ from hopyard.studies.view.standing import StudyView
 
 
 def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """The file in `folder` with the state that the journal calls the best; of those that are there, the newest. Raises NotFound."""
+    """The file in `folder` with the state that the journal calls the best; of those that are there, the
+    newest. Raises NotFound."""
     for record in reversed(records):
         if record["kind"] == "best" and (folder / str(record["state"])).is_file():
             return folder / str(record["state"])
-    raise NotFound("the best state was not saved", hints=("states are saved at the end of a study, and at most every 30 s before",))
+    raise NotFound(
+        "the best state was not saved",
+        hints=("states are saved at the end of a study, and at most every 30 s before",),
+    )
 
 
 def read_state(file: Path, trainable: Any, view: StudyView, *, foreign: bool) -> Any:
-    """What was captured; with a `trainable` that captures its states, the state itself. foreign: as of `decode`."""
+    """What was captured; with a `trainable` that captures its states, the state itself.
+    foreign: as of `decode`."""
     captured = decode(bytearray(file.read_bytes()), foreign=foreign)["state"]
     best = view.best()
     if best is None or not isinstance(trainable, Captures):
         return captured
-    return trainable.restore(captured, Config(best.params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget))
+    return trainable.restore(
+        captured, Config(best.params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget)
+    )

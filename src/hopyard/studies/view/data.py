@@ -11,7 +11,8 @@ _ENOUGH = 8  # results, and no fewer than twice as many as there are parameters
 
 
 def as_data(view: StudyView) -> dict[str, Any]:
-    """The whole study: what it searches, trials (the best first), the best one, importances, workers' news, hops."""
+    """The whole study: what it searches, trials (the best first), the best one, importances, workers' news,
+    hops."""
     best = view.best()
     return {
         "name": view.spec.get("name", ""),
@@ -28,7 +29,9 @@ def as_data(view: StudyView) -> dict[str, Any]:
         "resumed": view.resumed,
         "continues": view.continues or None,
         "beginning": view.spec.get("beginning"),
-        "workers": [{"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes],
+        "workers": [
+            {"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes
+        ],
     }
 
 
@@ -54,8 +57,8 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
 
 
 def importance_of(view: StudyView) -> dict[str, float]:
-    """How much each parameter decides whether a trial is among the best, as shares, the largest first; empty where that cannot be told: too few
-    results, all alike, or no Optuna here."""
+    """How much each parameter decides whether a trial is among the best, as shares, the largest first; empty
+    where that cannot be told: too few results, all alike, or no Optuna here."""
     if not enough_results(view):
         return {}
     from hopyard.config.studyjson import space_of_json
@@ -63,7 +66,9 @@ def importance_of(view: StudyView) -> dict[str, float]:
     from hopyard.searchers.importance import importance
 
     try:
-        return dict(importance(space_of_json(view.spec["space"]), _results(view), goal=Goal(view.spec["goal"])))
+        return dict(
+            importance(space_of_json(view.spec["space"]), _results(view), goal=Goal(view.spec["goal"]))
+        )
     except HopyardError:
         return {}
 

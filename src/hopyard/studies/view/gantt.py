@@ -1,6 +1,7 @@
 """What each worker did when: the data of a Gantt chart, and the idle time in it.
 
-Between two attempts (the study made room, or ended and went on later) there are no workers: that break is nobody's idle time.
+Between two attempts (the study made room, or ended and went on later) there are no workers: that break is
+nobody's idle time.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """began_at, ended_at: unix seconds of the first unit's beginning and the last one's end. gaps_s: every pause between two
-    units that followed each other on a worker, sorted. breaks: from the last unit's end of an attempt to the next one's first unit."""
+    """began_at, ended_at: unix seconds of the first unit's beginning and the last one's end. gaps_s: every
+    pause between two units that followed each other on a worker, sorted. breaks: from the last unit's end of
+    an attempt to the next one's first unit."""
 
     rows: tuple[Row, ...]
     began_at: float
@@ -66,7 +68,9 @@ def gantt(view: StudyView, *, epochs: tuple[int, int] | None = None) -> Gantt:
     attended = ended - began - sum(until - since for since, until in breaks)
     rows, gaps = [], []
     for worker in sorted({bar.worker for bar in bars}, key=_natural):
-        own = sorted((bar for bar in bars if bar.worker == worker), key=lambda bar: (bar.began_at, bar.ended_at))
+        own = sorted(
+            (bar for bar in bars if bar.worker == worker), key=lambda bar: (bar.began_at, bar.ended_at)
+        )
         busy, until, attempt = 0.0, began, 0
         for bar in own:
             if bar.attempt == attempt and bar.began_at > until:
@@ -79,7 +83,9 @@ def gantt(view: StudyView, *, epochs: tuple[int, int] | None = None) -> Gantt:
 
 def _breaks(bars: Sequence[Bar]) -> tuple[tuple[float, float], ...]:
     """Where the clocks of several machines make attempts overlap, there is none."""
-    attempts = [list(of) for _, of in groupby(sorted(bars, key=lambda bar: bar.attempt), key=lambda bar: bar.attempt)]
+    attempts = [
+        list(of) for _, of in groupby(sorted(bars, key=lambda bar: bar.attempt), key=lambda bar: bar.attempt)
+    ]
     found, since = [], float("-inf")
     for at, of in enumerate(attempts[:-1]):
         since = max(since, *(bar.ended_at for bar in of))
@@ -97,7 +103,10 @@ def as_data(chart: Gantt) -> dict[str, Any]:
         "idle_share": chart.idle_share,
         "gap_median_s": chart.gap_s(0.5),
         "gap_p99_s": chart.gap_s(0.99),
-        "breaks": [{"from_s": since - chart.began_at, "to_s": until - chart.began_at} for since, until in chart.breaks],
+        "breaks": [
+            {"from_s": since - chart.began_at, "to_s": until - chart.began_at}
+            for since, until in chart.breaks
+        ],
         "workers": [
             {
                 "worker": row.worker,
@@ -125,19 +134,31 @@ BREAK = ""
 
 
 def strips(chart: Gantt, columns: int) -> list[list[str | None]]:
-    """For each worker, which trial fills most of each of `columns` equal stretches of time; None where it was mostly idle, BREAK where there
-    were no workers."""
+    """For each worker, which trial fills most of each of `columns` equal stretches of time; None where it was
+    mostly idle, BREAK where there were no workers."""
     if not chart.rows or chart.span_s <= 0 or columns < 1:
         return [[None] * max(0, columns) for _ in chart.rows]
     width = chart.span_s / columns
-    absent = [sum(part for _, part in cell) for cell in _cells(((since, until, BREAK) for since, until in chart.breaks), chart, width, columns)]
+    absent = [
+        sum(part for _, part in cell)
+        for cell in _cells(((since, until, BREAK) for since, until in chart.breaks), chart, width, columns)
+    ]
     return [
-        [_fullest(cell, width, away) for cell, away in zip(_cells(((bar.began_at, bar.ended_at, bar.trial) for bar in row.bars), chart, width, columns), absent, strict=True)]
+        [
+            _fullest(cell, width, away)
+            for cell, away in zip(
+                _cells(((bar.began_at, bar.ended_at, bar.trial) for bar in row.bars), chart, width, columns),
+                absent,
+                strict=True,
+            )
+        ]
         for row in chart.rows
     ]
 
 
-def _cells(stretches: Iterable[tuple[float, float, str]], chart: Gantt, width: float, columns: int) -> list[list[tuple[str, float]]]:
+def _cells(
+    stretches: Iterable[tuple[float, float, str]], chart: Gantt, width: float, columns: int
+) -> list[list[tuple[str, float]]]:
     """Of what each of the equal cells holds how many seconds."""
     cells: list[list[tuple[str, float]]] = [[] for _ in range(columns)]
     for began, ended, what in stretches:

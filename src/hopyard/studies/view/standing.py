@@ -1,7 +1,7 @@
 """How a study stands: its journal, folded record by record.
 
-Made to be fed as the journal grows; a record that is met a second time, or of a kind that this version does not know, changes
-nothing. Records are those of design page 0003, section 3, as they stand in the journal.
+Made to be fed as the journal grows; a record that is met a second time, or of a kind that this version does
+not know, changes nothing. Records are those of design page 0003, section 3, as they stand in the journal.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Record = Mapping[str, Any]
 
 @dataclass(slots=True)
 class TrialView:
-    """One trial. epoch: finished ones. value, best: of the study's metric; points: (epoch, value) as reported.
-    start_from: whose state it began with, where that was another's. metrics: all that was reported last. where: the workers
-    that it was on last. run, run_name: the newest one of a trial that is a run of its own; the name is empty until it was taken."""
+    """One trial. epoch: finished ones. value, best: of the study's metric; points: (epoch, value) as
+    reported. start_from: whose state it began with, where that was another's. metrics: all that was reported
+    last. where: the workers that it was on last. run, run_name: the newest one of a trial that is a run of
+    its own; the name is empty until it was taken."""
 
     id: str
     params: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +50,8 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One unit of work on one worker, from began_at to ended_at (unix seconds). kind: train or evaluate. attempt: of the study, from 1."""
+    """One unit of work on one worker, from began_at to ended_at (unix seconds). kind: train or evaluate.
+    attempt: of the study, from 1."""
 
     worker: str
     trial: str
@@ -72,8 +74,9 @@ class WorkerNote:
 
 @dataclass(slots=True)
 class StudyView:
-    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again. attempts: how often
-    the study was launched, with workers of its own each time, also in the runs that it continues. continues: the name of the study that this one goes on with, "" where it is no continuation."""
+    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again.
+    attempts: how often the study was launched, with workers of its own each time, also in the runs that it
+    continues. continues: the name of the study that this one goes on with, "" where it is no continuation."""
 
     spec: dict[str, Any] = field(default_factory=dict)
     trials: dict[str, TrialView] = field(default_factory=dict)
@@ -130,7 +133,9 @@ class StudyView:
                 trial.state, trial.error = Phase.FAILED, str(record.get("error", ""))
                 trial.traceback = str(record.get("traceback", ""))
             case "worker":
-                self.notes.append(WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", ""))))
+                self.notes.append(
+                    WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", "")))
+                )
             case "continued":
                 self.continues, self.done = str(record["name"]), False
             case "done":
@@ -141,7 +146,8 @@ class StudyView:
         """All trials, the best first; those without a value last, in order of their numbers."""
         sign = -1.0 if self.goal is Goal.MAX else 1.0
         return sorted(
-            self.trials.values(), key=lambda t: (t.best is None, 0.0 if t.best is None else sign * t.best, t.number)
+            self.trials.values(),
+            key=lambda t: (t.best is None, 0.0 if t.best is None else sign * t.best, t.number),
         )
 
     def best(self) -> TrialView | None:
@@ -185,7 +191,11 @@ class StudyView:
             return
         self.asked += 1
         trial = self._trial(answer["trial"])
-        trial.params, trial.budget, trial.state = dict(answer["params"]), int(answer["budget"]), Phase.TRAINING
+        trial.params, trial.budget, trial.state = (
+            dict(answer["params"]),
+            int(answer["budget"]),
+            Phase.TRAINING,
+        )
         trial.epoch = max(trial.epoch, int((self.spec.get("beginning") or {}).get("epoch", 0)))
         origin = answer.get("start_from")
         if origin is not None and str(origin) != trial.id:
@@ -199,7 +209,9 @@ class StudyView:
         if value is not None and math.isfinite(value) and (not trial.points or trial.points[-1][0] < step):
             trial.points.append((step, value))
             trial.value = value
-            better = trial.best is None or (value > trial.best if self.goal is Goal.MAX else value < trial.best)
+            better = trial.best is None or (
+                value > trial.best if self.goal is Goal.MAX else value < trial.best
+            )
             if better:
                 trial.best, trial.best_epoch = value, step
         trial.epoch = max(trial.epoch, step)

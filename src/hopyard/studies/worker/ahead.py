@@ -1,4 +1,5 @@
-"""What goes on beside the unit: the next state is brought, the last one's digest computed, memory made ready and given back."""
+"""What goes on beside the unit: the next state is brought, the last one's digest computed, memory made ready
+and given back."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class Ahead:
                 self._changed.notify_all()
 
     def take(self, state: str, sources: Sequence[str]) -> tuple[memoryview, int]:
-        """The state's bytes, as of `Shelf.read`, and how many of them came over the network. Raises StateLacking, StorageFull."""
+        """The state's bytes, as of `Shelf.read`, and how many of them came over the network.
+        Raises StateLacking, StorageFull."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted.get(state, True) is not None)
             read = self._wanted.pop(state, None)
@@ -108,9 +110,11 @@ class Ahead:
 
 
 class Namer:
-    """Computes the digests of states that this worker made, and tells them. A state is held from `hold` on until that is done.
+    """Computes the digests of states that this worker made, and tells them.
+    A state is held from `hold` on until that is done.
 
-    at_work: set while a unit is under way. Between two units everything that computes is in the way of the next one.
+    at_work: set while a unit is under way. Between two units everything that computes is in the way of the
+    next one.
     """
 
     def __init__(self, shelf: Shelf, tell: Callable[[str, str, str], None], at_work: threading.Event) -> None:

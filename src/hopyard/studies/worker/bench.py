@@ -1,4 +1,5 @@
-"""Where units are done: a state comes from the shelf, is trained or evaluated, and goes back to it. Times are taken here."""
+"""Where units are done: a state comes from the shelf, is trained or evaluated, and goes back to it.
+Times are taken here."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ class Group(Protocol):
 
 
 class Made(NamedTuple):
-    """What the last unit made. name: of the state; params: of its trial. generators: as training left them: the user's `capture`, or a thread
-    of the user's, may draw from them after that, and whoever reads the state finds them so."""
+    """What the last unit made. name: of the state; params: of its trial. generators: as training left them:
+    the user's `capture`, or a thread of the user's, may draw from them after that, and whoever reads the
+    state finds them so."""
 
     name: str
     params: Mapping[str, Any]
@@ -47,7 +49,18 @@ class Made(NamedTuple):
 class Bench:
     """Used by the thread that trains; `leave_group` by any. at_work: while the user's code runs."""
 
-    def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, stop: Stop, progressed: Progressed, *, foreign: bool = False) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        ahead: Ahead,
+        aside: Aside,
+        meetings: Meetings,
+        secret: bytes,
+        stop: Stop,
+        progressed: Progressed,
+        *,
+        foreign: bool = False,
+    ) -> None:
         """foreign: as of `decode`, for the states that it is given."""
         self._shelf, self._ahead, self._aside = shelf, ahead, aside
         self._meetings, self._secret, self._stop, self._progressed = meetings, secret, stop, progressed
@@ -97,7 +110,9 @@ class Bench:
     def evaluate(self, trainable: Trainable, order: Evaluate, opened: Opened) -> Evaluated:
         """Raises as `train`."""
         config = Config(dict(order.params), order.trial, order.seed, order.epoch, order.budget)
-        partition = self._partition(opened, "train" if order.training else "validation", order.partition, order.unit)
+        partition = self._partition(
+            opened, "train" if order.training else "validation", order.partition, order.unit
+        )
         state, _ = self._state(trainable, order, config)
         self.at_work.set()
         began_at, clock = time.time(), time.perf_counter()
@@ -126,16 +141,22 @@ class Bench:
         unit.free_memory()
 
     def _state(self, trainable: Trainable, order: Train | Evaluate, config: Config) -> tuple[Any, int]:
-        """Decoded, and how many of its bytes came over the network. One that is evaluated right after it was made here is taken as it is."""
+        """Decoded, and how many of its bytes came over the network.
+        One that is evaluated right after it was made here is taken as it is."""
         made, self._made = self._made, None
-        if made is not None and isinstance(order, Evaluate) and (made.name, made.params) == (order.state, order.params):
+        if (
+            made is not None
+            and isinstance(order, Evaluate)
+            and (made.name, made.params) == (order.state, order.params)
+        ):
             chance.put_back(made.generators)
             return made.state, 0
         made = None  # before the next one takes memory
         if not order.state:
             fresh = unit.begin(trainable, config, order.seed)
             generators = chance.take()
-            self._prepare(unit.keep(trainable, fresh, generators).size)  # which also tells before any training what cannot be kept
+            # which also tells before any training what cannot be kept
+            self._prepare(unit.keep(trainable, fresh, generators).size)
             chance.put_back(generators)
             return fresh, 0
         data, fetched = self._ahead.take(order.state, order.sources)
@@ -155,11 +176,15 @@ class Bench:
         if index == 0:
             group = First(self._meetings, order.unit, count)
         else:
-            group = Other(order.members[0].address, self._secret, order.unit, index, lambda: self._stop(order.unit))
+            group = Other(
+                order.members[0].address, self._secret, order.unit, index, lambda: self._stop(order.unit)
+            )
         self._group = group
         try:
             of = [int(member.partition) for member in order.members]
-            return unit.train_together(trainable, state, [partition], config, group.reduce, seed=order.seed, of=of)
+            return unit.train_together(
+                trainable, state, [partition], config, group.reduce, seed=order.seed, of=of
+            )
         finally:
             self._group = None
             group.close()
@@ -175,7 +200,8 @@ class Bench:
         def check(more: int) -> None:
             nonlocal seen
             if (os.getpid(), threading.get_ident()) != here:
-                return  # a loader's thread, or its process, which has the link's socket but must not speak on it
+                # a loader's thread, or its process, which has the link's socket but must not speak on it
+                return
             self._stop(of_unit)
             self._progressed(of_unit, time.monotonic() - began, min(seen / rows, 1.0))
             seen += more

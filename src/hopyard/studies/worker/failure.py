@@ -10,11 +10,18 @@ from hopyard.studies.messages import Failed
 from hopyard.studies.trainable.load import told
 
 _TEXT = 16_000  # characters of an error or traceback that are told; the first and the last ones count
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED")
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "RESOURCE_EXHAUSTED",
+)
 
 
 class Cancelled(BaseException):
-    """The unit is of no interest any more. No `Exception`, so that `except Exception` in the user's code lets it through."""
+    """The unit is of no interest any more. No `Exception`, so that `except Exception` in the user's code lets
+    it through."""
 
 
 class Leaving(SystemExit):

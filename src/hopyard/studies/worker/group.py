@@ -1,7 +1,7 @@
 """Several workers that train one state together: after each batch everybody's arrays are averaged.
 
-The first member is where the others connect. It adds what comes in the order of the members, itself included, divides at the end, and
-sends everybody the same bits. Whoever goes away ends it for all.
+The first member is where the others connect. It adds what comes in the order of the members, itself included,
+divides at the end, and sends everybody the same bits. Whoever goes away ends it for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _SILENCES = 3  # times that a member's host did not answer in that time: they ca
 
 
 class Meetings:
-    """Connections of others that wait for this worker to begin their common unit. Filled by threads that accept."""
+    """Connections of others that wait for this worker to begin their common unit.
+    Filled by threads that accept."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -43,7 +44,9 @@ class Meetings:
     def gather(self, unit: str, count: int) -> list[Wire]:
         """Of members 1 … count - 1, in order. Raises GroupBroken."""
         with self._changed:
-            if not self._changed.wait_for(lambda: unit in self._over or len(self._came.get(unit, {})) >= count - 1, MEET_S):
+            if not self._changed.wait_for(
+                lambda: unit in self._over or len(self._came.get(unit, {})) >= count - 1, MEET_S
+            ):
                 raise GroupBroken(f"only {len(self._came.get(unit, {})) + 1} of {count} members came")
             if unit in self._over:
                 raise GroupBroken("the unit was cancelled")
@@ -87,7 +90,8 @@ class Other:
     """Any other member."""
 
     def __init__(self, address: str, secret: bytes, unit: str, index: int, check: Callable[[], None]) -> None:
-        """check: called now and then while the first member does not answer; may raise. Raises GroupBroken."""
+        """check: called now and then while the first member does not answer; may raise.
+        Raises GroupBroken."""
         until, silences = time.monotonic() + MEET_S, 0
         while True:
             check()
@@ -97,12 +101,16 @@ class Other:
             except Unreachable as silent:
                 silences += 1
                 if silences >= _SILENCES:
-                    raise GroupBroken(f"the group's first member at {address} cannot be reached: {silent}") from silent
+                    raise GroupBroken(
+                        f"the group's first member at {address} cannot be reached: {silent}"
+                    ) from silent
             except TimeoutError as slow:
                 if time.monotonic() > until:
                     raise GroupBroken(f"the group's first member at {address} does not answer") from slow
             except (OSError, ValueError, AuthError) as refused:
-                raise GroupBroken(f"the group's first member at {address} cannot be reached: {refused}") from refused
+                raise GroupBroken(
+                    f"the group's first member at {address} cannot be reached: {refused}"
+                ) from refused
         try:
             self._wire.send({"kind": "join", "unit": unit, "index": index})
         except OSError as lost:
@@ -135,11 +143,16 @@ def _buffers(arrays: Sequence[Any]) -> list[memoryview]:
 
 
 def _received(wire: Wire, like: Sequence[Any]) -> list[Any]:
-    """Arrays of the same shapes as one's own; others are an error of the user's code that nothing good can come of."""
+    """Arrays of the same shapes as one's own; others are an error of the user's code that nothing good can
+    come of."""
     import numpy
 
     head, size = wire.receive_head()
-    if head.get("kind") != "arrays" or head.get("of") != _head(like)["of"] or size != sum(array.nbytes for array in like):
+    if (
+        head.get("kind") != "arrays"
+        or head.get("of") != _head(like)["of"]
+        or size != sum(array.nbytes for array in like)
+    ):
         raise Broken("members of the group came with different arrays: each must make the same steps")
     made = [numpy.empty_like(array) for array in like]
     for buffer in _buffers(made):

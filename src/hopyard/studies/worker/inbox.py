@@ -11,8 +11,8 @@ Order = Open | Train | Evaluate | End
 
 
 class Inbox:
-    """Filled by the link's thread, emptied by the one that trains. Units are done in the order in which they came; an `End` overtakes
-    all."""
+    """Filled by the link's thread, emptied by the one that trains.
+    Units are done in the order in which they came; an `End` overtakes all."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

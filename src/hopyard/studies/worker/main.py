@@ -15,7 +15,8 @@ from hopyard.studies.worker.run import run_worker
 
 
 def main() -> int:
-    """Returns the exit code. Raises SpecError where this process is no worker of a study, ServerUnavailable without a driver."""
+    """Returns the exit code. Raises SpecError where this process is no worker of a study, ServerUnavailable
+    without a driver."""
     place = find_place()
     mop = place.spec.mop
     if mop is None or place.dataset is None:
@@ -41,7 +42,8 @@ def run() -> int:
     except HopyardError as error:
         for hint in error.hints:
             print(f"hint: {hint}", file=sys.stderr)
-        print(f"error: {error.message}", file=sys.stderr, flush=True)  # last: it becomes the replica's exit reason
+        # last: it becomes the replica's exit reason
+        print(f"error: {error.message}", file=sys.stderr, flush=True)
         return 1
 
 

@@ -24,12 +24,14 @@ Data = Callable[[PartitionPlan], OpensPartitions]
 
 
 def data_of_folder(folder: Path, cache: Path, *, dataset: str = "") -> Data:
-    """A dataset that lies in a folder; indexes are kept in `cache`, which all workers of the node share. dataset: what people call it."""
+    """A dataset that lies in a folder; indexes are kept in `cache`, which all workers of the node share.
+    dataset: what people call it."""
     return lambda plan: split(folder, plan, _manifest_of(folder), cache, dataset=dataset)
 
 
 def _manifest_of(folder: Path) -> str:
-    """The node's cache names a version's folder by its digest. Of any other folder, what its files look like from outside."""
+    """The node's cache names a version's folder by its digest.
+    Of any other folder, what its files look like from outside."""
     if is_digest(folder.name):
         return folder.name
     running = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=32)
@@ -51,8 +53,11 @@ class Opened:
         self._plan: PartitionPlan | None = None
         self._there: dict[tuple[Kind, PartitionId], Partition] = {}
 
-    def change(self, plan: PartitionPlan, train: tuple[PartitionId, ...], validation: tuple[PartitionId, ...]) -> None:
-        """Have these open and no others. Raises SpecError, OSError; then those that were open before stay so."""
+    def change(
+        self, plan: PartitionPlan, train: tuple[PartitionId, ...], validation: tuple[PartitionId, ...]
+    ) -> None:
+        """Have these open and no others. Raises SpecError, OSError; then those that were open before stay
+        so."""
         if plan not in self._sets:
             self._sets[plan] = self._data(plan)
         wanted: list[tuple[Kind, PartitionId]] = [

@@ -12,12 +12,19 @@ from contextlib import suppress
 
 from hopyard.config.allocator import set_allocator
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 _KEPT_BLOCK_BYTES, _KEPT_HEAP_BYTES = 32 << 20, 256 << 20
 
 
 def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> int:
-    """threads: as asked for; 0: one where the result must not depend on it, else a fair share of the machine's processors."""
+    """threads: as asked for; 0: one where the result must not depend on it, else a fair share of the
+    machine's processors."""
     if threads > 0:
         return threads
     if deterministic:
@@ -31,7 +38,8 @@ def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = o
 
 
 def environment(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that the process must have when it starts: libraries read them as they are loaded, Python as it begins."""
+    """Variables that the process must have when it starts: libraries read them as they are loaded, Python as
+    it begins."""
     wanted = dict.fromkeys(_THREADS, str(threads_of(deterministic, threads, environ)))
     if deterministic:
         wanted["PYTHONHASHSEED"] = environ.get("PYTHONHASHSEED") or "0"  # the order of sets of strings
@@ -48,8 +56,8 @@ def begin_again_with(wanted: Mapping[str, str]) -> None:
 
 
 def settle(deterministic: bool, threads: int) -> None:
-    """What can be set while the process runs. Called before the user's code is imported and again after, since that may be what
-    imports PyTorch."""
+    """What can be set while the process runs. Called before the user's code is imported and again after,
+    since that may be what imports PyTorch."""
     os.environ.update(environment(deterministic, threads))
     _keep_freed_memory()
     torch = sys.modules.get("torch")
@@ -59,12 +67,14 @@ def settle(deterministic: bool, threads: int) -> None:
     if deterministic:
         # On a GPU some operations have no deterministic form: PyTorch warns of them, once each.
         torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it costs time, and nobody should read such memory
+        # it costs time, and nobody should read such memory
+        torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
 
 
 def _keep_freed_memory() -> None:
-    """What one batch frees is kept for the next: by default, glibc gives much of it back to the kernel, which clears every page anew."""
+    """What one batch frees is kept for the next: by default, glibc gives much of it back to the kernel, which
+    clears every page anew."""
     set_allocator(
         mmap_bytes=None if os.environ.get("MALLOC_MMAP_THRESHOLD_") else _KEPT_BLOCK_BYTES,
         trim_bytes=None if os.environ.get("MALLOC_TRIM_THRESHOLD_") else _KEPT_HEAP_BYTES,
@@ -72,15 +82,17 @@ def _keep_freed_memory() -> None:
 
 
 def die(why: str) -> None:
-    """At once, from another thread than the one that trains, which cannot be stopped. Where that was is what its user needs to know."""
-    with suppress(OSError):  # to the file itself: the user's code may have put anything in the place of sys.stderr
+    """At once, from another thread than the one that trains, which cannot be stopped.
+    Where that was is what its user needs to know."""
+    # to the file itself: the user's code may have put anything in the place of sys.stderr
+    with suppress(OSError):
         os.write(2, f"hopyard: this worker is ended: {why}. It was here:\n".encode())
         faulthandler.dump_traceback(2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def keep_what_is_there() -> None:
-    """What was imported stays. The collector looks through everything it knows of again and again, with PyTorch for some 0.2 s each time, and
-    what it finds is in what came later."""
+    """What was imported stays. The collector looks through everything it knows of again and again, with
+    PyTorch for some 0.2 s each time, and what it finds is in what came later."""
     gc.collect()
     gc.freeze()

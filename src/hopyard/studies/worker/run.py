@@ -32,16 +32,18 @@ def run_worker(
     patience_s: float = PATIENCE_S,
     foreign: bool = False,
 ) -> str:
-    """Work for the driver at `address` (`host:port`) until it says that the study is over; returns its reason.
+    """Work for the driver at `address` (`host:port`) until it says that the study is over; returns its
+    reason.
 
-    data: the folder of the dataset, or a function that opens partitions by their plan. worker: a name that no other worker of the
-    study has. scratch: a folder on disk that all workers of this host share. code: the folder of the user's code (that of the
-    process). Indexes of partitions are kept in `scratch`. host: the address under which other workers reach this
-    one (that from which the driver sees it come). memory: where files lie in shared memory. foreign: the study
-    began with states of another user: only tensors, arrays and plain values are read of states.
+    data: the folder of the dataset, or a function that opens partitions by their plan. worker: a name that no
+    other worker of the study has. scratch: a folder on disk that all workers of this host share. code: the
+    folder of the user's code (that of the process). Indexes of partitions are kept in `scratch`. host: the
+    address under which other workers reach this one (that from which the driver sees it come). memory: where
+    files lie in shared memory. foreign: the study began with states of another user: only tensors, arrays and
+    plain values are read of states.
 
-    Called on the main thread of a process of its own. Raises SpecError where the study has no workers, ServerUnavailable where no
-    driver answers for `patience_s`.
+    Called on the main thread of a process of its own. Raises SpecError where the study has no workers,
+    ServerUnavailable where no driver answers for `patience_s`.
     """
     if spec.mop is None:
         raise SpecError("the study trains each trial as a run of its own: it has no workers")
@@ -52,7 +54,17 @@ def run_worker(
         data = data_of_folder(data, scratch / "partitions", dataset=spec.mop.dataset)
     shelf = Shelf(hashlib.blake2b(secret, digest_size=8).hexdigest(), scratch, memory=memory)
     try:
-        with_driver = Worker(address, secret, shelf, data, WorkerId(worker), code or Path.cwd(), host, patience_s, foreign=foreign)
+        with_driver = Worker(
+            address,
+            secret,
+            shelf,
+            data,
+            WorkerId(worker),
+            code or Path.cwd(),
+            host,
+            patience_s,
+            foreign=foreign,
+        )
         try:
             return with_driver.work()
         finally:

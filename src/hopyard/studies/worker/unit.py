@@ -1,5 +1,5 @@
-"""One unit: a state is made from its bytes, trained or evaluated, and made bytes again. A worker does this for the driver; a replay
-does the same in one process, and must come to the same bytes."""
+"""One unit: a state is made from its bytes, trained or evaluated, and made bytes again.
+A worker does this for the driver; a replay does the same in one process, and must come to the same bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def begin(trainable: Trainable, config: Config, seed: int) -> Any:
 
 
 def load(trainable: Trainable, data: memoryview | bytearray, config: Config, *, foreign: bool = False) -> Any:
-    """The state that `keep` made these bytes of; the generators go on where they were then. data, foreign: as of `decode`."""
+    """The state that `keep` made these bytes of; the generators go on where they were then.
+    data, foreign: as of `decode`."""
     held = decode(data, foreign=foreign)
     try:
         captured, generators = held["state"], held["chance"]
@@ -35,8 +36,8 @@ def load(trainable: Trainable, data: memoryview | bytearray, config: Config, *, 
 
 
 def keep(trainable: Trainable, state: Any, generators: Mapping[str, Any] | None = None) -> Encoded:
-    """generators: as `chance.take` found them, where those are to go on that the state is kept with; None: as they are now. Raises
-    SpecError naming what cannot be kept."""
+    """generators: as `chance.take` found them, where those are to go on that the state is kept with; None: as
+    they are now. Raises SpecError naming what cannot be kept."""
     generators = chance.take() if generators is None else generators
     captured = trainable.capture(state) if isinstance(trainable, Captures) else state
     return encode({"state": captured, "chance": generators}, name="")
@@ -57,13 +58,15 @@ def train_together(
     seed: int,
     of: Sequence[int],
 ) -> Any:
-    """As a member of a group, or, with all partitions and a `reduce` that returns what it is given, as the whole of it.
+    """As a member of a group, or, with all partitions and a `reduce` that returns what it is given, as the
+    whole of it.
 
     of: all partitions of the group. Afterwards every member's generators are the same, whatever each drew.
     """
     if not isinstance(trainable, TrainsTogether):
         raise SpecError(
-            f"`{type(trainable).__name__}` has no `train_together`, so several workers cannot train one state",
+            f"`{type(trainable).__name__}` has no `train_together`, so several workers cannot train "
+            "one state",
             hints=("`hybrid: false` lets a trial use one worker at a time",),
         )
     trained = trainable.train_together(state, partitions, config, reduce)

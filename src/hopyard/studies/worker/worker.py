@@ -54,10 +54,21 @@ _PROGRESS_S = 1.0
 
 
 class Worker:
-    """The link's ear, and the thread that trains. All it knows at a time: its partitions, one unit, what it has to tell."""
+    """The link's ear, and the thread that trains. All it knows at a time: its partitions, one unit, what it
+    has to tell."""
 
     def __init__(
-        self, address: str, secret: bytes, shelf: Shelf, data: Data, worker: WorkerId, code: Path, host: str, patience_s: float, *, foreign: bool = False
+        self,
+        address: str,
+        secret: bytes,
+        shelf: Shelf,
+        data: Data,
+        worker: WorkerId,
+        code: Path,
+        host: str,
+        patience_s: float,
+        *,
+        foreign: bool = False,
     ) -> None:
         self._id, self._shelf, self._code, self._host = worker, shelf, code, host
         self._address, self._secret = address, secret
@@ -68,11 +79,24 @@ class Worker:
         self._meetings = Meetings()
         self._lending: set[str] = set()
         self._server = Server(shelf)
-        self._fetcher, self._tidier, self._lender = Aside("worker-fetch"), Aside("worker-tidy"), Aside("worker-lend")
+        self._fetcher, self._tidier, self._lender = (
+            Aside("worker-fetch"),
+            Aside("worker-tidy"),
+            Aside("worker-lend"),
+        )
         self._ahead = Ahead(shelf, secret, self._fetcher)
         self._listener = Listener(secret, self._serve, host=_listens_on(address))
         self._line = Line(address, secret, self, patience_s=patience_s)
-        self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._stop, self._progressed, foreign=foreign)
+        self._bench = Bench(
+            shelf,
+            self._ahead,
+            self._tidier,
+            self._meetings,
+            secret,
+            self._stop,
+            self._progressed,
+            foreign=foreign,
+        )
         self._namer = Namer(shelf, self._named, self._bench.at_work)
         self._seen: set[str] = set()  # trials
         self._done: set[type[Train | Evaluate]] = set()  # kinds of units
@@ -101,7 +125,8 @@ class Worker:
         for thread in (self._fetcher, self._tidier, self._lender, self._namer):
             thread.close()
 
-    # -- opening -----------------------------------------------------------------------------------------------------
+    # -- opening
+    # -----------------------------------------------------------------------------------------------------
 
     def _open(self, order: Open) -> None:
         began = time.monotonic()
@@ -122,7 +147,8 @@ class Worker:
         together = isinstance(self._trainable, TrainsTogether)
         self._tell(Ready(train, validation, *rows, seconds=time.monotonic() - began, together=together))
 
-    # -- units -------------------------------------------------------------------------------------------------------
+    # -- units
+    # -------------------------------------------------------------------------------------------------------
 
     def _do(self, order: Train | Evaluate) -> None:
         """Whatever the user's code does, the worker goes on."""
@@ -138,7 +164,9 @@ class Worker:
                 self._tell(finished, key=("news", order.unit))
                 name()
             else:
-                self._tell(self._bench.evaluate(self._trainable, order, self._opened), key=("news", order.unit))
+                self._tell(
+                    self._bench.evaluate(self._trainable, order, self._opened), key=("news", order.unit)
+                )
         except Leaving:
             raise
         except Cancelled:
@@ -179,7 +207,8 @@ class Worker:
         self._server.know(state, digest)
         self._tell(Named(unit, state, digest), key=("named", unit))
 
-    # -- what the driver says (on the link's thread) ---------------------------------------------------------------------
+    # -- what the driver says (on the link's thread)
+    # ---------------------------------------------------------------------
 
     def hello(self, local_host: str) -> Mapping[str, Any]:
         said = Hello(
@@ -225,7 +254,9 @@ class Worker:
                     self._lending.add(state)
                     self._lender.do(lambda: self._lend(state))
             case Acknowledge(units, named):
-                self._line.acknowledge([*(("news", unit) for unit in units), *(("named", unit) for unit in named)])
+                self._line.acknowledge(
+                    [*(("news", unit) for unit in units), *(("named", unit) for unit in named)]
+                )
             case _:
                 log.warning("the driver said `%s`, which is a worker's word", head.get("kind"))
 
@@ -239,7 +270,8 @@ class Worker:
         self._lost = why
         self._inbox.put(End(why))
 
-    # -- what other workers want (on threads of their connections) ----------------------------------------------------------
+    # -- what other workers want (on threads of their connections)
+    # ----------------------------------------------------------
 
     def _serve(self, wire: Wire) -> None:
         while True:

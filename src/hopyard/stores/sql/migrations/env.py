@@ -6,5 +6,7 @@ from alembic import context
 
 from hopyard.stores.sql.tables import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True
+)
 context.run_migrations()

@@ -1,4 +1,5 @@
-"""The scheduler: a clock of what changed, the lease, queues, reservations, promises, and what was learnt from runs that ended."""
+"""The scheduler: a clock of what changed, the lease, queues, reservations, promises, and what was learnt from
+runs that ended."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 ROWS_AT_ONCE = 500
 
-# Columns are added, tables never made anew: SQLite would take everything that refers to a dropped table along with it.
+# Columns are added, tables never made anew: SQLite would take everything that refers to a dropped table along
+# with it.
 COLUMNS: dict[str, list[sa.Column[Any]]] = {
     "runs": [
         sa.Column("script", sa.Text(), nullable=False, server_default=""),
@@ -44,7 +46,18 @@ COLUMNS: dict[str, list[sa.Column[Any]]] = {
         sa.Column("touched", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
     ],
 }
-MARKS = ("clock", "version", "runs", "attempts", "nodes", "queues", "reservations", "promises", "learnt", "removed")
+MARKS = (
+    "clock",
+    "version",
+    "runs",
+    "attempts",
+    "nodes",
+    "queues",
+    "reservations",
+    "promises",
+    "learnt",
+    "removed",
+)
 
 
 def upgrade() -> None:
@@ -127,21 +140,27 @@ def _fill(conn: sa.Connection) -> None:
     values = ", ".join(str(version) for _ in MARKS)
     conn.execute(sa.text(f"INSERT INTO marks (id, {', '.join(MARKS)}) VALUES (1, {values})"))
     conn.execute(sa.text("INSERT INTO lease (id, holder, epoch, expires_at) VALUES (1, NULL, 0, 0)"))
-    # Why runs wait is written anew by the next turn; positions are counted from another base now, one of each queue.
+    # Why runs wait is written anew by the next turn; positions are counted from another base now, one of each
+    # queue.
     conn.execute(sa.text("DELETE FROM holds"))
     conn.execute(sa.text("DELETE FROM counters"))
     # Every attempt before the newest was lost, and the newest too where its run waits again.
     conn.execute(sa.text("UPDATE runs SET losses = attempts WHERE phase = 'queued'"))
-    conn.execute(sa.text("UPDATE runs SET losses = attempts - 1 WHERE phase IN ('starting', 'running', 'stopping')"))
+    conn.execute(
+        sa.text("UPDATE runs SET losses = attempts - 1 WHERE phase IN ('starting', 'running', 'stopping')")
+    )
     saved = "SELECT max(created_at) FROM checkpoints WHERE checkpoints.attempt = attempts.id"
     conn.execute(sa.text(f"UPDATE attempts SET saved_at = ({saved}) WHERE live = 1"))
-    # Specs have more fields now, so a retry of an old submission has another fingerprint than it had: these are taken on trust.
+    # Specs have more fields now, so a retry of an old submission has another fingerprint than it had: these
+    # are taken on trust.
     conn.execute(sa.text("UPDATE run_contents SET fingerprint = ''"))
     of_run = sa.text("UPDATE runs SET gang = :gang, script = :script, wants = :wants WHERE id = :id")
     of_contents = sa.text("UPDATE run_contents SET spec = :spec WHERE run = :id")
     for rows in _specs(conn):
         changed = [{"id": run, **_of_spec(json.loads(spec))} for run, spec in rows]
-        conn.execute(of_run, [{name: row[name] for name in ("id", "gang", "script", "wants")} for row in changed])
+        conn.execute(
+            of_run, [{name: row[name] for name in ("id", "gang", "script", "wants")} for row in changed]
+        )
         conn.execute(of_contents, [{name: row[name] for name in ("id", "spec")} for row in changed])
 
 
@@ -155,14 +174,22 @@ def _specs(conn: sa.Connection) -> Iterator[list[tuple[str, str]]]:
 
 
 def _of_spec(spec: dict[str, Any]) -> dict[str, str]:
-    """A spec with models of GPUs in the plural, and what a policy sees of it. JSON as Python writes it: params may be infinite."""
+    """A spec with models of GPUs in the plural, and what a policy sees of it.
+    JSON as Python writes it: params may be infinite."""
     for role in spec["roles"]:
         resources = role.get("resources", {})
         model = resources.pop("gpu_model", None)
         resources["gpu_models"] = [model] if model else []
-    roles = [{name: role[name] for name in ("name", "replicas", "resources") if name in role} for role in spec["roles"]]
+    roles = [
+        {name: role[name] for name in ("name", "replicas", "resources") if name in role}
+        for role in spec["roles"]
+    ]
     environment = spec.get("environment", {})
-    keys = [*(ref.get("manifest") for ref in spec.get("datasets", [])), environment.get("lock"), environment.get("requirements")]
+    keys = [
+        *(ref.get("manifest") for ref in spec.get("datasets", [])),
+        environment.get("lock"),
+        environment.get("requirements"),
+    ]
     return {
         "spec": json.dumps(spec, separators=(",", ":")),
         "gang": json.dumps({"roles": roles, "time_limit_s": spec.get("time_limit_s")}, separators=(",", ":")),

@@ -19,6 +19,14 @@ def upgrade() -> None:
     some = sa.text("parent IS NOT NULL")
     op.create_index("runs_parent", "runs", ["parent"], unique=False, sqlite_where=some, postgresql_where=some)
     is_one = sa.text("study")
-    op.create_index("runs_study", "runs", ["study", "submitted_at"], unique=False, sqlite_where=is_one, postgresql_where=is_one)
-    # Specs have new fields, so the same spec has another fingerprint now: whoever knows the id of an older run submitted it.
+    op.create_index(
+        "runs_study",
+        "runs",
+        ["study", "submitted_at"],
+        unique=False,
+        sqlite_where=is_one,
+        postgresql_where=is_one,
+    )
+    # Specs have new fields, so the same spec has another fingerprint now: whoever knows the id of an older
+    # run submitted it.
     op.execute(sa.text("UPDATE run_contents SET fingerprint = ''"))

@@ -1,4 +1,5 @@
-"""The highest number of each dataset outlives it: what was deleted and pushed anew began again at version 1, with other data."""
+"""The highest number of each dataset outlives it: what was deleted and pushed anew began again at version 1,
+with other data."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 def upgrade() -> None:
     op.create_table(
-        "dataset_numbers", sa.Column("dataset", KEY, primary_key=True), sa.Column("last", sa.Integer(), nullable=False)
+        "dataset_numbers",
+        sa.Column("dataset", KEY, primary_key=True),
+        sa.Column("last", sa.Integer(), nullable=False),
     )
     # Of datasets that are gone already, runs tell which versions there were at least.
     op.execute(

@@ -1,4 +1,5 @@
-"""A promise says whether runs were asked to leave for it: before, that was to be seen only in how soon after its date it was due."""
+"""A promise says whether runs were asked to leave for it: before, that was to be seen only in how soon after
+its date it was due."""
 
 from __future__ import annotations
 

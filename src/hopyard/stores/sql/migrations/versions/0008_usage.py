@@ -1,4 +1,5 @@
-"""What attempts held stays known when their runs are removed. Attempts that ended before are taken over with what they held."""
+"""What attempts held stays known when their runs are removed.
+Attempts that ended before are taken over with what they held."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ _key = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _BATCH = 1000
 _WHOLE_GPU = 1000
 _ENDED = sa.text(
-    "SELECT attempts.id, runs.user_name, runs.queue, runs.project, attempts.placed_at, attempts.ended_at, attempts.placement, "
-    "attempts.counts, runs.gang FROM attempts JOIN runs ON runs.id = attempts.run WHERE attempts.live = 0 AND attempts.engine <> ''"
+    "SELECT attempts.id, runs.user_name, runs.queue, runs.project, attempts.placed_at, attempts.ended_at, "
+    "attempts.placement, attempts.counts, runs.gang FROM attempts JOIN runs ON runs.id = attempts.run "
+    "WHERE attempts.live = 0 AND attempts.engine <> ''"
 )
 
 
@@ -44,7 +46,9 @@ def upgrade() -> None:
 
 def _row(found: Any) -> dict[str, Any]:
     sizes = _sizes(found)
-    cards = [(len(gpus), share[0] if share else _WHOLE_GPU) for _, gpus, *share in json.loads(found["placement"])]
+    cards = [
+        (len(gpus), share[0] if share else _WHOLE_GPU) for _, gpus, *share in json.loads(found["placement"])
+    ]
     return {
         "attempt": found["id"],
         "user_name": found["user_name"],
@@ -59,11 +63,13 @@ def _row(found: Any) -> dict[str, Any]:
 
 
 def _sizes(found: Any) -> list[tuple[Any, int]]:
-    """What the replicas of each role asked for, and how many there were. Of a run that a fault or another version wrote, nothing: it must
-    not keep a server from starting."""
+    """What the replicas of each role asked for, and how many there were.
+    Of a run that a fault or another version wrote, nothing: it must not keep a server from starting."""
     try:
         roles = json.loads(found["gang"])["roles"]
-        counts = [role["replicas"] for role in roles] if found["counts"] is None else json.loads(found["counts"])
+        counts = (
+            [role["replicas"] for role in roles] if found["counts"] is None else json.loads(found["counts"])
+        )
         return [(role["resources"], count) for role, count in zip(roles, counts, strict=True)]
     except (ValueError, KeyError, TypeError):
         return []

@@ -1,4 +1,5 @@
-"""Tokens have names, scopes, an expiry and a last use; users have secrets; a run says what of the machine's environment it got."""
+"""Tokens have names, scopes, an expiry and a last use; users have secrets; a run says what of the machine's
+environment it got."""
 
 from __future__ import annotations
 

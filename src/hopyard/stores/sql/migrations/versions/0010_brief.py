@@ -1,4 +1,5 @@
-"""Listings read specs without what makes them large. Earlier runs have no such copy: theirs is made at each reading."""
+"""Listings read specs without what makes them large. Earlier runs have no such copy: theirs is made at each
+reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Durations of runs that failed taught how long their like takes. Which these were is not kept with them: all are learned anew."""
+"""Durations of runs that failed taught how long their like takes.
+Which these were is not kept with them: all are learned anew."""
 
 from __future__ import annotations
 

@@ -12,4 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("checkpoints", sa.Column("damaged", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column(
+        "checkpoints", sa.Column("damaged", sa.Boolean(), nullable=False, server_default=sa.false())
+    )

@@ -1,4 +1,5 @@
-"""How many bytes trees have is kept, for quotas of what users store. Of earlier ones it is known when they are looked at again."""
+"""How many bytes trees have is kept, for quotas of what users store.
+Of earlier ones it is known when they are looked at again."""
 
 from __future__ import annotations
 

@@ -16,6 +16,6 @@ def upgrade() -> None:
     op.create_table("former_users", sa.Column("user_name", key, primary_key=True))
     op.execute(
         "INSERT INTO former_users SELECT user_name FROM ("
-        "SELECT user_name FROM run_numbers UNION SELECT created_by FROM dataset_versions UNION SELECT user_name FROM user_secrets"
-        ") AS known WHERE user_name NOT IN (SELECT user_name FROM tokens)"
+        "SELECT user_name FROM run_numbers UNION SELECT created_by FROM dataset_versions UNION SELECT "
+        "user_name FROM user_secrets) AS known WHERE user_name NOT IN (SELECT user_name FROM tokens)"
     )

@@ -1,5 +1,5 @@
-"""Uploads that nothing refers to yet are kept, so that they count to the quota after a restart and on other servers; and when the size of a
-tree was last needed, so that sizes of trees that are gone can be removed."""
+"""Uploads that nothing refers to yet are kept, so that they count to the quota after a restart and on other
+servers; and when the size of a tree was last needed, so that sizes of trees that are gone can be removed."""
 
 from __future__ import annotations
 
@@ -23,4 +23,6 @@ def upgrade() -> None:
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
     )
-    op.add_column("tree_sizes", sa.Column("seen_at", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
+    op.add_column(
+        "tree_sizes", sa.Column("seen_at", sa.BigInteger(), nullable=False, server_default=sa.text("0"))
+    )

@@ -14,4 +14,7 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("runs", sa.Column("synced_at", sa.BigInteger()))
     # When the last part of their records came was not written down.
-    op.execute("UPDATE runs SET phase = 'running', ended_at = NULL, exit = NULL WHERE offline AND attempts = 0 AND phase = 'failed'")
+    op.execute(
+        "UPDATE runs SET phase = 'running', ended_at = NULL, exit = NULL WHERE offline AND attempts = "
+        "0 AND phase = 'failed'"
+    )
