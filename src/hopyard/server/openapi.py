@@ -72,10 +72,11 @@ def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str
 def _operation(
     endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], components: Mapping[str, Any]
 ) -> dict[str, Any]:
-    first, _, rest = endpoint.summary.partition("\n")
+    # a sentence, wherever the lines break
+    first, *rest = re.split(r"(?<=\.) ", " ".join(endpoint.summary.split()), maxsplit=1)
     operation: dict[str, Any] = {"operationId": endpoint.name, "summary": first}
-    if rest.strip():
-        operation["description"] = re.sub(r"\s+", " ", rest.strip())
+    if rest:
+        operation["description"] = rest[0]
     if endpoint.tag:
         operation["tags"] = [endpoint.tag]
     operation["security"] = [] if endpoint.who == "anyone" else [{"token": [endpoint.needs]}]
