@@ -114,7 +114,7 @@ def built(
         ),
         ("grid", {}, "space.lr: a grid does not know how many points", "points: 5"),
         ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be made", "by name"),
-        ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/reference/searchers.md"),
+        ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/guides/own-searcher.md"),
     ],
 )
 def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:

@@ -1,5 +1,5 @@
 """What a searcher is. `testing.searcher_contract` is the suite that every one passes;
-docs/reference/searchers.md shows one of one's own."""
+docs/guides/own-searcher.md shows one of one's own."""
 
 from __future__ import annotations
 

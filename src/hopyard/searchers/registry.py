@@ -63,7 +63,7 @@ def _make(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], l
     if lacking:
         raise SpecError(
             f"searcher.name: `{name}` made a {type(made).__name__}, which has no {' and no '.join(lacking)}",
-            hints=("a searcher has ask() and tell(report): see docs/reference/searchers.md",),
+            hints=("a searcher has ask() and tell(report): see docs/guides/own-searcher.md",),
         )
     return made  # type: ignore[no-any-return]
 
