@@ -1,8 +1,7 @@
-"""Record the README's transcripts and its picture from real commands: `make demo` first, then `python
-scripts/record_session.py`.
+"""Record the README's transcripts and its picture from real commands: `make demo` first, then `python scripts/record_session.py`.
 
-Runs every scene with a home of its own, as a user `alice`. The output replaces the block behind `<!--
-recorded: SCENE -->` in README.md. The scenes named in PICTURE make docs/images/session.svg.
+Runs every scene with a home of its own, as a user `alice`. The output replaces the block behind `<!-- recorded: SCENE -->` in README.md.
+The scenes named in PICTURE make docs/images/session.svg.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ RUNS = """runs:
 """
 FILES = {"queues.yaml": QUEUES, "cluster.yaml": CLUSTER, "runs.yaml": RUNS}
 
-# A line that begins with `-` is run and not shown; of one that begins with `~`, stderr (which has dates) is
-# not shown.
+# A line that begins with `-` is run and not shown; of one that begins with `~`, stderr (which has dates) is not shown.
 SCENES: dict[str, tuple[str, ...]] = {
     "dataset": ("hop dataset push mnist .demo/mnist", "hop dataset push mnist .demo/mnist"),
     "run": ("hop run examples/mnist/main.py -d mnist",),
@@ -61,10 +59,7 @@ SCENES: dict[str, tuple[str, ...]] = {
     "search": ("- hop search examples/search/digits.yaml", "hop search show", "hop search gantt"),
     "queue": (
         "- hop queue apply queues.yaml",
-        (
-            "- hop run --detach --cpus 2 --queue vision --time 10m --name q examples/mnist/main.py -d "
-            "mnist -p epochs=300"
-        ),
+        "- hop run --detach --cpus 2 --queue vision --time 10m --name q examples/mnist/main.py -d mnist -p epochs=300",
         "hop queue ls",
         "- hop stop q",
     ),
@@ -145,10 +140,10 @@ def _write_readme(shown: dict[str, list[tuple[str, str]]]) -> None:
 
 
 def picture(lines: list[tuple[str, str]]) -> str:
-    """Returns an SVG of a terminal that shows the commands and their output.
-    No font comes from another host."""
+    """Returns an SVG of a terminal that shows the commands and their output. No font comes from another host."""
+    width = max(WIDTH, *(len(line) + 2 for _, output in lines for line in output.splitlines()))
     console = Console(
-        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+        record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
     for number, (line, output) in enumerate(lines):
         console.print(

@@ -1,16 +1,19 @@
-"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, and the table of the API's
-addresses."""
+"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, the table of the API's addresses, no request to other hosts."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger("mkdocs.hooks")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+) +(?P<word>[^\n{]+?) *$", re.M)
 API_MARK = "<!-- openapi -->"
 METHODS = ("get", "head", "post", "put", "patch", "delete")
+WORKER, OWN_WORKER = "https://unpkg.com/iframe-worker/shim", "javascripts/iframe-worker.js"
+OUTSIDE = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="?https?://[^ >]*')
 
 
 def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
@@ -18,6 +21,24 @@ def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
     if API_MARK in markdown:
         markdown = markdown.replace(API_MARK, api_table(Path(config["docs_dir"]) / "openapi.json"))
     return FENCE.sub(_titled, markdown)
+
+
+def on_post_page(output: str, *, page: Any, **_: Any) -> str:
+    """Returns the page with scripts of its own only. Warns of what a browser would fetch from another host."""
+    return _local(output, page.url)
+
+
+def on_post_template(output_content: str, *, template_name: str, **_: Any) -> str:
+    """The same for pages without a source, such as 404.html."""
+    return _local(output_content, template_name) if template_name.endswith(".html") else output_content
+
+
+def _local(html: str, url: str) -> str:
+    html = html.replace(WORKER, "../" * url.count("/") + OWN_WORKER)
+    for tag in OUTSIDE.findall(html):
+        if 'rel="canonical"' not in tag:
+            log.warning("%s: a browser fetches this from another host: %s", url, tag)
+    return html
 
 
 def _titled(fence: re.Match[str]) -> str:
