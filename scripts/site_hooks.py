@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ log = logging.getLogger("mkdocs.hooks")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+) +(?P<word>[^\n{]+?) *$", re.M)
 API_MARK = "<!-- openapi -->"
 METHODS = ("get", "head", "post", "put", "patch", "delete")
+PIPED = re.compile(r"`([^`]*\\\|[^`]*)`")
 WORKER, OWN_WORKER = "https://unpkg.com/iframe-worker/shim", "javascripts/iframe-worker.js"
 OUTSIDE = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="?https?://[^ >]*')
 
@@ -20,7 +22,13 @@ def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
     """Returns the page's Markdown in the form that the site's extensions read."""
     if API_MARK in markdown:
         markdown = markdown.replace(API_MARK, api_table(Path(config["docs_dir"]) / "openapi.json"))
-    return FENCE.sub(_titled, markdown)
+    lines = (PIPED.sub(_piped, line) if line.startswith("|") else line for line in markdown.split("\n"))
+    return FENCE.sub(_titled, "\n".join(lines))
+
+
+def _piped(code: re.Match[str]) -> str:
+    """A code span of a table with an escaped pipe, of which Python-Markdown would show the backslash."""
+    return f"<code>{escape(code[1]).replace(chr(92) + '|', '&#124;')}</code>"
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> str:
