@@ -1,7 +1,9 @@
-"""Record the README's transcripts and its picture from real commands: `make demo` first, then `python scripts/record_session.py`.
+"""Record the README's transcripts and its picture from real commands.
 
-Runs every scene with a home of its own, as a user `alice`. The output replaces the block behind `<!-- recorded: SCENE -->` in README.md.
-The scenes named in PICTURE make docs/images/session.svg.
+    make demo && .venv/bin/python scripts/record_session.py
+
+Runs every scene with a home of its own, as a user `alice`. The output replaces the block behind
+`<!-- recorded: SCENE -->` in README.md. The scenes named in PICTURE make docs/images/session.svg.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ RUNS = """runs:
 """
 FILES = {"queues.yaml": QUEUES, "cluster.yaml": CLUSTER, "runs.yaml": RUNS}
 
-# A line that begins with `-` is run and not shown; of one that begins with `~`, stderr (which has dates) is not shown.
+# A line that begins with `-` is run and not shown. Of one that begins with `~`, stderr is not shown.
 SCENES: dict[str, tuple[str, ...]] = {
     "dataset": ("hop dataset push mnist .demo/mnist", "hop dataset push mnist .demo/mnist"),
     "run": ("hop run examples/mnist/main.py -d mnist",),
@@ -59,7 +61,7 @@ SCENES: dict[str, tuple[str, ...]] = {
     "search": ("- hop search examples/search/digits.yaml", "hop search show", "hop search gantt"),
     "queue": (
         "- hop queue apply queues.yaml",
-        "- hop run --detach --cpus 2 --queue vision --time 10m --name q examples/mnist/main.py -d mnist -p epochs=300",
+        "- hop run --detach --cpus 2 --queue vision --time 10m --name q examples/mnist/main.py -d mnist",
         "hop queue ls",
         "- hop stop q",
     ),
@@ -140,7 +142,7 @@ def _write_readme(shown: dict[str, list[tuple[str, str]]]) -> None:
 
 
 def picture(lines: list[tuple[str, str]]) -> str:
-    """Returns an SVG of a terminal that shows the commands and their output. No font comes from another host."""
+    """Returns an SVG of a terminal that shows the commands and their output, without fonts of other hosts."""
     width = max(WIDTH, *(len(line) + 2 for _, output in lines for line in output.splitlines()))
     console = Console(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"

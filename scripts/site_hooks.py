@@ -1,4 +1,5 @@
-"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, the table of the API's addresses, no request to other hosts."""
+"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, the table of the API's
+addresses, no request to other hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _piped(code: re.Match[str]) -> str:
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> str:
-    """Returns the page with scripts of its own only. Warns of what a browser would fetch from another host."""
+    """Returns the page with scripts of its own only. Warns of other hosts."""
     return _local(output, page.url)
 
 
