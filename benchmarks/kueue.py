@@ -27,8 +27,8 @@ from benchmarks.peers.find import PeerPython
 from benchmarks.waiting_engine import WaitingEngine
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.controller import Controller
-from hopyard.controller.garbage import look_briefly
-from hopyard.controller.launches import Composer
+from hopyard.controller.gc_schedule import collect_young
+from hopyard.controller.launch_builder import LaunchBuilder
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import GangId, RunId, new_run_id
@@ -36,9 +36,9 @@ from hopyard.domain.run import RunPhase
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.policies.registry import POLICIES
-from hopyard.simulator.settings import Cluster
+from hopyard.simulator.settings import SimulatedCluster
 from hopyard.simulator.simulate import simulate
-from hopyard.simulator.workload import Submission, in_order
+from hopyard.simulator.workload import WorkloadRun, sorted_workload
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.queues import SqlQueueStore
@@ -69,7 +69,7 @@ class Outcome:
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001
     report = Report(NAME, {"share": options.share, "policy": options.policy, "repeats": options.repeats})
     ideal = simulated(options.share, options.policy)
-    look_briefly()  # as the server does
+    collect_young()  # as the server does
     found = []
     for _ in range(options.repeats):
         with scratch_folder() as folder:
@@ -122,8 +122,10 @@ async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Out
         engine=engine,
         policy=stages,
         clock=clock,
-        composer=Composer(runs, server_url="http://127.0.0.1:1", sign=lambda attempt: f"token of {attempt}"),
-        observe_every=OBSERVE_EVERY,
+        launch_builder=LaunchBuilder(
+            runs, server_url="http://127.0.0.1:1", sign_token=lambda attempt: f"token of {attempt}"
+        ),
+        observe_interval=OBSERVE_EVERY,
     )
     loops = asyncio.create_task(controller.run())
     try:
@@ -131,11 +133,11 @@ async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Out
             await first_look(cluster)
         began, cpu = time.monotonic(), time.process_time()
         submitted = await submit(controller, runs, due, began)
-        while (await runs.count()).get(RunPhase.SUCCEEDED, 0) < len(due):
+        while (await runs.count_by_phase()).get(RunPhase.SUCCEEDED, 0) < len(due):
             if loops.done():
                 loops.result()
             if time.monotonic() - began > GIVE_UP_S:
-                raise RuntimeError(f"not done after {GIVE_UP_S:g} s: {await runs.count()}")
+                raise RuntimeError(f"not done after {GIVE_UP_S:g} s: {await runs.count_by_phase()}")
             await asyncio.sleep(0.05)
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     finally:
@@ -173,7 +175,7 @@ async def submit(
                 for number in range(at, upto)
             ]
             found.update((new.id, due[number]) for new, number in zip(batch, range(at, upto), strict=True))
-            controller.submitted(await runs.create(batch, now=now))
+            controller.add_submitted(await runs.create(batch, now=now))
             at = upto
         await asyncio.sleep(SUBMIT_EVERY_S)
     return found
@@ -210,10 +212,10 @@ def check_gangs(engine: WaitingEngine, submitted: Mapping[RunId, Arrival]) -> No
 
 def simulated(share: float, policy: str) -> Outcome:
     """The same arrivals and policy where decisions cost no time."""
-    cluster = Cluster(nodes("time"), queues())
-    runs = [Submission(spec(one), one.at_s, one.kind.runs_s, USER) for one in arrivals(share)]
+    cluster = SimulatedCluster(nodes("time"), queues())
+    runs = [WorkloadRun(spec(one), one.at_s, one.kind.runs_s, USER) for one in arrivals(share)]
     watched = Watched(POLICIES[policy]())
-    report = simulate(in_order(NAME, runs), cluster, watched)
+    report = simulate(sorted_workload(NAME, runs), cluster, watched)
     if report.ended != len(runs):
         raise RuntimeError(f"the simulation ended {report.ended} of {len(runs)} runs: {report.unfinished}")
     return Outcome(report.makespan_s, watched.waits_s, report.losses.preemptions)

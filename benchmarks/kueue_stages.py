@@ -51,8 +51,8 @@ class Stages:
         self._turns.append(_Turn(began))
         return snapshot
 
-    async def record(self, *given: Any, **named: Any) -> Any:
-        recorded = await self._cluster.record(*given, **named)
+    async def record_observation(self, *given: Any, **named: Any) -> Any:
+        recorded = await self._cluster.record_observation(*given, **named)
         now = time.monotonic()
         self._recorded.update((ended.attempt, now) for ended in recorded.ended)
         return recorded

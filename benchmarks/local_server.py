@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 from blake3 import blake3
 
+from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import start_server, stop_server
 from hopyard.config.home import HOME_VARIABLE, REPLICA_VARIABLE, Home
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, Manifest
-from hopyard.sdk.client import Client
-from hopyard.sdk.connect import start_server, stop_server
 
 FINAL = ("succeeded", "failed", "cancelled")
 
@@ -89,8 +89,7 @@ class LocalServer:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")}
         return {**kept, HOME_VARIABLE: str(self.home.root)}
 
-    # -- its life
-    # --------------------------------------------------------------------------------------------------
+    # -- its life --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start it, or find it started; it has answered when this returns."""
@@ -133,8 +132,7 @@ class LocalServer:
                 found.append(process)
         return found
 
-    # -- runs
-    # ------------------------------------------------------------------------------------------------------
+    # -- runs ------------------------------------------------------------------------------------------------
 
     def hop(self, *words: str, cwd: Path | None = None) -> str:
         """Run a `hop` command to its end and return its stdout.

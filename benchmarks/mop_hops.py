@@ -35,10 +35,10 @@ from benchmarks.peers.find import PeerPython
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, StudySpec
-from hopyard.studies.hopper.hopper import Hopper
+from hopyard.mop_runtime.driver.mop_trainer import MopTrainer
 from hopyard.studies.journal import Journal, read_records
-from hopyard.studies.states.shelf import Shelf
-from hopyard.studies.trainer import Ground, Reached, TrialFailed, Work
+from hopyard.studies.trainer import BudgetReached, TrainerContext, TrialFailed, TrialWork
+from hopyard.trial_state.shared_memory_store import StateStore
 
 NAME = "mop_hops"
 CODE = """
@@ -92,15 +92,15 @@ def play(options: argparse.Namespace) -> dict[str, Any]:
     with scratch_folder() as folder, study(folder, options) as hopper:
         work = {"floats": int(options.size_mb * 250_000), "unit_s": options.unit_s}
         for at in range(options.trials):
-            hopper.start(Work(TrialId(str(at)), work, options.epochs))
+            hopper.start(TrialWork(TrialId(str(at)), work, options.epochs))
         over = 0
         while over < options.trials:
             for news in hopper.wait(1.0):
                 if isinstance(news, TrialFailed):
                     raise RuntimeError(f"trial {news.trial}: {news.error}")
-                if isinstance(news, Reached):
+                if isinstance(news, BudgetReached):
                     over += 1
-                    hopper.end(news.trial, keep=False)
+                    hopper.end(news.trial, keep_state=False)
         return gaps_of(list(read_records((folder / "journal").read_bytes())), options.hosts > 1)
 
 
@@ -109,7 +109,7 @@ def _unheard(*_said: object) -> None:
 
 
 @contextmanager
-def study(folder: Path, options: argparse.Namespace) -> Iterator[Hopper]:
+def study(folder: Path, options: argparse.Namespace) -> Iterator[MopTrainer]:
     import numpy as np
 
     for name in ("code", "data", "states"):
@@ -117,17 +117,25 @@ def study(folder: Path, options: argparse.Namespace) -> Iterator[Hopper]:
     (folder / "code" / "code.py").write_text(CODE)
     np.savez(folder / "data" / "rows.npz", x=np.arange(64.0, dtype=np.float32)[:, None], y=np.arange(64))
     secret, journal = os.urandom(16), Journal(folder / "journal")
-    ground = Ground(
-        spec=spec_of(options.workers), journal=journal, past=[], say=_unheard, save=_unheard, saved=None,
-        dataset=None, secret=secret, listen=("127.0.0.1", 0), stopping=lambda: False,
-    )  # fmt: skip
+    ground = TrainerContext(
+        spec=spec_of(options.workers),
+        journal=journal,
+        past_records=[],
+        log_message=_unheard,
+        save_checkpoint=_unheard,
+        restored_checkpoint=None,
+        dataset_dir=None,
+        secret=secret,
+        listen_address=("127.0.0.1", 0),
+        is_stopping=lambda: False,
+    )
     name = hashlib.blake2b(secret, digest_size=8).hexdigest()
-    hopper = Hopper(ground, Shelf(name, folder / "states"), folder)
+    hopper = MopTrainer(ground, StateStore(name, folder / "states"), folder)
     processes = [worker(folder, secret, hopper.port, at, options) for at in range(options.workers)]
     try:
         yield hopper
     finally:
-        hopper.close(over=True)
+        hopper.close(completed=True)
         for process in processes:
             process.wait(30)
 
@@ -153,7 +161,7 @@ def worker(
 
 
 def be_worker(said: Mapping[str, Any]) -> int:
-    from hopyard.studies.worker.run import run_worker
+    from hopyard.mop_runtime.worker.run_worker import run_worker
 
     folder = Path(said["folder"])
     run_worker(
@@ -163,7 +171,7 @@ def be_worker(said: Mapping[str, Any]) -> int:
         folder / "data",
         said["worker"],
         folder / "states",
-        code=folder / "code",
+        code_dir=folder / "code",
         memory=Path(said["memory"]),
     )
     return 0

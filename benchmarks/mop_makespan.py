@@ -27,7 +27,7 @@ from pathlib import Path
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import Event, Instruction
-from hopyard.mop.makespan import bound, play_epoch
+from hopyard.mop.makespan import makespan_lower_bound, simulate_epoch
 
 CONFIGS, WORKERS, KINDS = (16, 32, 64, 256), (8, 16, 64), ("homogeneous", "cnn", "lognormal")
 TFLOPS = (12.1, 5.6, 11.3, 18.7)
@@ -62,8 +62,8 @@ def measure(case: Case, gflops: Sequence[float]) -> dict[str, object]:
     for seed in range(case.seeds):
         costs, speeds = draw(case, gflops, random.Random(seed))
         coordinator = Timed(case.workers)
-        took = play_epoch(coordinator, costs, speeds, tell_times=not case.unknown_times)
-        ratios.append(took / bound(costs, speeds))
+        took = simulate_epoch(coordinator, costs, speeds, known_times=not case.unknown_times)
+        ratios.append(took / makespan_lower_bound(costs, speeds))
         decided.append(coordinator.seconds * 1000)
     return {
         **asdict(case),

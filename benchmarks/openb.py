@@ -26,13 +26,13 @@ from pathlib import Path
 
 from benchmarks.harness import tell_wrong
 from hopyard.domain.cluster import Node
-from hopyard.domain.gang import ANYWHERE, Gang, Role
+from hopyard.domain.gang import ANY_NODE, Gang, Role
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
 from hopyard.errors import HopyardError, SpecError
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.mix import Ask, Mix
-from hopyard.scheduler.placement.scores import GRADIENTS, SCORES
+from hopyard.scheduler.placement.score_rules import FRAGMENTATION_SCORES, SCORES
+from hopyard.scheduler.placement.workload_mix import ReplicaShape, WorkloadMix
 
 MIB = 1 << 20
 ASKED_IN_ALL = 1.3
@@ -150,7 +150,7 @@ def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: 
         Gang(GangId(str(i)), (Role("pod", 1, request),), SUBMITTED)
         for i, request in enumerate(sequence(pods, seed, total))
     ]
-    capacity, seen = Capacity.of(nodes), dict[Ask, int]()
+    capacity, seen = Capacity.of(nodes), dict[ReplicaShape, int]()
     asked = allocated = decisions = 0
     reached: dict[float, float] = {}
     learn_at = 1.0
@@ -158,15 +158,15 @@ def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: 
     for gang in gangs:
         request = gang.roles[0].resources
         asked += gpu_milli(request)
-        key = request, ANYWHERE
+        key = request, ANY_NODE
         seen[key] = seen.get(key, 0) + 1
         decisions += 1
         if decisions >= learn_at:
-            capacity.weigh(Mix.of(seen))
+            capacity.update_weights(WorkloadMix.of(seen))
             learn_at = decisions * GROWTH
         placement = capacity.place(gang, score=policy)
         if placement is not None:
-            capacity.take(placement)
+            capacity.allocate(placement)
             allocated += gpu_milli(request)
         for part in (1.0, ASKED_IN_ALL):
             if part not in reached and asked >= part * total:
@@ -219,7 +219,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--policy",
-        choices=sorted({*GRADIENTS, *SCORES}),
+        choices=sorted({*FRAGMENTATION_SCORES, *SCORES}),
         default=DEFAULT,
         help=f"how nodes are scored (default: {DEFAULT}, ours)",
     )

@@ -39,11 +39,11 @@ from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.resources import WHOLE_GPU, Gpu
 from hopyard.errors import HopyardError
 from hopyard.scheduler.policies.registry import POLICIES
-from hopyard.simulator.report import Report
-from hopyard.simulator.settings import Cluster, Costs, Progress, Settings
+from hopyard.simulator.report import SimulationReport
+from hopyard.simulator.settings import SimulatedCluster, SimulationProgress, SimulationSettings, TimeCosts
 from hopyard.simulator.simulate import simulate
-from hopyard.simulator.traces.philly import read
-from hopyard.simulator.workload import Submission, Workload
+from hopyard.simulator.traces.philly import read_trace
+from hopyard.simulator.workload import Workload, WorkloadRun
 
 NAME = "philly"
 DEFAULT = ("fifo", "capacity", "las", "hopyard")
@@ -53,7 +53,7 @@ HOUR_S = 3600.0
 CPU_MILLI, MEMORY_BYTES = 64_000, 256 << 30  # of a node; nobody waits for them
 
 
-def gpus_of(run: Submission) -> int:
+def gpus_of(run: WorkloadRun) -> int:
     return sum(role.replicas * role.resources.gpus for role in run.spec.roles)
 
 
@@ -91,15 +91,16 @@ def in_virtual_clusters(workload: Workload, gpus: int) -> tuple[Workload, QueueT
     return workload, QueueTree(queues, min(queues))
 
 
-def play(policy: str, workload: Workload, options: argparse.Namespace) -> Report:
+def play(policy: str, workload: Workload, options: argparse.Namespace) -> SimulationReport:
     count = options.nodes or nodes_for(workload, options.gpus_per_node, options.load)
     virtual = (options.queues or ("virtual" if policy == "capacity" else "one")) == "virtual"
     gpus = count * options.gpus_per_node
     played, tree = in_virtual_clusters(workload, gpus) if virtual else in_one_queue(workload)
-    settings = Settings(
-        costs=Costs(save_s=options.save, restore_s=options.restore), watch=None if options.quiet else _Watch()
+    settings = SimulationSettings(
+        costs=TimeCosts(save_s=options.save, restore_s=options.restore),
+        on_progress=None if options.quiet else _Watch(),
     )
-    return simulate(played, Cluster(machines(count, options.gpus_per_node), tree), policy, settings)
+    return simulate(played, SimulatedCluster(machines(count, options.gpus_per_node), tree), policy, settings)
 
 
 class _Watch:
@@ -108,7 +109,7 @@ class _Watch:
     def __init__(self) -> None:
         self._told = 0
 
-    def __call__(self, at: Progress) -> None:
+    def __call__(self, at: SimulationProgress) -> None:
         tenths = 10 * at.ended // max(at.runs, 1)
         if tenths > self._told:
             self._told = tenths
@@ -118,7 +119,7 @@ class _Watch:
             )
 
 
-def line(report: Report, nodes: int, gpus: int) -> dict[str, Any]:
+def line(report: SimulationReport, nodes: int, gpus: int) -> dict[str, Any]:
     """What is printed of one policy. Times in hours of the trace; wall_s, policy_s in our own seconds."""
     return {
         "policy": report.policy,
@@ -241,7 +242,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     options.policy = _policies(options.policy)
     try:
-        workload = read(options.trace, replica_gpus=options.gpus_per_node)
+        workload = read_trace(options.trace, replica_gpus=options.gpus_per_node)
     except HopyardError as error:
         return tell_wrong(error)
     for problem in workload.problems:

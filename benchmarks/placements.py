@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.harness import Arguments, Report, alternate, main, ratio, say
 from benchmarks.peers.find import PeerPython
 from hopyard.domain.cluster import Node
-from hopyard.domain.gang import ANYWHERE, Gang, Placement, Role
+from hopyard.domain.gang import ANY_NODE, Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.mix import Mix
+from hopyard.scheduler.placement.workload_mix import WorkloadMix
 
 NAME = "placements"
 GIB = 1 << 30
@@ -74,13 +74,13 @@ class Filled:
     def __init__(self, nodes: int, kinds: Sequence[Resources], seed: int) -> None:
         self.machines, self.chance = cluster(nodes), Random(seed)
         self.capacity, self.running = Capacity.of(self.machines), list[Placement]()
-        self.capacity.weigh(Mix.of([(one, ANYWHERE, 1) for one in kinds]))
+        self.capacity.update_weights(WorkloadMix.of([(one, ANY_NODE, 1) for one in kinds]))
         left = FULL * 8 * WHOLE_GPU * nodes
         while left > 0:
             for gang in gangs(kinds, self.chance, 1000):
                 found = self.capacity.place(gang, score="first-fit")
                 if found is not None and left > 0:
-                    self.capacity.take(found)
+                    self.capacity.allocate(found)
                     self.running.append(found)
                     left -= given(found)
         self.chance.shuffle(self.running)
@@ -91,10 +91,10 @@ def remembered(filled: Filled, coming: Sequence[Gang]) -> float:
     capacity, leaving = filled.capacity.copy(), iter(filled.running)
     started = time.perf_counter()
     for gang in coming:
-        capacity.give_back(next(leaving))
+        capacity.release(next(leaving))
         found = capacity.place(gang)
         if found is not None:
-            capacity.take(found)
+            capacity.allocate(found)
     return len(coming) / (time.perf_counter() - started)
 
 

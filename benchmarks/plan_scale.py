@@ -29,14 +29,14 @@ from random import Random
 
 from benchmarks.harness import Arguments, Report, main, say
 from benchmarks.peers.find import PeerPython
-from hopyard.controller.garbage import look_briefly
-from hopyard.controller.turns import PIECE
-from hopyard.domain.chunked import Chunks
+from hopyard.controller.gc_schedule import collect_young
+from hopyard.controller.scheduling_loop import INITIAL_PLACEMENT_LIMIT
 from hopyard.domain.cluster import Node, Plan, Running, Snapshot
-from hopyard.domain.durations import history_keys
+from hopyard.domain.duration_keys import history_keys
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, Version
-from hopyard.domain.queue import GPU, Queue, QueueTree, Used
+from hopyard.domain.persistent_sequence import PersistentMap
+from hopyard.domain.queue import GPU, PastUsage, Queue, QueueTree
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.cycle.planner import Planner
 
@@ -165,7 +165,7 @@ class State:
             samples = [kind.takes_s * random.uniform(0.7, 1.3) for _ in range(10)]
             for key in history_keys(kind.gang("", NOW)):
                 durations[key] = (durations.get(key, []) + samples)[-256:]
-        self._pending, self._running = Chunks[GangId, Gang](), Chunks[GangId, Running]()
+        self._pending, self._running = PersistentMap[GangId, Gang](), PersistentMap[GangId, Running]()
         for there in () if empty else running(options, kinds, random):
             self._running[there.gang.id] = there
         for number in range(options.waiting):
@@ -174,15 +174,16 @@ class State:
             )
             self._pending[waits.id] = waits
         used = {
-            (kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds
+            (kind.queue, kind.user): PastUsage(random.uniform(0, 1e4), NOW - timedelta(hours=3))
+            for kind in kinds
         }
         self._rest = Snapshot(
-            Version(1), NOW, nodes, queues=tree(options.queues, 8 * options.nodes), used=used,
+            Version(1), NOW, nodes, queues=tree(options.queues, 8 * options.nodes), past_usage=used,
             durations={key: tuple(samples) for key, samples in durations.items()},
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
-        return replace(self._rest, pending=self._pending.seen(), running=self._running.seen())
+        return replace(self._rest, pending=self._pending.to_sequence(), running=self._running.to_sequence())
 
     def next_turn(self) -> None:
         self._rest = replace(self._rest, now=self._rest.now + STEP, version=Version(self._rest.version + 1))
@@ -230,7 +231,7 @@ CHANGES: dict[str, Callable[[State], None]] = {
 
 def one_round(options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each plan, bytes of memory that the process held at most, and what the first plan says."""
-    look_briefly()  # as the server does
+    collect_young()  # as the server does
     state = State(options)
     found: dict[str, float] = {"of_snapshot": peak_bytes()}
     planner = Planner()
@@ -264,7 +265,7 @@ def one_round(options: argparse.Namespace) -> dict[str, float]:
     found |= {"holds": time.perf_counter() - begun, "held": told}
     if options.empty:
         empty = State(options, empty=True).snapshot()
-        timed("empty_first", replace(empty, place_most=PIECE), Planner())
+        timed("empty_first", replace(empty, max_placements=INITIAL_PLACEMENT_LIMIT), Planner())
         timed("empty", empty, Planner())
     return found
 

@@ -21,7 +21,7 @@ from random import Random
 from benchmarks.harness import Arguments, Report, main
 from benchmarks.peers.find import PeerPython
 from hopyard.domain.cluster import Node, Promise, Running, Snapshot
-from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, Version
 from hopyard.domain.resources import Gpu, Resources
@@ -100,7 +100,7 @@ class Stream:
             took_s = (self.now - run.placed_at).total_seconds()
             self.durations = dict(self.durations)
             for key in history_keys(run.gang):
-                self.durations[key] = (*self.durations.get(key, ()), took_s)[-KEPT:]
+                self.durations[key] = (*self.durations.get(key, ()), took_s)[-MAX_DURATIONS:]
 
 
 def times_the_shortest_wait(options: argparse.Namespace, known: str, seed: int) -> float:

@@ -59,7 +59,7 @@ class World:
         return START + timedelta(seconds=self.seconds)
 
     async def fill(self, running: int, waiting: int) -> None:
-        lease = await self.cluster.lead("benchmark", now=self.now(), ttl=timedelta(days=365))
+        lease = await self.cluster.acquire_lease("benchmark", now=self.now(), ttl=timedelta(days=365))
         assert lease is not None
         self.epoch = lease.epoch
         await self.observe()
@@ -110,7 +110,9 @@ class World:
         statuses = tuple(
             AttemptStatus(attempt, ENDED if attempt in gone else RUNNING) for attempt in self.live
         )
-        recorded = await self.cluster.record(ENGINE, Observation(self.seen, statuses), now=self.now())
+        recorded = await self.cluster.record_observation(
+            ENGINE, Observation(self.seen, statuses), now=self.now()
+        )
         for one in recorded.ended:
             self.free.append(self.live.pop(one.attempt))
 
@@ -140,7 +142,7 @@ async def one_round(folder: Path, options: argparse.Namespace) -> dict[str, floa
             for at, gang in enumerate(snapshot.pending, 1)
         ]
         note = partial(
-            world.cluster.note_holds, based_on=snapshot.version, now=world.now(), epoch=world.epoch
+            world.cluster.record_holds, based_on=snapshot.version, now=world.now(), epoch=world.epoch
         )
         await note(holds)
         moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]

@@ -30,7 +30,7 @@ class _Waiting:
 
 
 class WaitingEngine:
-    """Implements `hopyard.interfaces.engine.Engine` and `TellsChanges`. A run ends by itself when it has
+    """Implements `hopyard.interfaces.engine.Engine` and `ChangeNotifier`. A run ends by itself when it has
     waited its parameter `runs_s` seconds in all: one that is preempted saves what it has waited, at no cost.
     launches, launched_at: every gang that was started, and when. ends: of those that ended by themselves,
     when, and when that was seen; by the monotonic clock."""
@@ -83,7 +83,7 @@ class WaitingEngine:
     async def forget(self, attempt: AttemptId, /) -> None:
         self._attempts.pop(attempt, None)
 
-    async def wait_changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Until one has ended since the last look."""
         await self._changed.wait()
         self._changed.clear()

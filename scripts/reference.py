@@ -53,9 +53,9 @@ def cli_reference() -> str:
 
 def openapi() -> str:
     """What a server says of itself, asked over HTTP: one is started for this in a home of its own."""
+    from hopyard.api_client.client import Client
+    from hopyard.api_client.local_server import start_server, stop_server
     from hopyard.config.home import Home
-    from hopyard.sdk.client import Client
-    from hopyard.sdk.connect import start_server, stop_server
 
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "home")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import run as run
     from hopyard.sdk.api import save as save
     from hopyard.sdk.api import summary as summary
-    from hopyard.studies.trainable.keras_trainable import KerasTrainable as KerasTrainable
-    from hopyard.studies.trainable.torch_trainable import TorchTrainable as TorchTrainable
+    from hopyard.trainables.keras_trainable import KerasTrainable as KerasTrainable
+    from hopyard.trainables.torch_trainable import TorchTrainable as TorchTrainable
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,8 +47,8 @@ _ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
     "Study": "hopyard.pystudy",
     "search": "hopyard.pystudy",
     "study": "hopyard.pystudy",
-    "KerasTrainable": "hopyard.studies.trainable.keras_trainable",
-    "TorchTrainable": "hopyard.studies.trainable.torch_trainable",
+    "KerasTrainable": "hopyard.trainables.keras_trainable",
+    "TorchTrainable": "hopyard.trainables.torch_trainable",
 }
 
 

@@ -29,62 +29,68 @@ import uvloop
 from starlette.types import ASGIApp
 
 from hopyard import __version__
-from hopyard.config.allocator import set_allocator
-from hopyard.config.descriptors import count_allowed, raise_limit
-from hopyard.config.home import AS_ROOT, Home, user_name
-from hopyard.config.identity import Identity, place_of, proof, read_identity, write_identity
-from hopyard.config.node_checks import gpu_trouble, home_trouble
+from hopyard.api_client.home_socket import HOST, listen, loopback_port
+from hopyard.config.descriptor_limit import descriptor_limit, raise_descriptor_limit
+from hopyard.config.glibc_malloc import configure_malloc
+from hopyard.config.home import ROOT_ERROR, Home, user_name
+from hopyard.config.home_identity import (
+    Identity,
+    folder_identity,
+    identity_proof,
+    read_identity,
+    write_identity,
+)
+from hopyard.config.node_checks import find_gpu_problem, find_home_problem
 from hopyard.config.quotas import QuotaSettings
+from hopyard.config.settings import HomeSettings, ServerSettings, read_settings
 from hopyard.config.settings import NodeSettings as DeclaredNode
-from hopyard.config.settings import ServerSettings, Settings, read_settings
-from hopyard.controller.audit_retention import keep_audit
+from hopyard.controller.audit_retention import run_audit_retention
 from hopyard.controller.clock import SystemClock
-from hopyard.controller.garbage import look_at_everything, look_briefly
-from hopyard.controller.heartbeat import AWAY_AFTER, keep_heartbeat
-from hopyard.controller.leftovers import keep_swept
-from hopyard.controller.restored import cordon_restored
-from hopyard.domain.cluster import KnownServer
+from hopyard.controller.gc_schedule import collect_young, run_full_collections
+from hopyard.controller.heartbeat import HEARTBEAT_TIMEOUT, run_heartbeat
+from hopyard.controller.orphan_cleanup import run_orphan_cleanup
+from hopyard.controller.restored_home import cordon_restored
+from hopyard.domain.cluster import ServerRecord
 from hopyard.domain.ids import DEFAULT_POOL, slug
-from hopyard.domain.resources import UNNAMED_GPU, Gpu
+from hopyard.domain.resources import UNKNOWN_GPU_MODEL, Gpu
 from hopyard.domain.stream_limits import StreamLimits
 from hopyard.engines.local.engine import LocalEngine
-from hopyard.engines.local.health import Checks
-from hopyard.engines.local.node import NodeSettings
+from hopyard.engines.local.node_detection import LocalNodeSettings
+from hopyard.engines.local.node_health import HealthChecks
 from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.cluster_store import ClusterStore
-from hopyard.private_files import OTHERS, make_folder, open_file, overwrite, write_atomically
+from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file, overwrite, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
-from hopyard.sdk.home_link import HOST, listen, port_of
 from hopyard.server.api import create_api
-from hopyard.server.assemble import assemble
-from hopyard.server.auth import hash_token, new_user_token
+from hopyard.server.authentication import hash_token, new_user_token
+from hopyard.server.build_services import build_services
 from hopyard.server.connections import Connections, backlog_for
-from hopyard.server.local import OwnersOnly, listener_of
-from hopyard.server.parts import Parts
-from hopyard.server.protocol import Hosts, protocol_factory
-from hopyard.server.signing import open_keys
+from hopyard.server.protocol import AllowedHosts, protocol_factory
+from hopyard.server.services import Services
+from hopyard.server.signing_keys import load_signing_keys
+from hopyard.server.unix_socket import OwnerOnlyProtocol, listener_uid
 from hopyard.stores.blobs.folder import FolderBlobs
-from hopyard.stores.reserve import Reserves
+from hopyard.stores.disk_reserve import DiskReserves
 from hopyard.stores.sql.access import SqlAccessStore
-from hopyard.stores.sql.audit_rows import SqlAuditStore
+from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
-from hopyard.stores.sql.storage_rows import SqlStorageStore
-from hopyard.stores.sql.usage_rows import SqlUsageStore
-from hopyard.stores.streams import FolderStreams
+from hopyard.stores.sql.storage import SqlStorageStore
+from hopyard.stores.sql.usage import SqlUsageStore
+from hopyard.stores.stream_files import FolderStreams
 
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
-PRESENCE_S = 1.0  # between two looks whether the server can still be found
+DISCOVERY_CHECK_INTERVAL_S = 1.0  # between two looks whether the server can still be found
 SECRET_BYTES = 32
 # files of an old home whose modes are mended before the server answers; the others meanwhile
-CLOSED_AT_ONCE = 10_000
-FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
+PERMISSION_FIX_BATCH = 10_000
+FIRST_RECONCILE_TIMEOUT_S = 5.0  # that a start waits for its engine to say what it has
 log = logging.getLogger("hopyard.app")
 
 
@@ -102,21 +108,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    raise_limit()
-    give_memory_back()
-    look_briefly()
-    scripts_umask = os.umask(OTHERS)
+    raise_descriptor_limit()
+    return_freed_memory_to_os()
+    collect_young()
+    scripts_umask = os.umask(GROUP_AND_OTHERS_BITS)
     try:
-        lock = take_lock(home.create())
+        lock = acquire_server_lock(home.create())
         if lock is None:
-            say(f"a server runs already for {home.root}")
+            log_message(f"a server runs already for {home.root}")
             return 0
-        entries = home.close_entries()
-        for _ in islice(entries, CLOSED_AT_ONCE):
+        entries = home.make_entries_private()
+        for _ in islice(entries, PERMISSION_FIX_BATCH):
             pass
         settings = read_settings(home.settings_file)
         reserves = make_reserves(home)
-        listening, warning = bind(home, settings, given.port)
+        listening, warning = bind_listen_socket(home, settings, given.port)
         with listening:
             uvloop.run(
                 serve(
@@ -126,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     reserves,
                     warning=warning,
                     scripts_umask=scripts_umask,
-                    entries=entries,
+                    permission_fixes=entries,
                 )
             )
     except (HopyardError, OSError, ExceptionGroup) as failed:
@@ -140,24 +146,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         if not isinstance(error, (HopyardError, OSError)):
             raise
-        say("\n".join([f"error: {error}", *(f"hint: {hint}" for hint in getattr(error, "hints", ()))]))
+        log_message(
+            "\n".join([f"error: {error}", *(f"hint: {hint}" for hint in getattr(error, "hints", ()))])
+        )
         return 1
     return 0
 
 
-def say(text: str) -> None:
+def log_message(text: str) -> None:
     """Into the log, which a full disk may not take."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
-def give_memory_back() -> None:
+def return_freed_memory_to_os() -> None:
     """Large freed blocks go back to the system: streams come in pieces of megabytes, and without this an idle
     server keeps the memory of its busiest moment."""
-    set_allocator(mmap_bytes=256 * 1024, arenas=2)
+    configure_malloc(mmap_bytes=256 * 1024, arenas=2)
 
 
-def take_lock(home: Home) -> int | None:
+def acquire_server_lock(home: Home) -> int | None:
     """Hold `server.lock` as long as this process lives, and write its number there; None when another one
     holds it."""
     descriptor = open_file(home.server_lock, os.O_RDWR | os.O_CREAT)
@@ -171,24 +179,24 @@ def take_lock(home: Home) -> int | None:
     return descriptor
 
 
-def bind(home: Home, settings: Settings, port: int | None) -> tuple[socket.socket, str]:
+def bind_listen_socket(home: Home, settings: HomeSettings, port: int | None) -> tuple[socket.socket, str]:
     """A listening socket on loopback, and what its owner must know of it.
     A port that was asked for must be free; that of the last time is only preferred."""
     wanted = port if port is not None else settings.server.port
     if wanted:
         try:
-            return _listen(wanted), ""
+            return _listen_on(wanted), ""
         except OSError as taken:
             hint = (
                 f"end what listens there, or name another one: `server: {{port: …}}` in {home.settings_file}"
             )
             raise SpecError(f"port {wanted} cannot be used: {taken.strerror}", hints=(hint,)) from taken
-    before = port_of((home.read_server() or {}).get("url"))
+    before = loopback_port((home.read_server() or {}).get("url"))
     try:
-        return _listen(before), ""
+        return _listen_on(before), ""
     except OSError:
-        found = _listen(0)
-    uid = listener_of(before)
+        found = _listen_on(0)
+    uid = listener_uid(before)
     holder = "another program" if uid is None else f"a program of {user_name(uid)} (uid {uid})"
     return found, (
         f"port {before}, where the last server of this home was, is taken by {holder}; this one listens on "
@@ -197,12 +205,12 @@ def bind(home: Home, settings: Settings, port: int | None) -> tuple[socket.socke
     )
 
 
-def _listen(port: int) -> socket.socket:
+def _listen_on(port: int) -> socket.socket:
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, port))
-        found.listen(backlog_for(count_allowed()))
+        found.listen(backlog_for(descriptor_limit()))
         found.setblocking(False)
     except BaseException:
         found.close()
@@ -216,20 +224,21 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        parts: Parts,
-        end: asyncio.Event,
+        services: Services,
+        end_event: asyncio.Event,
         *,
         settings: ServerSettings,
-        leave: Callable[[], None],
+        withdraw: Callable[[], None],
     ) -> None:
         connections, local = (
-            Connections(settings.limits, descriptors=count_allowed(), local=local) for local in (False, True)
+            Connections(settings.limits, descriptors=descriptor_limit(), local=local)
+            for local in (False, True)
         )
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="none",
-                http=protocol_factory(connections, local, Hosts(settings.hosts)),
+                http=protocol_factory(connections, local, AllowedHosts(settings.hosts)),
                 headers=[("X-Content-Type-Options", "nosniff")],
                 ws="none",
                 lifespan="off",
@@ -241,88 +250,90 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=math.ceil(settings.limits.idle_timeout_s),
                 timeout_graceful_shutdown=GRACEFUL_S,
-                backlog=backlog_for(count_allowed()),
+                backlog=backlog_for(descriptor_limit()),
             )
         )
-        self._parts, self._end, self._leave = parts, end, leave
-        self.answering = asyncio.Event()
+        self._services, self._end_event, self._withdraw = services, end_event, withdraw
+        self.accepting_requests = asyncio.Event()
 
-    async def add_local(self, listening: socket.socket) -> None:
+    async def add_unix_socket(self, listen_socket: socket.socket) -> None:
         """Serve the Unix socket of the home as well."""
 
         def protocol() -> asyncio.Protocol:
             return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
 
         self.servers.append(
-            await asyncio.get_running_loop().create_unix_server(lambda: OwnersOnly(protocol), sock=listening)
+            await asyncio.get_running_loop().create_unix_server(
+                lambda: OwnerOnlyProtocol(protocol), sock=listen_socket
+            )
         )
 
     async def main_loop(self) -> None:
         self.server_state.default_headers = self.config.encoded_headers
-        self.answering.set()
-        await self._end.wait()
+        self.accepting_requests.set()
+        await self._end_event.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._leave()  # first, so that who loses the connection already reads that this end was meant
-        self._parts.hub.close()  # followers leave by themselves
+        self._withdraw()  # first, so that who loses the connection already reads that this end was meant
+        self._services.subscriptions.close()  # followers leave by themselves
         await super().shutdown(sockets)
 
 
-def make_reserves(home: Home) -> Reserves:
+def make_reserves(home: Home) -> DiskReserves:
     """Disk space that is given up for what must be possible on a full disk.
     On one that is full already, for this start."""
     folders = (home.root, home.streams, home.attempts)
-    reserves = Reserves([home.root, *(folder for folder in folders if folder.exists())])
-    reserves.ease()
+    reserves = DiskReserves([home.root, *(folder for folder in folders if folder.exists())])
+    reserves.release_until_writable()
     for folder in folders:
         make_folder(folder)
-    return Reserves(folders)
+    return DiskReserves(folders)
 
 
 async def serve(
     home: Home,
-    settings: Settings,
-    listening: socket.socket,
-    reserves: Reserves,
+    settings: HomeSettings,
+    listen_socket: socket.socket,
+    reserves: DiskReserves,
     *,
     warning: str,
     scripts_umask: int,
-    entries: Iterator[str],
+    permission_fixes: Iterator[str],
 ) -> None:
     """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything.
     Runs go on without us.
 
-    warning: what the owner must know. scripts_umask: of the runs' scripts. entries: what is left to do of
-    `Home.close_entries`, done beside the serving.
+    warning: what the owner must know. scripts_umask: of the runs' scripts. permission_fixes: what is left to
+    do of `Home.make_entries_private`, done beside the serving.
     """
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    url = f"http://{HOST}:{listening.getsockname()[1]}"
+    url = f"http://{HOST}:{listen_socket.getsockname()[1]}"
     clock, started_at = SystemClock(), datetime.now(UTC)
     async with AsyncExitStack() as closing:
         database = Database.open(
-            settings.database or home.database, make_room=lambda: reserves.release(home.root)
+            settings.database or home.database, release_space=lambda: reserves.release_slice(home.root)
         )
         closing.push_async_callback(database.close)
-        database.warm()
+        database.open_readers()
         blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
         closing.push_async_callback(blobs.close)
         closing.push_async_callback(streams.close)
         access = SqlAccessStore(database)
-        mark = ensure_mark(home)
+        mark = ensure_home_id(home)
         name = "local" if settings.database is None else f"local-{mark}"
         server_key = "" if settings.database is None else secrets.token_hex(SECRET_BYTES)
         engine = LocalEngine(
             home,
             server_url=lambda: url,
             spawner_command=SPAWNER,
-            node=declared(settings.node, settings.quotas),
+            node=node_settings(settings.node, settings.quotas),
             name=name,
             umask=scripts_umask,
-            make_room=reserves.release,
-            checks=Checks(home_trouble, gpu_trouble),
+            free_disk_space=reserves.release_slice,
+            checks=HealthChecks(find_home_problem, find_gpu_problem),
             pass_environment=settings.runs.pass_environment,
             max_output_bytes=settings.runs.max_output_bytes,
             max_metrics_bytes=settings.runs.max_metrics_bytes,
@@ -331,13 +342,13 @@ async def serve(
         closing.push_async_callback(engine.close)
         cluster = SqlClusterStore(database)
         if settings.database is not None:
-            await check_node_free(home, cluster, engine)
-        unswept = await other_database(home, access)
+            await check_node_unclaimed(home, cluster, engine)
+        unswept = await other_database_warning(home, access)
         await check_live_runs(home, cluster, engine, clock.now(), other=bool(unswept))
         # from here on, the server is not refused: it may leave something in the database
         identity = await ensure_identity(home, access)
         await ensure_token(home, access, identity.owner, mark, now=clock.now())
-        parts = await assemble(
+        parts = await build_services(
             runs=SqlRunStore(database),
             cluster=cluster,
             datasets=SqlDatasetStore(database),
@@ -358,11 +369,13 @@ async def serve(
             home=str(home.root),
             owner=identity.owner,
             version=__version__,
-            end_server=end.set,
+            request_shutdown=end.set,
             started_at=started_at,
-            warnings=tuple(filter(None, (warning, unswept, AS_ROOT if os.geteuid() == 0 else ""))),
-            keys=await open_keys(home.signing_file, access, now=clock.now),
-            prove=lambda nonce: proof(identity, nonce=nonce, port=port_of(url), place=place_of(home)),
+            warnings=tuple(filter(None, (warning, unswept, ROOT_ERROR if os.geteuid() == 0 else ""))),
+            keys=await load_signing_keys(home.signing_file, access, now=clock.now),
+            prove=lambda nonce: identity_proof(
+                identity, nonce=nonce, port=loopback_port(url), folder_identity=folder_identity(home)
+            ),
             server_key=server_key,
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
@@ -370,37 +383,40 @@ async def serve(
             holder=f"{socket.gethostname()} {mark}",
         )
         closing.push_async_callback(parts.tokens.close)
-        closing.push_async_callback(parts.ingest.close)
-        closing.push_async_callback(parts.controller.resign)
+        closing.push_async_callback(parts.ingest.flush_all)
+        closing.push_async_callback(parts.controller.release_leadership)
         if (restored := home.read_restored()) is not None:
             await cordon_restored(parts.cluster, engine, clock, created_at=restored)
             log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
             home.restored_file.unlink()
-        presence = Presence(home, url, started_at, warning, reserves)
+        presence = DiscoveryFiles(home, url, started_at, warning, reserves)
         server = HttpServer(
             create_api(parts, settings.server.limits),
             parts,
             end,
             settings=settings.server,
-            leave=presence.leave,
+            withdraw=presence.withdraw,
         )
         async with asyncio.TaskGroup() as loops:
-            serving = loops.create_task(server.serve(sockets=[listening]))
-            await server.answering.wait()
+            serving = loops.create_task(server.serve(sockets=[listen_socket]))
+            await server.accepting_requests.wait()
             keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
             audit, removal = (
-                keep_audit(parts.audit, clock, keep=keep),
-                asyncio.to_thread(exhaust, entries, end.is_set),
+                run_audit_retention(parts.audit, clock, retention=keep),
+                asyncio.to_thread(run_in_background, permission_fixes, end.is_set),
             )
             sweeping = (
                 ()
                 if unswept
-                else (parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept))
+                else (
+                    parts.blob_collector.run(clock),
+                    run_orphan_cleanup(parts.runs, streams, clock, run_folders=home.retained),
+                )
             )
             background = [
                 parts.controller.run(),
                 *sweeping,
-                look_at_everything(clock),
+                run_full_collections(clock),
                 audit,
                 removal,
                 reserves.run(),
@@ -408,18 +424,20 @@ async def serve(
             if settings.database is not None:
                 own_url = settings.server.url or url
                 background.append(
-                    keep_heartbeat(
+                    run_heartbeat(
                         cluster,
                         clock,
-                        server=lambda at: KnownServer(name, place(home), at, own_url, server_key),
+                        server_record=lambda at: ServerRecord(
+                            name, server_location(home), at, own_url, server_key
+                        ),
                     )
                 )
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
-                async with asyncio.timeout(FIRST_LOOK_S):
-                    await parts.controller.looked.wait()
-            await presence.tell(server.add_local)
-            others.append(loops.create_task(presence.keep(server.add_local)))
+                async with asyncio.timeout(FIRST_RECONCILE_TIMEOUT_S):
+                    await parts.controller.first_reconcile_done.wait()
+            await presence.publish(server.add_unix_socket)
+            others.append(loops.create_task(presence.restore_missing_files(server.add_unix_socket)))
             for told in parts.warnings:
                 log.warning("%s", told)
             log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
@@ -433,27 +451,28 @@ async def serve(
     log.info("ended")
 
 
-def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
-    """Goes through `entries` to their end, or until the server has ended.
+def run_in_background(steps: Iterator[str], ended: Callable[[], bool]) -> None:
+    """Goes through `steps` to their end, or until the server has ended.
     What fails there does not end the server."""
     try:
-        for _ in entries:
+        for _ in steps:
             if ended():
                 return
     except (HopyardError, OSError) as failed:
         log.error("the modes of the files of an older home are not all closed: %s", failed)
 
 
-def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:
+def node_settings(node: DeclaredNode, quotas: QuotaSettings) -> LocalNodeSettings:
     """What the settings say of this machine, in the engine's words."""
     gpus = (
         None
         if node.gpus is None
         else tuple(
-            Gpu(index, node.gpu_model or UNNAMED_GPU, node.gpu_memory_bytes) for index in range(node.gpus)
+            Gpu(index, node.gpu_model or UNKNOWN_GPU_MODEL, node.gpu_memory_bytes)
+            for index in range(node.gpus)
         )
     )
-    return NodeSettings(
+    return LocalNodeSettings(
         id=node.id,
         cpu_milli=node.cpu_milli,
         memory_bytes=node.memory_bytes,
@@ -465,17 +484,17 @@ def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:
     )
 
 
-def place(home: Home) -> str:
+def server_location(home: Home) -> str:
     """The machine and the folder of a server, for people and for other servers of its database."""
     return f"{socket.gethostname()}:{home.root}"
 
 
-async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
+async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
     """Raises SpecError when another home on the same database has a node of this name, or this home is a copy
     of one with a server that is up: runs of one would be taken for the other's."""
-    own, now = place(home), datetime.now(UTC)
+    own, now = server_location(home), datetime.now(UTC)
     for server in await cluster.servers():
-        if server.engine == engine.name and server.place != own and now - server.seen_at <= AWAY_AFTER:
+        if server.engine == engine.name and server.place != own and now - server.seen_at <= HEARTBEAT_TIMEOUT:
             raise SpecError(
                 f"the server of {server.place} is up, and this home is a copy of its home",
                 hints=(
@@ -502,14 +521,14 @@ async def check_live_runs(
     """Raises SpecError where this server would do harm to runs that an earlier server of the home left alive:
     end them, because the database is another one (other) and does not know them; or start others on their
     GPUs, because the node has another name than theirs."""
-    left = await asyncio.to_thread(engine.left_attempts)
+    left = await asyncio.to_thread(engine.leftover_attempts)
     if not left:
         return
     live = await cluster.live_attempts()
     unknown = sorted(left.keys() - live.keys())
     if other and unknown:
         raise SpecError(
-            f"{len(unknown)} run{'s' * (len(unknown) > 1)} of this home ({_some(unknown)}) belong to "
+            f"{len(unknown)} run{'s' * (len(unknown) > 1)} of this home ({_join_some(unknown)}) belong to "
             "another database than the one it is given now, which would end them",
             hints=(
                 (
@@ -540,11 +559,11 @@ async def check_live_runs(
             )
 
 
-def _some(names: Sequence[str]) -> str:
+def _join_some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
-def ensure_mark(home: Home) -> str:
+def ensure_home_id(home: Home) -> str:
     """What tells this home from others on the same database. It stays while tokens come and go."""
     try:
         return home.mark_file.read_text().strip()
@@ -555,7 +574,7 @@ def ensure_mark(home: Home) -> str:
         return mark
 
 
-async def other_database(home: Home, access: AccessStore) -> str:
+async def other_database_warning(home: Home, access: AccessStore) -> str:
     """A sentence where the blobs and streams of the home belong to another database than this: an empty one
     knows nothing of them, and would have all of them swept away. "" where they are this one's."""
     now = await access.database_id()
@@ -587,16 +606,16 @@ async def ensure_identity(home: Home, access: AccessStore) -> Identity:
     return identity
 
 
-async def ensure_token(home: Home, access: AccessStore, owner: str, mark: str, *, now: datetime) -> None:
+async def ensure_token(home: Home, access: AccessStore, owner: str, home_id: str, *, now: datetime) -> None:
     """The owner's token of this home, in a file that only the owner can read. Where the file is missing, or
     holds a token that the store does not know (any more), a new one is made, and the one that lay there
     before is revoked."""
     token = home.read_token()
     known = None if token is None else await access.find_token(hash_token(token))
-    if known is not None and not known.expired(now):
+    if known is not None and not known.is_expired(now):
         return
-    name = f"home-{mark[:6]}"
-    for old in await access.tokens(owner):
+    name = f"home-{home_id[:6]}"
+    for old in await access.list_tokens(owner):
         if old.name in (name, ""):  # "": of a server that gave tokens no names
             await access.remove_token(old.id)
     token = new_user_token()
@@ -604,67 +623,71 @@ async def ensure_token(home: Home, access: AccessStore, owner: str, mark: str, *
     await access.add_token(owner, hash_token(token), now=now, name=name)
 
 
-class Presence:
+class DiscoveryFiles:
     """How processes of this machine find the server: the socket in the home, and `server.json`.
     Both are made anew where they vanish."""
 
-    def __init__(self, home: Home, url: str, started_at: datetime, warning: str, reserves: Reserves) -> None:
-        self._home, self._place, self._reserves = home, place_of(home), reserves
-        self._said = {
+    def __init__(
+        self, home: Home, url: str, started_at: datetime, warning: str, reserves: DiskReserves
+    ) -> None:
+        self._home, self._location, self._reserves = home, folder_identity(home), reserves
+        self._server_info = {
             "url": url,
             "started_at": started_at.isoformat(),
             "version": __version__,
-            "place": self._place,
+            "place": self._location,
             "warning": warning,
         }
         self._stamps: tuple[object, ...] = ()
-        self._left = False
+        self._withdrawn = False
 
-    async def tell(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
+    async def publish(self, add_unix_socket: Callable[[socket.socket], Awaitable[None]]) -> None:
         """From now on the server can be found."""
-        if not self._stamps or _stamp(self._home.socket_file) != self._stamps[1]:
-            listening = listen(self._home, backlog=backlog_for(count_allowed()))
+        if not self._stamps or _file_stamp(self._home.socket_file) != self._stamps[1]:
+            listening = listen(self._home, backlog=backlog_for(descriptor_limit()))
             if listening is None:
                 log.warning(
                     "%s cannot be made; processes of this machine use the port", self._home.socket_file
                 )
             else:
-                await add_local(listening)
+                await add_unix_socket(listening)
         self._write(os.getpid())
-        self._publish()
-        self._stamps = self._look()
+        self._write_run_visible_files()
+        self._stamps = self._file_stamps()
 
-    async def keep(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
+    async def restore_missing_files(
+        self, add_unix_socket: Callable[[socket.socket], Awaitable[None]]
+    ) -> None:
         """Make what vanishes anew, as long as the home is there."""
         while True:
-            await asyncio.sleep(PRESENCE_S)
-            if self._left:  # it still answers what it was asked before
+            await asyncio.sleep(DISCOVERY_CHECK_INTERVAL_S)
+            if self._withdrawn:  # it still answers what it was asked before
                 return
             with suppress(OSError):
-                if self._look() != self._stamps and place_of(self._home) == self._place:
-                    await self.tell(add_local)
+                if self._file_stamps() != self._stamps and folder_identity(self._home) == self._location:
+                    await self.publish(add_unix_socket)
 
-    def leave(self) -> None:
+    def withdraw(self) -> None:
         """The server ends on purpose: pid 0 tells so."""
-        self._left = True
+        self._withdrawn = True
         with suppress(OSError):
-            if place_of(self._home) == self._place:
+            if folder_identity(self._home) == self._location:
                 self._home.socket_file.unlink(missing_ok=True)
                 self._write(0)
-                self._publish()
+                self._write_run_visible_files()
 
     def _write(self, pid: int) -> None:
-        file, text = self._home.server_file, json.dumps({"pid": pid, **self._said}).encode() + b"\n"
+        file, text = self._home.server_file, json.dumps({"pid": pid, **self._server_info}).encode() + b"\n"
         try:
-            self._reserves.insist(self._home.root, lambda: write_atomically(file, text))
+            self._reserves.retry_with_reserve(self._home.root, lambda: write_atomically(file, text))
         except OSError as failed:
             if not is_disk_full(failed) or not file.exists():
                 raise
             overwrite(file, text)
 
-    def _publish(self) -> None:
+    def _write_run_visible_files(self) -> None:
         """For runs, which see none of the other files."""
-        folder = self._home.address
+        folder = self._home.address_dir
         # a full disk, or one without hard links: a run then asks the port, as it did when it began
         with suppress(OSError):
             make_folder(folder)
@@ -673,11 +696,11 @@ class Presence:
                 if file.exists():
                     os.link(file, folder / file.name)
 
-    def _look(self) -> tuple[object, ...]:
-        return tuple(_stamp(path) for path in (self._home.server_file, self._home.socket_file))
+    def _file_stamps(self) -> tuple[object, ...]:
+        return tuple(_file_stamp(path) for path in (self._home.server_file, self._home.socket_file))
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int] | None:
     """Changes when the file is replaced, written or removed."""
     try:
         about = path.stat()

@@ -66,7 +66,7 @@ class AuthError(UsageError):
     code = "not_authorised"
 
 
-class RunOver(AuthError):
+class RunEnded(AuthError):
     code = "run_over"
 
 
@@ -96,7 +96,7 @@ class MissingBlobs(Conflict):
         self.digests = tuple(digests)
 
 
-class BlobsElsewhere(Conflict):
+class BlobsOnOtherServer(Conflict):
     code = "blobs_elsewhere"
 
 
@@ -162,7 +162,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 # ENOENT: what is packed is changed by a process that still lives, and listed again at the next try.
-_PASSING = frozenset(
+_TRANSIENT_ERRNOS = frozenset(
     {
         errno.EMFILE,
         errno.ENFILE,
@@ -176,8 +176,8 @@ _PASSING = frozenset(
 )
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether it comes of trouble of this machine that may pass: no descriptors, memory or space left, a
     device that fails, a file that changed meanwhile."""
     failed = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(failed, OSError) and failed.errno in _PASSING
+    return isinstance(failed, OSError) and failed.errno in _TRANSIENT_ERRNOS

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hopyard.private_files import open_file, open_inside
+from hopyard.private_files import open_below, open_file
 
 # something else lies there: a damaged folder
-_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_MISSING_FILE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 @contextmanager
@@ -31,15 +31,17 @@ def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[
         os.close(descriptor)
 
 
-def is_locked(path: str | Path, *, inside: Path | None = None) -> bool:
+def is_locked(path: str | Path, *, parent_folder: Path | None = None) -> bool:
     """Whether a process holds the lock of a file for itself. It is taken shared for a moment: a process that
-    wants it tries more than once. inside: a folder that other programs write to, in which `path` is then (see
-    `private_files.open_inside`). Raises OSError, but not for a file that is not there."""
+    wants it tries more than once. parent_folder: a folder that other programs write to, in which `path` is
+    then (see `private_files.open_inside`). Raises OSError, but not for a file that is not there."""
     try:
         descriptor = (
-            open_file(path, os.O_RDWR) if inside is None else open_inside(inside, str(path), os.O_RDWR)
+            open_file(path, os.O_RDWR)
+            if parent_folder is None
+            else open_below(parent_folder, str(path), os.O_RDWR)
         )
-    except _NOT_THERE:
+    except _MISSING_FILE_ERRORS:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -14,20 +14,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-FOLDER_MODE, FILE_MODE, OTHERS = 0o700, 0o600, 0o077
-SPARE_BYTES = 4096
+FOLDER_MODE, FILE_MODE, GROUP_AND_OTHERS_BITS = 0o700, 0o600, 0o077
+RESERVED_FILE_BYTES = 4096
 P = TypeVar("P", str, Path)
 
 
-def make_folder(path: P, *, below: str | Path = "") -> P:
+def make_folder(path: P, *, private_parent: str | Path = "") -> P:
     """Makes a folder and its missing parents, each with mode 0700; one that exists is left as it is.
     Raises OSError.
 
-    below: a folder above it that has to be there: FileNotFoundError where it was removed, which it then
-    stays.
+    private_parent: a folder above it that has to be there: FileNotFoundError where it was removed, which it
+    then stays.
     """
     missing = []
-    above, top = os.fspath(path), os.fspath(below)
+    above, top = os.fspath(path), os.fspath(private_parent)
     while above and not os.path.isdir(above):
         if above == top:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), top)
@@ -50,7 +50,7 @@ def open_file(path: str | Path, flags: int, *, folder: int | None = None) -> int
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
 
 
-def open_plain(path: str | Path, flags: int, *, folder: int | None = None) -> int:
+def open_no_follow(path: str | Path, flags: int, *, folder: int | None = None) -> int:
     """A descriptor of a file or folder that other programs may replace by anything. A link, pipe or device
     there counts as nothing: the first would lead elsewhere, the others would hold us up. folder: as of
     `open_file`. Raises OSError."""
@@ -71,28 +71,28 @@ def open_plain(path: str | Path, flags: int, *, folder: int | None = None) -> in
     raise missing
 
 
-def open_inside(folder: Path, path: str, flags: int) -> int:
+def open_below(folder: Path, path: str, flags: int) -> int:
     """As `open_plain`, below `folder`, in which no folder on the way may be a link either.
     `folder` itself stands in a folder of ours."""
     wanted = os.path.normpath(f"{os.path.realpath(folder.parent)}/{folder.name}/{path}")
-    descriptor = open_plain(wanted, flags)
+    descriptor = open_no_follow(wanted, flags)
     if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:
         return descriptor
     os.close(descriptor)
     raise FileNotFoundError(errno.ENOENT, "only a link leads to it", wanted)
 
 
-def read_inside(folder: Path, path: str, *, most: int = 16 * 2**20) -> bytes:
+def read_below(folder: Path, path: str, *, max_bytes: int = 16 * 2**20) -> bytes:
     """What a small file below `folder` holds, at most so many bytes. Raises OSError as `open_inside` does."""
-    with os.fdopen(open_inside(folder, path, os.O_RDONLY), "rb") as file:
-        return file.read(most)
+    with os.fdopen(open_below(folder, path, os.O_RDONLY), "rb") as file:
+        return file.read(max_bytes)
 
 
-def write_inside(folder: Path, name: str, data: bytes) -> None:
+def write_below(folder: Path, name: str, data: bytes) -> None:
     """Replaces the file `name` of a folder that other programs write to, as `write_atomically` does: in that
     folder itself, wherever it is moved meanwhile, and through no link in its place. Raises OSError;
     FileNotFoundError where the folder is not there."""
-    inside = open_inside(folder.parent, folder.name, os.O_RDONLY | os.O_DIRECTORY)
+    inside = open_below(folder.parent, folder.name, os.O_RDONLY | os.O_DIRECTORY)
     scratch = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         with os.fdopen(open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=inside), "wb") as file:
@@ -130,55 +130,55 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
 def overwrite(path: Path, text: bytes) -> None:
     """Writes text (padded with spaces) over a small file that is there, for a disk without room for a second
     one. A reader may see a part of it. Raises OSError."""
-    descriptor = open_plain(path, os.O_WRONLY)
+    descriptor = open_no_follow(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
     finally:
         os.close(descriptor)
 
 
-def make_spare(folder: Path, name: str) -> None:
+def reserve_file_space(folder: Path, name: str) -> None:
     """Sets disk space aside for the small file `name`, which `write_from_spare` uses on a full disk.
     Raises OSError."""
     try:
-        descriptor = open_file(folder / _spare(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        descriptor = open_file(folder / _reserved_space_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return
     try:
-        if os.write(descriptor, b" " * SPARE_BYTES) < SPARE_BYTES:
+        if os.write(descriptor, b" " * RESERVED_FILE_BYTES) < RESERVED_FILE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
 
 
-def write_from_spare(folder: Path, name: str, text: bytes) -> None:
+def write_to_reserved_space(folder: Path, name: str, text: bytes) -> None:
     """Replaces the file `name` by text (padded with spaces) that takes the space that `make_spare` set aside,
     once. A reader sees the old or the new content. Raises OSError; FileNotFoundError where nothing is set
     aside."""
-    descriptor = open_inside(folder, _spare(name), os.O_WRONLY)
+    descriptor = open_below(folder, _reserved_space_name(name), os.O_WRONLY)
     try:
-        os.pwrite(descriptor, text.ljust(SPARE_BYTES), 0)
+        os.pwrite(descriptor, text.ljust(RESERVED_FILE_BYTES), 0)
     finally:
         os.close(descriptor)
-    (folder / _spare(name)).replace(folder / name)
+    (folder / _reserved_space_name(name)).replace(folder / name)
 
 
-def _spare(name: str) -> str:
+def _reserved_space_name(name: str) -> str:
     return f".{name}.spare"
 
 
-def close_to_others(path: str, mode: int) -> bool:
+def remove_other_access(path: str, mode: int) -> bool:
     """Takes all rights of group and others from a file or folder with this mode.
     Returns whether there were any. Raises OSError."""
-    if not mode & OTHERS or stat.S_ISLNK(mode):
+    if not mode & GROUP_AND_OTHERS_BITS or stat.S_ISLNK(mode):
         return False
     os.chmod(path, stat.S_IMODE(mode) & FOLDER_MODE)
     return True
 
 
-def close_tree(folder: str, *, without: frozenset[str] = frozenset()) -> Iterator[str]:
+def remove_other_access_in_tree(folder: str, *, excluded: frozenset[str] = frozenset()) -> Iterator[str]:
     """Takes all rights of group and others from everything below `folder`, one step for each entry, whose
-    path is yielded. Links are not followed. without: names of folders that are left as they are. What
+    path is yielded. Links are not followed. excluded: names of folders that are left as they are. What
     vanishes meanwhile, or may not be changed, is passed over."""
     try:
         entries = list(os.scandir(folder))
@@ -187,9 +187,9 @@ def close_tree(folder: str, *, without: frozenset[str] = frozenset()) -> Iterato
     for entry in entries:
         try:
             about = entry.stat(follow_symlinks=False)
-            close_to_others(entry.path, about.st_mode)
+            remove_other_access(entry.path, about.st_mode)
         except OSError:
             continue
         yield entry.path
-        if stat.S_ISDIR(about.st_mode) and entry.name not in without:
-            yield from close_tree(entry.path, without=without)
+        if stat.S_ISDIR(about.st_mode) and entry.name not in excluded:
+            yield from remove_other_access_in_tree(entry.path, excluded=excluded)

@@ -17,18 +17,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hopyard.cli.studyrun import searcher_here
-from hopyard.cli.studyshow import get_study, read_journal
-from hopyard.cli.submit import submit
-from hopyard.config.searchfile import search_of
+from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect
+from hopyard.cli.studies.run import build_searcher
+from hopyard.cli.studies.show import get_study, read_journal
+from hopyard.cli.submit import submit_run
+from hopyard.config.search.search_file import search_from_mapping
 from hopyard.domain.ids import new_run_id, slug
 from hopyard.errors import NotFound, SpecError, StudyFailed
-from hopyard.sdk.client import Client
-from hopyard.sdk.connect import connect
-from hopyard.studies.view.data import as_data, importance_of, trial_data
-from hopyard.studies.view.standing import StudyView, TrialView
+from hopyard.studies.view.study_data import as_data, importance_of, trial_data
+from hopyard.studies.view.study_view import StudyView, TrialView
 
-_LOOK_EVERY_S = (0.2, 2.0)  # at first, and at most
+_POLL_INTERVAL_RANGE_S = (0.2, 2.0)  # at first, and at most
 _FINAL = ("succeeded", "failed", "cancelled")
 
 
@@ -79,13 +79,13 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         """All trials, the best first."""
-        return [_trial(trial) for trial in self._view.ranked()]
+        return [_trial_from_view(trial) for trial in self._view.ranked()]
 
     @property
     def best(self) -> Trial | None:
         """The trial with the best value of the metric at any epoch; None while there is none."""
         found = self._view.best()
-        return None if found is None else _trial(found)
+        return None if found is None else _trial_from_view(found)
 
     @property
     def importance(self) -> dict[str, float]:
@@ -96,16 +96,16 @@ class Study:
     def refresh(self) -> Study:
         """Ask the server how it stands."""
         self._run = self._client.get(f"/runs/{self.id}")
-        self._view = StudyView.of(read_journal(self._client, self._run))
+        self._view = StudyView.from_records(read_journal(self._client, self._run))
         if self.done:
-            self._view.end()
+            self._view.mark_ended()
         return self
 
     def wait(self, timeout_s: float | None = None) -> Study:
         """Until it ends. Raises TimeoutError after `timeout_s` seconds (it goes on), StudyFailed where it
         failed or was stopped."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        pause, most = _LOOK_EVERY_S
+        pause, most = _POLL_INTERVAL_RANGE_S
         while not self.done:
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"{self.name} is still {self.phase} after {timeout_s:g} s")
@@ -136,11 +136,11 @@ class Study:
         place of the study's. queue, priority: others than the study's. Raises Conflict where it has not
         ended, or has finished and no more trials are asked for; SpecError where its searcher cannot propose
         more."""
-        from hopyard.cli.studyresume import resume
+        from hopyard.cli.studies.resume import resume_study
 
         code = None if folder is None else Path(folder).resolve()
         return Study(
-            *resume(
+            *resume_study(
                 self._client, self.refresh()._run, trials=trials, code=code, queue=queue, priority=priority
             )
         )
@@ -175,7 +175,7 @@ class Study:
         found = self._view.trials.get(str(number))
         if found is None:
             raise NotFound(f"{self.name} has no trial {number}")
-        return _trial(found)
+        return _trial_from_view(found)
 
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
         """What was trained in the best trial, at its best epoch (`parallel: mop`): what `train` returned, or
@@ -186,7 +186,7 @@ class Study:
         not read."""
         import tempfile
 
-        from hopyard.cli.pull import pull_tree_to
+        from hopyard.cli.pull import download_tree
         from hopyard.studies.view.best import find_best, read_state
 
         if self._run["spec"]["study"]["parallel"] != "mop":
@@ -197,18 +197,18 @@ class Study:
             )
         checkpoints = [
             one
-            for one in self._client.pages(f"/runs/{self.id}/checkpoints", "checkpoints")
+            for one in self._client.iterate_pages(f"/runs/{self.id}/checkpoints", "checkpoints")
             if not one.get("damaged")
         ]
         if not checkpoints:
             raise NotFound(f"{self.name} has saved no state yet")
         with tempfile.TemporaryDirectory(prefix="hopyard-state-") as scratch:
             folder = Path(scratch) / "checkpoint"
-            pull_tree_to(self._client, max(checkpoints, key=lambda one: one["step"])["manifest"], folder)
+            download_tree(self._client, max(checkpoints, key=lambda one: one["step"])["manifest"], folder)
             found = find_best(read_journal(self._client, self._run), folder)
-            return read_state(found, trainable, self._view, foreign=not trust and self._is_foreign())
+            return read_state(found, trainable, self._view, untrusted=not trust and self._is_other_users())
 
-    def _is_foreign(self) -> bool:
+    def _is_other_users(self) -> bool:
         """Whether another user's code made its states: it is another user's, or began with states of another
         user's."""
         resume = self._run["spec"].get("resume")
@@ -265,10 +265,13 @@ def search(
     SpecError for whatever would be refused in a file, before anything is submitted.
     """
     code = Path(folder or Path.cwd()).resolve()
-    asked = search_of(
-        {**_what(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings), **settings},
+    asked = search_from_mapping(
+        {
+            **_search_mapping(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings),
+            **settings,
+        },
         code,
-        where="hop.search",
+        path="hop.search",
         name=slug(name or code.name, fallback="search"),
     )
     if name is not None:
@@ -277,8 +280,8 @@ def search(
             study=replace(asked.study, name=slug(name, fallback="search")),
             run=replace(asked.run, label=slug(name, fallback="search")),
         )
-    searcher_here(asked.study, where="hop.search")
-    client, run = submit(asked.run, code, spec=asked.spec)
+    build_searcher(asked.study, source_name="hop.search")
+    client, run = submit_run(asked.run, code, spec=asked.spec)
     return Study(client, run)
 
 
@@ -289,46 +292,46 @@ def study(ref: str = "") -> Study:
     return Study(client, get_study(client, ref))
 
 
-def _what(what: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
+def _search_mapping(search: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
     """hops: whether trials hop between workers, so that a file is one with the functions of a trainable."""
-    if what is None:
+    if search is None:
         return {}
-    if isinstance(what, str):
-        return {"script": what} if what.endswith(".py") and not hops else {"trainable": what}
-    return {"trainable": _reference(what if inspect.isclass(what) else type(what), folder)}
+    if isinstance(search, str):
+        return {"script": search} if search.endswith(".py") and not hops else {"trainable": search}
+    return {"trainable": _code_reference(search if inspect.isclass(search) else type(search), folder)}
 
 
-def _reference(kind: type, folder: Path) -> str:
+def _code_reference(target: type, folder: Path) -> str:
     """`file.py:Name` of a class: workers read it from the code that travels with the study."""
-    if "<locals>" in kind.__qualname__:
+    if "<locals>" in target.__qualname__:
         raise SpecError(
-            f"`{kind.__qualname__}` is made inside a function, where workers cannot find it",
+            f"`{target.__qualname__}` is made inside a function, where workers cannot find it",
             hints=("define it at the top of a file",),
         )
-    module = sys.modules.get(kind.__module__)
+    module = sys.modules.get(target.__module__)
     file = getattr(module, "__file__", None)
     if file is None:
         raise SpecError(
-            f"`{kind.__qualname__}` is defined in no file",
+            f"`{target.__qualname__}` is defined in no file",
             hints=("write it into a .py file beside the notebook and import it from there",),
         )
     path = Path(file).resolve()
     if not path.is_relative_to(folder):
-        return f"{kind.__module__}:{kind.__qualname__}"
-    return f"{path.relative_to(folder)}:{kind.__qualname__}"
+        return f"{target.__module__}:{target.__qualname__}"
+    return f"{path.relative_to(folder)}:{target.__qualname__}"
 
 
-def _trial(found: TrialView) -> Trial:
+def _trial_from_view(view: TrialView) -> Trial:
     return Trial(
-        found.id,
-        dict(found.params),
-        found.state.value,
-        found.epoch,
-        found.value,
-        found.best,
-        found.best_epoch,
-        tuple(found.points),
-        dict(found.metrics),
-        found.run_name or found.run,
-        found.error,
+        view.id,
+        dict(view.params),
+        view.state.value,
+        view.epoch,
+        view.value,
+        view.best,
+        view.best_epoch,
+        tuple(view.points),
+        dict(view.metrics),
+        view.run_name or view.run,
+        view.error,
     )

@@ -17,7 +17,7 @@ import pytest
 from benchmarks import study_cases
 from benchmarks.mop_study import arguments, in_turn
 from benchmarks.study_journal import Units
-from hopyard.config.searchfile import search_of
+from hopyard.config.search.search_file import search_from_mapping
 from hopyard.errors import SpecError
 from hopyard.searchers.grid import combinations
 
@@ -49,7 +49,9 @@ def test_the_study_tries_the_configurations_of_its_peers_in_their_order(
     case: study_cases.Case, tmp_path: Path
 ) -> None:
     case.write_code(tmp_path / "code", workers=2, seed=4)
-    asked = search_of(json.loads((tmp_path / "code" / "search.yaml").read_text()), tmp_path / "code")
+    asked = search_from_mapping(
+        json.loads((tmp_path / "code" / "search.yaml").read_text()), tmp_path / "code"
+    )
     assert combinations(asked.study.space) == case.configs and len(case.configs) == 8
     assert (asked.study.seed, asked.study.max_epochs, asked.study.mop and asked.study.mop.threads) == (
         4,

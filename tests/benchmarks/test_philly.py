@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import philly
 from hopyard.domain.queue import GPU
-from hopyard.simulator.traces.philly import read
+from hopyard.simulator.traces.philly import read_trace
 from hopyard.simulator.workload import Workload
 
 RUNS = 160
@@ -32,7 +32,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def workload(trace: Path) -> Workload:
-    return read(trace, replica_gpus=8)
+    return read_trace(trace, replica_gpus=8)
 
 
 def test_a_line_for_each_policy_with_the_figures_of_its_replay(

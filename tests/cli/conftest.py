@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect, start_server, stop_server
 from hopyard.config.home import Home
-from hopyard.sdk.client import Client
-from hopyard.sdk.connect import connect, start_server, stop_server
 
 from .terminal import Shell
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.cli import gitstate
-from hopyard.cli.gitstate import GitProbe, without_secret
+from hopyard.cli.gitstate import GitProbe, strip_url_credentials
 from hopyard.cli.interpreter import caller_interpreter, installed_packages
 
 
@@ -217,4 +217,4 @@ def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_remotes_lose_their_secrets(url: str, kept: str) -> None:
-    assert without_secret(url) == kept
+    assert strip_url_credentials(url) == kept

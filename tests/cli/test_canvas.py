@@ -9,17 +9,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hopyard.cli.canvas import Cell, Curve, draw, nice_ticks, smoothed
+from hopyard.cli.terminal.chart import ChartCell, Curve, choose_ticks, draw_chart, moving_average
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
 
 
-def text(rows: list[list[Cell]]) -> str:
+def text(rows: list[list[ChartCell]]) -> str:
     return "\n".join("".join(cell.text for cell in row).rstrip() for row in rows)
 
 
 def test_a_picture_without_unicode() -> None:
-    picture = draw(
+    picture = draw_chart(
         [Curve("a", [0, 10], [0, 1]), Curve("b", [0, 10], [1, 0])], width=40, height=8, unicode=False
     )
     assert text(picture).splitlines() == [
@@ -36,7 +36,7 @@ def test_a_picture_without_unicode() -> None:
 
 @pytest.mark.parametrize("unicode", [True, False])
 def test_every_row_fits_the_width(unicode: bool) -> None:
-    rows = draw(
+    rows = draw_chart(
         [Curve("loss", list(range(1000)), [math.exp(-i / 200) for i in range(1000)])],
         width=80,
         height=16,
@@ -55,7 +55,7 @@ def test_every_row_fits_the_width(unicode: bool) -> None:
 )
 def test_any_points_are_drawn(points: list[tuple[int, float]], unicode: bool) -> None:
     points.sort(key=lambda point: point[0])
-    rows = draw(
+    rows = draw_chart(
         [Curve("a", [x for x, _ in points], [y for _, y in points])], width=60, height=10, unicode=unicode
     )
     if any(math.isfinite(y) for _, y in points):
@@ -71,15 +71,15 @@ def test_ticks_are_inside_and_rising(low: float, span: float, about: int) -> Non
     high = low + span
     if high - low <= abs(high) * 1e-12:
         return
-    ticks = nice_ticks(low, high, about)
+    ticks = choose_ticks(low, high, about)
     assert len(ticks) >= 2
     assert all(low <= tick <= high for tick in ticks)
     assert ticks == sorted(ticks)
 
 
 def test_smoothing_begins_without_bias_and_passes_gaps() -> None:
-    assert smoothed([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
-    found = smoothed([1.0, math.nan, 3.0], 0.5)
+    assert moving_average([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
+    found = moving_average([1.0, math.nan, 3.0], 0.5)
     assert found[0] == 1.0
     assert math.isnan(found[1])
     assert 1.0 < found[2] < 3.0
@@ -88,6 +88,8 @@ def test_smoothing_begins_without_bias_and_passes_gaps() -> None:
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_largest_numbers_are_drawn(unicode: bool) -> None:
     largest = sys.float_info.max
-    rows = draw([Curve("a", [0, 1, 2], [largest, -largest, math.inf])], width=40, height=8, unicode=unicode)
+    rows = draw_chart(
+        [Curve("a", [0, 1, 2], [largest, -largest, math.inf])], width=40, height=8, unicode=unicode
+    )
     assert len(rows) == 8 and any(cell.curve == 0 for row in rows for cell in row)
-    assert draw([Curve("a", [0], [largest])], width=40, height=8, unicode=unicode)
+    assert draw_chart([Curve("a", [0], [largest])], width=40, height=8, unicode=unicode)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.cli import console, failures
-from hopyard.cli.harmless import Harmless, harmless
+from hopyard.cli import errors
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.escape_sequences import EscapeFilter, filter_escapes
 
 TITLE, CLIPBOARD, FORGED = "\x1b]0;PWN\x07", "\x1b]52;c;QUJD\x07", "x\nroot/prod/7  default  succeeded"
 
@@ -34,7 +35,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
 def test_a_table_has_one_line_for_each_row_whatever_is_in_it(rows: list[list[str]]) -> None:
-    lines = console.table(["A", "B", "C"], rows, right=(1,), width=60)
+    lines = console.format_table(["A", "B", "C"], rows, right=(1,), width=60)
     assert len(lines) == len(rows) + 1
     assert not {"\n", "\r", "\x1b", "\x9b"} & set("".join(lines))
 
@@ -45,10 +46,10 @@ def test_only_what_was_painted_here_is_painted(monkeypatch: pytest.MonkeyPatch) 
         [console.paint_phase("failed"), TITLE + CLIPBOARD, "\x1b[8mhidden"],
         ["ok", FORGED, "\ufdd0\ufdd1"],
     ]
-    console.out_lines(console.table(["PHASE", "NOTE", "LAST"], rows))
-    console.out(FORGED)
-    console.say(FORGED + TITLE)
-    failures.tell(FORGED, [CLIPBOARD])
+    console.print_lines(console.format_table(["PHASE", "NOTE", "LAST"], rows))
+    console.print_line(FORGED)
+    console.print_message(FORGED + TITLE)
+    errors.print_error(FORGED, [CLIPBOARD])
     written = terminal.getvalue()
     assert "\x1b[31mfailed\x1b[0m" in written
     for sequence in ("\x1b[31m", "\x1b[2m", "\x1b[0m"):
@@ -62,7 +63,7 @@ def test_json_has_nothing_that_acts_and_reads_back(capsys: pytest.CaptureFixture
     import json
 
     value = {"label": "\x1b[2J\x9b2J\u202e\U000e0041", "fine": "größe 👩\u200d👧"}
-    console.out_json(value)
+    console.print_json(value)
     told = capsys.readouterr().out
     assert json.loads(told) == value
     assert "größe 👩\u200d👧" in told
@@ -71,9 +72,9 @@ def test_json_has_nothing_that_acts_and_reads_back(capsys: pytest.CaptureFixture
 
 def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
-    assert console.shown_width(console.paint("abcdef", "red")) == 6
-    assert console.cut(console.paint("abcdef", "red"), 4) == "abc…"
-    assert console.cut(console.paint("abcd", "red"), 4) == console.paint("abcd", "red")
+    assert console.display_width(console.paint("abcdef", "red")) == 6
+    assert console.truncate(console.paint("abcdef", "red"), 4) == "abc…"
+    assert console.truncate(console.paint("abcd", "red"), 4) == console.paint("abcd", "red")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +96,13 @@ def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_a_terminal_gets_colours_and_progress_and_else_only_text(data: bytes, shown: bytes) -> None:
-    assert harmless(data) == shown
+    assert filter_escapes(data) == shown
     for cut in range(len(data) + 1):
-        guard = Harmless()
-        assert guard.feed(data[:cut]) + guard.feed(data[cut:]) + guard.end() == shown, cut
+        guard = EscapeFilter()
+        assert guard.feed(data[:cut]) + guard.feed(data[cut:]) + guard.flush() == shown, cut
 
 
 def test_a_sequence_without_an_end_does_not_hold_the_output() -> None:
-    guard = Harmless()
+    guard = EscapeFilter()
     assert guard.feed(b"\x1b[" + b"1;" * 500).startswith(b"^[[1;1;")
     assert guard.feed(b"\n") == b"\n"

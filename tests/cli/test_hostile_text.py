@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from hopyard.cli.commands import COMMANDS
+from hopyard.api_client.client import Client
+from hopyard.cli.command_table import COMMANDS
 from hopyard.cli.main import main
-from hopyard.sdk.client import Client
 
 from .conftest import shell_in
 

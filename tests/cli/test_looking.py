@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hopyard.datasets.ignore import CODE
-from hopyard.datasets.walk import PATH, walk
+from hopyard.api_client.client import Client
+from hopyard.datasets.folder_scan import PATH, scan_folder
+from hopyard.datasets.ignore_rules import CODE_RULES
 from hopyard.errors import SpecError
-from hopyard.sdk.client import Client
 
 from .conftest import TRAIN, shell_in
 from .terminal import Shell, normal, same_as_snapshot
@@ -137,7 +137,7 @@ def test_pull(shell: Shell, trained: list[str]) -> None:
     assert (got / "logs" / "stdout.log").read_bytes() == b"\r0\r1\r2\r3\nmore\n"
     assert json.loads((got / "run.json").read_text())["name"] == trained[1]
     assert len(list(got.glob("checkpoint-*"))) == 1
-    assert not any(seen[PATH].startswith("got/") for seen in walk(shell.folder, CODE).files), (
+    assert not any(seen[PATH].startswith("got/") for seen in scan_folder(shell.folder, CODE_RULES).files), (
         "it does not travel with the next run from here"
     )
     again = shell.hop("pull", trained[1], "got")

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import pytest
 
-from hopyard.cli import familiar
-from hopyard.cli.commands import COMMANDS
+from hopyard.cli import aliases
+from hopyard.cli.command_table import COMMANDS
 from hopyard.cli.main import hop as group
 from hopyard.cli.main import main
-from hopyard.cli.ps import PHASES
+from hopyard.cli.ps import ALL_PHASES
 
 from .console_of import hop
 
@@ -46,14 +46,14 @@ def test_the_listing_imports_no_command() -> None:
         "hopyard.errors",
         "hopyard.cli",
         "hopyard.cli.main",
-        "hopyard.cli.commands",
-        "hopyard.cli.failures",
+        "hopyard.cli.command_table",
+        "hopyard.cli.errors",
     }
 
 
 def test_hop_run_imports_nothing_slow() -> None:
     code = (
-        "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.cli.submit, hopyard.cli.watch; "
+        "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.cli.submit, hopyard.cli.attach; "
         "print(*sys.modules)"
     )
     loaded = set(
@@ -135,7 +135,7 @@ def test_words_of_other_programs(words: list[str], hint: str, capfd: pytest.Capt
 
 def test_hints_for_words_of_other_programs_are_true() -> None:
     at = click.Context(group)
-    for words, hint in familiar._COMMANDS.items():
+    for words, hint in aliases._COMMAND_ALIASES.items():
         assert not {*words} & {entry.name for entry in COMMANDS}
         calls = re.findall(r"`hop ([^`]+)`", hint)
         assert calls
@@ -153,10 +153,10 @@ def test_hints_for_words_of_other_programs_are_true() -> None:
         for parameter in group.get_command(at, name).params
         for option in parameter.opts
     }  # type: ignore[union-attr]
-    for words, meant, hint in familiar._OPTIONS:
+    for words, meant, hint in aliases._OPTION_ALIASES:
         assert meant in everywhere and meant not in words
         assert hint.startswith(f"{meant} ")
-    assert {*familiar._PHASES} <= {*PHASES}
+    assert {*aliases._PHASE_ALIASES} <= {*ALL_PHASES}
 
 
 def test_a_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:
@@ -273,7 +273,7 @@ def test_shell_completion() -> None:
 
 
 def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hopyard.cli import console
+    from hopyard.cli.terminal import console
 
     class Terminal:
         def isatty(self) -> bool:
@@ -281,12 +281,12 @@ def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.M
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert console.rendered(console.paint("x", "red", Terminal())) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
+    assert console.render_styles(console.paint("x", "red", Terminal())) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert console.rendered(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
+    assert console.render_styles(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert console.rendered(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
+    assert console.render_styles(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
 
 
 def test_main_takes_words_and_returns_a_code() -> None:

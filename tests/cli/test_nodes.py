@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopyard.cli.console import span
+from hopyard.cli.terminal.console import format_duration
 
 from .terminal import Shell, wait_until
 
@@ -64,7 +64,7 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
         assert "  position 1" in line
         assert line.endswith("; preempted")
         ran_s = shell.hop("info", run, "--json").json["served_s"]
-        assert shell.hop("info", run).text.count(f"took        {span(ran_s)}\n") == 1
+        assert shell.hop("info", run).text.count(f"took        {format_duration(ran_s)}\n") == 1
         assert "asked to make room: " in shell.hop("info", run).text
         assert "it ran already, attempt 1: preempted; " in shell.hop("why", run).text
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hopyard.cli.commands import COMMANDS
+from hopyard.cli.command_table import COMMANDS
 from hopyard.cli.main import hop as program
 
 from .console_of import hop

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.cli.console import number
-from hopyard.cli.logs import last_lines, last_state
-from hopyard.cli.output import Output, SharedLine
-from hopyard.cli.statusline import StatusLine
+from hopyard.cli.logs import final_line_state, last_lines
+from hopyard.cli.run_output import RunOutput, SharedTerminalLine
+from hopyard.cli.status_line import StatusLine
+from hopyard.cli.terminal.console import format_number
 
 
-class Collected(Output):
+class Collected(RunOutput):
     """Keeps what would be written."""
 
     def __init__(self, replicas: int) -> None:
@@ -77,8 +77,8 @@ def test_replicas_do_not_mix_within_a_line() -> None:
 def test_streams_on_one_terminal_keep_to_lines_of_their_own(
     written: list[tuple[str, bytes]], shown: bytes
 ) -> None:
-    line = SharedLine()
-    assert b"".join(line.place(stream, data) for stream, data in written) == shown
+    line = SharedTerminalLine()
+    assert b"".join(line.interleave(stream, data) for stream, data in written) == shown
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_streams_on_one_terminal_keep_to_lines_of_their_own(
     ],
 )
 def test_a_redrawn_line_is_told_in_its_last_state(line: bytes, shown: bytes) -> None:
-    assert last_state(line) == shown
+    assert final_line_state(line) == shown
 
 
 @given(LINES, st.integers(0, 10))
@@ -118,4 +118,4 @@ def test_last_lines(data: bytes, count: int) -> None:
     ],
 )
 def test_numbers_are_shown_with_all_digits_in_front_of_the_point(value: float | None, shown: str) -> None:
-    assert number(value) == shown
+    assert format_number(value) == shown

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from hopyard.api_client.client import Client
 from hopyard.cli.queue import change_line
-from hopyard.cli.queuetable import amounts, bar, lines_of, table_of
-from hopyard.sdk.client import Client
+from hopyard.cli.queue_table import amounts_text, queue_lines, queue_table, utilisation_bar
 
 from .terminal import Shell, normal, same_as_snapshot
 
@@ -131,11 +131,11 @@ def test_changes_amounts_and_bars_in_words() -> None:
     assert change_line({"kind": "added", "queue": "a", "detail": "below b"}) == "+ a below b"
     assert change_line({"kind": "removed", "queue": "a", "detail": ""}) == "- a"
     assert (
-        amounts({"cpu": 500, "gpu:a100": 2000, "gpu": 4000, "fpga": 2, "memory": 2**30})
+        amounts_text({"cpu": 500, "gpu:a100": 2000, "gpu": 4000, "fpga": 2, "memory": 2**30})
         == "gpus 4, extras.fpga 2, gpus.a100 2, cpus 0.5, memory 1G"
     )
-    assert amounts({}) == "-"
-    assert [bar(share) for share in (0, 0.5, 1, 1.5)] == [
+    assert amounts_text({}) == "-"
+    assert [utilisation_bar(share) for share in (0, 0.5, 1, 1.5)] == [
         "..........",
         "#####.....",
         "##########",
@@ -172,9 +172,10 @@ def test_a_queue_that_was_removed_says_so() -> None:
         "admins": [],
     }
     assert any(
-        "old (removed)" in line and "gpus 1" in line for line in table_of({"queues": [one], "default": "a"})
+        "old (removed)" in line and "gpus 1" in line
+        for line in queue_table({"queues": [one], "default": "a"})
     )
     assert (
         "old (removed: what runs in it goes on, nothing starts)"
-        in lines_of(one, half_life_s=60, owner="alice")[0]
+        in queue_lines(one, half_life_s=60, owner="alice")[0]
     )

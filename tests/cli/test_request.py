@@ -10,8 +10,8 @@ import pytest
 
 from hopyard.cli import submit
 from hopyard.cli.run import build_request
-from hopyard.config.runspec import RunRequest, project_of
-from hopyard.datasets.pack import CODE, pack
+from hopyard.config.run_request import RunRequest, default_project
+from hopyard.datasets.pack import CODE_RULES, pack_tree
 from hopyard.errors import SpecError
 
 from .console_of import hop
@@ -102,7 +102,7 @@ def test_a_script_with_everything() -> None:
 def test_the_spec_is_one_that_the_domain_knows() -> None:
     import msgspec
 
-    from hopyard.domain.gang import Closeness, Topology, Where
+    from hopyard.domain.gang import Closeness, NodeSelector, Topology
     from hopyard.domain.resources import Resources
     from hopyard.domain.run import RunSpec
 
@@ -117,7 +117,7 @@ def test_the_spec_is_one_that_the_domain_knows() -> None:
     )
     spec = msgspec.convert(told, RunSpec)
     assert spec.roles[0].resources == Resources(gpu_memory_bytes=2**30, extras=(("fpga", 1),))
-    assert spec.roles[0].where == Where(labels=(("a", "b"),))
+    assert spec.roles[0].where == NodeSelector(labels=(("a", "b"),))
     assert spec.topology == Topology("node", Closeness.SAME, 2)
 
 
@@ -147,22 +147,22 @@ def test_a_script_elsewhere_is_run_in_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("")
     request = asked("../other.py")
     assert request.roles[0].command == ("python", "-u", "other.py")
-    assert request.project == project_of(tmp_path)
+    assert request.project == default_project(tmp_path)
 
 
 def test_much_code_is_told_before_it_is_hashed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(submit, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(submit, "_WARN_CODE_BYTES", 1000)
     told: list[str] = []
 
-    class Bar(submit._CodeBar):
+    class Bar(submit._CodeTransferBar):
         def advance(self, size_bytes: int, /) -> None:
             told.append(capsys.readouterr().err)
 
     (folder / "data.bin").write_bytes(bytes(2000))
     with Bar() as bar:
-        pack(folder, rules=CODE, progress=bar)
+        pack_tree(folder, rules=CODE_RULES, progress=bar)
     assert bar.warned
     assert told[0].startswith("note: the code is 2.0 KiB\nhint: ")
 

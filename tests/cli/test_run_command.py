@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hopyard.sdk.client import Client
+from hopyard.api_client.client import Client
 
 from .terminal import Shell, wait_until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.cli.commands import COMMANDS
+from hopyard.cli.command_table import COMMANDS
 
 from .conftest import shell_in
 from .console_of import hop

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hopyard.cli.address import in_line, standing
-from hopyard.cli.describe import _attempt, _role, _standing
-from hopyard.cli.diff import _facts
-from hopyard.cli.ps import gpus_of, table_of
+from hopyard.cli.diff import _comparable_fields
+from hopyard.cli.info import _attempt_lines, _queue_settings, _role_text
+from hopyard.cli.ps import gpu_request_text, run_table
 from hopyard.cli.run import build_request
+from hopyard.cli.run_text import queue_line, start_line
 
 
 def spec(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:
@@ -57,29 +57,34 @@ def test_shapes(
     where: str | None,
 ) -> None:
     told = spec(tmp_path, monkeypatch, **options)
-    lines = dict(_role(told["roles"][0]))
-    assert (gpus_of(run_of(told)), lines["resources"], lines.get("where")) == (column, resources, where)
+    lines = dict(_role_text(told["roles"][0]))
+    assert (gpu_request_text(run_of(told)), lines["resources"], lines.get("where")) == (
+        column,
+        resources,
+        where,
+    )
 
 
 def test_an_elastic_run_says_how_large_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(spec(tmp_path, monkeypatch, gpus="A100:1", replicas="2-8"))
     attempt = {"number": 1, "phase": "running", "nodes": ["n1"] * 4, "counts": [4]}
     run |= {"phase": "running", "attempt": attempt, "served_s": 0.0}
-    assert (gpus_of(run), standing(run)) == ("4x A100:1", "starts at once as 4 replicas")
-    assert _attempt(run, attempt) == "1  running as 4 replicas on n1"
-    assert gpus_of(run | {"phase": "queued"}) == "2-8x A100:1"
+    assert (gpu_request_text(run), start_line(run)) == ("4x A100:1", "starts at once as 4 replicas")
+    assert _attempt_lines(run, attempt) == "1  running as 4 replicas on n1"
+    assert gpu_request_text(run | {"phase": "queued"}) == "2-8x A100:1"
     fixed = run_of(spec(tmp_path, monkeypatch, gpus="A100:1", replicas="4"))
-    assert _attempt(fixed, attempt) == "1  running on n1"
+    assert _attempt_lines(fixed, attempt) == "1  running on n1"
     chief = run["spec"]["roles"][0] | {"name": "chief", "replicas": 1, "min_replicas": 0}
     gang = run | {"spec": run["spec"] | {"roles": [chief, *run["spec"]["roles"]]}}
     assert (
-        _attempt(gang, attempt | {"counts": [1, 3]}) == "1  running as 4 replicas (chief 1, worker 3) on n1"
+        _attempt_lines(gang, attempt | {"counts": [1, 3]})
+        == "1  running as 4 replicas (chief 1, worker 3) on n1"
     )
 
 
 def test_what_should_have_started_is_late() -> None:
     def told(seconds: float) -> str:
-        return in_line(
+        return queue_line(
             {
                 "name": "a/b/1",
                 "position": 1,
@@ -102,16 +107,16 @@ def test_no_run_takes_longer_than_it_is_old(tmp_path: Path, monkeypatch: pytest.
             "served_s": 0.0,
         }
         run |= {"attempt": {"started_at": began, "ended_at": None}}
-        head, row = table_of([run])
+        head, row = run_table([run])
         age, took = row[: head.index("AGE") + 3].split("running")[1], row[head.index("AGE") + 3 :]
         assert age.strip() >= took.strip() if seconds < 10 else age.strip() == took.strip()
 
 
 def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = spec(tmp_path, monkeypatch, queue="q", priority=3, preemptible=False, topology="same:rack/2")
-    assert _standing(told) == "q, priority 3, never asked to make room"
-    assert _standing(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
-    facts = _facts(run_of(told))["resources"]
+    assert _queue_settings(told) == "q, priority 3, never asked to make room"
+    assert _queue_settings(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
+    facts = _comparable_fields(run_of(told))["resources"]
     assert (
         facts["queue"],
         facts["priority"],
@@ -126,9 +131,9 @@ def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest
         "phase": "stopping",
         "attempt": {"preempt_reason": "run a/b/2 has priority 90, this one 50"},
     }
-    assert table_of([run])[1].endswith("makes room: run a/b/2 has priority 90, this one 50")
+    assert run_table([run])[1].endswith("makes room: run a/b/2 has priority 90, this one 50")
     run["attempt"] = {"preempt_reason": ""}
-    assert "makes room" not in table_of([run])[1]
+    assert "makes room" not in run_table([run])[1]
 
 
 def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,5 +141,5 @@ def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pyt
         run_of(spec(tmp_path, monkeypatch)),
         run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2")),
     )
-    assert table_of([plain])[0].split() == ["RUN", "PHASE", "AGE", "TIME"]
-    assert table_of([plain, other])[0].split() == ["RUN", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]
+    assert run_table([plain])[0].split() == ["RUN", "PHASE", "AGE", "TIME"]
+    assert run_table([plain, other])[0].split() == ["RUN", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]

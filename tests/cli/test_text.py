@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from hopyard.cli import console, times
+from hopyard.cli.terminal import console, times
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from hopyard.cli import console, times
     ],
 )
 def test_span(seconds: float, text: str) -> None:
-    assert console.span(seconds) == text
+    assert console.format_duration(seconds) == text
 
 
 @pytest.fixture
@@ -42,12 +42,12 @@ def three_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_east: None) -> None:
     said = "starts at 2031-01-02 23:15:08 UTC or earlier; box is reserved at 2031-02-01 06:00 UTC: exam"
     assert (
-        times.localised(said)
+        times.localise_times(said)
         == "starts at 2031-01-03 02:15 or earlier; box is reserved at 2031-02-01 09:00: exam"
     )
     east = datetime(2031, 1, 3, 2, 15, tzinfo=timezone(timedelta(hours=3)))
-    assert times.clock(east.isoformat()) == "2031-01-03 02:15"
-    assert times.localised("nothing at 12:00") == "nothing at 12:00"
+    assert times.format_clock(east.isoformat()) == "2031-01-03 02:15"
+    assert times.localise_times("nothing at 12:00") == "nothing at 12:00"
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_e
 def test_seconds_are_told_of_moments_that_are_near(minutes: float, told: bool) -> None:
     at = datetime.now().astimezone() + timedelta(minutes=minutes)
     exact, coarse = f"{at:%H:%M:%S}", f"{at:%H:%M}"
-    assert times.clock(at.isoformat()).split(" ")[-1] == (exact if told else coarse)
-    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC").split(" ")[-1] == (
+    assert times.format_clock(at.isoformat()).split(" ")[-1] == (exact if told else coarse)
+    assert times.localise_times(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC").split(" ")[-1] == (
         exact if told else coarse
     )
-    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC").split(" ")[-1] == coarse, (
+    assert times.localise_times(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC").split(" ")[-1] == coarse, (
         "no seconds are made up"
     )
 
@@ -68,16 +68,18 @@ def test_seconds_are_told_of_moments_that_are_near(minutes: float, told: bool) -
 def test_moments_of_one_minute_are_told_apart() -> None:
     at = (datetime.now().astimezone() + timedelta(hours=30)).replace(second=5, microsecond=0)
     low, mid, high = ((at + timedelta(seconds=more)).isoformat() for more in (0, 10, 50))
-    assert [told.rpartition(":")[2] for told in times.clocks(low, mid, high)] == ["05", "15", "55"]
-    assert times.clocks(low, mid, (at + timedelta(minutes=5)).isoformat())[0] == times.clock(low)
+    assert [told.rpartition(":")[2] for told in times.format_clocks(low, mid, high)] == ["05", "15", "55"]
+    assert times.format_clocks(low, mid, (at + timedelta(minutes=5)).isoformat())[0] == times.format_clock(
+        low
+    )
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(17.6, "18 s"), (59.7, "1 min"), (61, "1 min"), (3599.7, "1 h"), (90000, "1 d")]
 )
 def test_an_age_is_rounded_as_a_span_is(seconds: float, text: str) -> None:
-    assert console.age(seconds) == text
-    assert console.span(seconds).startswith(text)
+    assert console.format_age(seconds) == text
+    assert console.format_duration(seconds).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_an_age_is_rounded_as_a_span_is(seconds: float, text: str) -> None:
     ],
 )
 def test_bytes(amount: int, text: str) -> None:
-    assert console.bytes_text(amount) == text
+    assert console.format_bytes(amount) == text
 
 
 class Terminal(io.StringIO):
@@ -103,10 +105,10 @@ class Terminal(io.StringIO):
 def test_a_table_is_aligned_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    lines = console.table(
+    lines = console.format_table(
         ["NAME", "N"], [[console.paint("red", "red", Terminal()), "1"], ["日本", "22"]], right=(1,)
     )
-    assert [console.shown_width(line) for line in lines] == [8, 8, 8]
+    assert [console.display_width(line) for line in lines] == [8, 8, 8]
     assert lines[2] == "日本  22"
 
 
@@ -115,17 +117,17 @@ def test_csv_acts_on_no_terminal_and_is_exact_elsewhere(
     monkeypatch: pytest.MonkeyPatch, sink: io.StringIO, cell: str
 ) -> None:
     monkeypatch.setattr("sys.stdout", sink)
-    console.out_csv(["name", "n"], [["a\x1b[2Jb", 1]])
+    console.print_csv(["name", "n"], [["a\x1b[2Jb", 1]])
     assert sink.getvalue() == f"name,n\n{cell},1\n"
 
 
 def test_the_last_column_is_cut_to_fit() -> None:
-    lines = console.table(["A", "B"], [["x", "y" * 200]], width=40)
-    assert console.shown_width(lines[1]) == 40
+    lines = console.format_table(["A", "B"], [["x", "y" * 200]], width=40)
+    assert console.display_width(lines[1]) == 40
     assert lines[1].endswith("…")
 
 
 def test_what_is_too_wide_is_cut_to_columns() -> None:
-    assert console.cut("short", 5) == "short"
-    assert console.cut("longer", 5) == "long…"
-    assert console.cut("日本語日本語", 6) == "日本…"
+    assert console.truncate("short", 5) == "short"
+    assert console.truncate("longer", 5) == "long…"
+    assert console.truncate("日本語日本語", 6) == "日本…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopyard.sdk.client import Client
+from hopyard.api_client.client import Client
 
 from .terminal import Shell
 

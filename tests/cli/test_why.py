@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hopyard.cli.times import clock
-from hopyard.cli.why import lines_of
+from hopyard.cli.terminal.times import format_clock
+from hopyard.cli.why import explanation_lines
 
 WAITING = {"phase": "queued", "attempt": None, "spec": {"roles": []}}
 
@@ -46,16 +46,16 @@ def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(
 ) -> None:
     band = {"low_at": at(25), "mid_at": at(30), "high_at": at(50)}
     promised_at = at(promised)
-    lines = lines_of(waits(expected=band, promised_at=promised_at, late=late), WAITING)
-    assert lines[-2].startswith(f"expected start: {clock(band['mid_at'])} (in ")
-    assert lines[-1] == f"promised: at the latest {clock(promised_at)}{end}"
+    lines = explanation_lines(waits(expected=band, promised_at=promised_at, late=late), WAITING)
+    assert lines[-2].startswith(f"expected start: {format_clock(band['mid_at'])} (in ")
+    assert lines[-1] == f"promised: at the latest {format_clock(promised_at)}{end}"
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.5, False), (50, True)])
 def test_a_band_of_seconds_is_told(seconds: float, told: bool) -> None:
     band = {"low_at": at(2), "mid_at": at(2 + seconds / 120), "high_at": at(2 + seconds / 60)}
-    low, mid, high = (clock(band[key], seconds=True) for key in ("low_at", "mid_at", "high_at"))
-    line = lines_of(waits(expected=band), WAITING)[-1]
+    low, mid, high = (format_clock(band[key], show_seconds=True) for key in ("low_at", "mid_at", "high_at"))
+    line = explanation_lines(waits(expected=band), WAITING)[-1]
     assert line.startswith(f"expected start: {mid} (in ")
     assert line.endswith(f"), between {low} and {high}") is told
 
@@ -75,7 +75,7 @@ def node(name: str, **more: Any) -> dict[str, Any]:
 def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
     def told(nodes: list[dict[str, Any]]) -> list[str]:
         where = {"pools": ["a"], "labels": [["rack", "1"]]}
-        lines = lines_of(waits(), {**WAITING, "spec": {"roles": [{"where": where}]}}, nodes)
+        lines = explanation_lines(waits(), {**WAITING, "spec": {"roles": [{"where": where}]}}, nodes)
         return lines[lines.index("cordoned:") + 1 : -1] if "cordoned:" in lines else []
 
     others = [node("open", cordoned=False), node("other", pool="b"), node("far", labels={"rack": "2"})]
@@ -97,7 +97,7 @@ def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
         node("n2", cordoned=False),
         node("n3", pool="b", not_ready=away),
     ]
-    lines = lines_of(waits(), {**WAITING, "spec": spec}, nodes)
+    lines = explanation_lines(waits(), {**WAITING, "spec": spec}, nodes)
     assert lines[lines.index("not ready:") + 1].startswith(
         "  node n1: its server (two:/home) has been away since "
     )
@@ -105,13 +105,13 @@ def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
 
 
 def test_what_will_not_start_as_things_are_says_so() -> None:
-    assert lines_of(waits(), WAITING)[-1] == "expected start: not as things are"
+    assert explanation_lines(waits(), WAITING)[-1] == "expected start: not as things are"
 
 
 @pytest.mark.parametrize(("hours", "told"), [(3, False), (300, True)])
 def test_a_band_of_days_says_what_narrows_it(hours: float, told: bool) -> None:
     band = {"low_at": at(1), "mid_at": at(60), "high_at": at(60 * hours)}
-    lines = lines_of(waits(expected=band), WAITING)
+    lines = explanation_lines(waits(expected=band), WAITING)
     assert any("a wide estimate" in line and "`hop run --time`" in line for line in lines) is told
 
 
@@ -120,7 +120,10 @@ def test_what_is_in_the_way_is_told_with_its_end_which_of_a_reservation_is_certa
         {"kind": "run", "name": "bob/bert/3", "until": at(5)},
         {"kind": "reservation", "name": "exam", "until": at(9)},
     ]
-    lines = lines_of(waits(blocked_by=ways), WAITING)
-    assert [line.partition(clock(way["until"]))[0] for line, way in zip(lines[3:5], ways, strict=True)] == [
-        "  run bob/bert/3, probably until ", "  reservation exam, until ",
-    ]  # fmt: skip
+    lines = explanation_lines(waits(blocked_by=ways), WAITING)
+    assert [
+        line.partition(format_clock(way["until"]))[0] for line, way in zip(lines[3:5], ways, strict=True)
+    ] == [
+        "  run bob/bert/3, probably until ",
+        "  reservation exam, until ",
+    ]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.config import asks
-from hopyard.config.asks import Gpus, TopologyAsk
-from hopyard.config.runspec import gpu_fields, parse_places, parse_sizes, parse_standing
+from hopyard.config import resource_requests
+from hopyard.config.resource_requests import GpuRequest, TopologyRequest
+from hopyard.config.run_request import gpu_fields, parse_placement, parse_scheduling, parse_sizes
 from hopyard.domain.gang import Closeness
 from hopyard.errors import SpecError
 
@@ -19,14 +19,14 @@ models = st.lists(
     st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,8}( [A-Za-z0-9]{1,9})?", fullmatch=True), max_size=3, unique=True
 ).map(tuple)
 counts = st.one_of(
-    st.builds(lambda n, m: Gpus(n, 0, m), st.integers(1, 999), models),
-    st.builds(lambda n, m: Gpus(0, n, m), st.integers(1, 999), models),
+    st.builds(lambda n, m: GpuRequest(n, 0, m), st.integers(1, 999), models),
+    st.builds(lambda n, m: GpuRequest(0, n, m), st.integers(1, 999), models),
 )
 
 
 @given(counts)
-def test_gpus_are_read_back_exactly(gpus: Gpus) -> None:
-    assert asks.parse_gpus(asks.format_gpus(gpus)) == gpus
+def test_gpus_are_read_back_exactly(gpus: GpuRequest) -> None:
+    assert resource_requests.parse_gpus(resource_requests.format_gpus(gpus)) == gpus
 
 
 @given(
@@ -35,28 +35,28 @@ def test_gpus_are_read_back_exactly(gpus: Gpus) -> None:
     st.integers(1, 4096),
 )
 def test_topologies_are_read_back_exactly(rule: str, level: str, size: int) -> None:
-    ask = TopologyAsk(rule, level, size)
-    assert asks.parse_topology(asks.format_topology(ask)) == ask
+    ask = TopologyRequest(rule, level, size)
+    assert resource_requests.parse_topology(resource_requests.format_topology(ask)) == ask
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096))
 def test_replicas_are_read_back_exactly(one: int, two: int) -> None:
     fewest, most = min(one, two), max(one, two)
-    found = asks.parse_replicas(f"{fewest}-{most}")
+    found = resource_requests.parse_replicas(f"{fewest}-{most}")
     assert found == (fewest if fewest < most else 0, most)
-    assert asks.parse_replicas(asks.format_replicas(*found)) == found
+    assert resource_requests.parse_replicas(resource_requests.format_replicas(*found)) == found
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused(text: str) -> None:
     parse: Callable[[str], object]
     for parse in (
-        asks.parse_gpus,
-        asks.parse_topology,
-        asks.parse_replicas,
-        asks.parse_pools,
-        lambda t: asks.parse_extras([t]),
-        lambda t: asks.parse_labels([t]),
+        resource_requests.parse_gpus,
+        resource_requests.parse_topology,
+        resource_requests.parse_replicas,
+        resource_requests.parse_pools,
+        lambda t: resource_requests.parse_extras([t]),
+        lambda t: resource_requests.parse_labels([t]),
     ):
         try:
             parse(text)
@@ -92,11 +92,11 @@ def test_what_a_command_line_asks_for() -> None:
     assert parse_sizes({"extras": ("tpu=4", "fpga")}) == {"extras": (("fpga", 1), ("tpu", 4))}
     assert parse_sizes({"replicas": "2-8"}) == {"min_replicas": 2, "replicas": 8}
     assert parse_sizes({"extras": (), "gpus": None}) == {}
-    assert parse_places({"pool": "a, b,a", "where": ("zone=1", "rack=a")}) == {
+    assert parse_placement({"pool": "a, b,a", "where": ("zone=1", "rack=a")}) == {
         "pools": ("a", "b"),
         "labels": (("rack", "a"), ("zone", "1")),
     }
-    told = parse_standing(
+    told = parse_scheduling(
         {"queue": "q", "priority": 0, "time": "1m", "preemptible": False, "topology": "same:rack/4"}
     )
     assert told == {
@@ -104,7 +104,7 @@ def test_what_a_command_line_asks_for() -> None:
         "priority": 0,
         "time_limit_s": 60.0,
         "preemptible": False,
-        "topology": TopologyAsk("same", "rack", 4),
+        "topology": TopologyRequest("same", "rack", 4),
     }
 
 
@@ -169,42 +169,47 @@ def test_bad_sizes(given: dict[str, str], error: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("parse", "given", "error", "hint"),
     [
-        (parse_places, {"pool": "a,,b"}, "--pool: `` is not a name", "letters"),
+        (parse_placement, {"pool": "a,,b"}, "--pool: `` is not a name", "letters"),
         (
-            parse_places,
+            parse_placement,
             {"where": ("rack",)},
             "--where: `rack` is not of the form LABEL=VALUE",
             "--where rack=a",
         ),
         (
-            parse_places,
+            parse_placement,
             {"where": ("rack=a", "rack=b")},
             "--where: no node has two values of `rack`",
             "one value",
         ),
-        (parse_standing, {"queue": "a/b"}, "--queue: `a/b` is not a name", "letters"),
-        (parse_standing, {"priority": -1}, "--priority: -1 is not from 0 to 100", "larger"),
-        (parse_standing, {"time": "2 weeks"}, "--time: `2 weeks` is not a time", "2h30m"),
-        (parse_standing, {"time": "0"}, "--time: `0` is no time: it has to be more than 0 seconds", "2h30m"),
+        (parse_scheduling, {"queue": "a/b"}, "--queue: `a/b` is not a name", "letters"),
+        (parse_scheduling, {"priority": -1}, "--priority: -1 is not from 0 to 100", "larger"),
+        (parse_scheduling, {"time": "2 weeks"}, "--time: `2 weeks` is not a time", "2h30m"),
         (
-            parse_standing,
+            parse_scheduling,
+            {"time": "0"},
+            "--time: `0` is no time: it has to be more than 0 seconds",
+            "2h30m",
+        ),
+        (
+            parse_scheduling,
             {"topology": "same"},
             "--topology: `same` names no level",
             "same:node, or a label of nodes: same:rack",
         ),
         (
-            parse_standing,
+            parse_scheduling,
             {"topology": "sme:rack"},
             "--topology: `sme` is not a rule of closeness",
             "did you mean `same`?",
         ),
         (
-            parse_standing,
+            parse_scheduling,
             {"topology": "same:rack/0"},
             "--topology: `0` is not the size of a slice",
             "same:rack/4",
         ),
-        (parse_standing, {"topology": "same:"}, "is not the name of a label", "rack or zone"),
+        (parse_scheduling, {"topology": "same:"}, "is not the name of a label", "rack or zone"),
     ],
 )
 def test_bad_places(
@@ -217,7 +222,7 @@ def test_bad_places(
 
 
 def test_what_was_asked_of_gpus_before_is_replaced_whole() -> None:
-    assert gpu_fields(asks.parse_gpus("1"), None) == {
+    assert gpu_fields(resource_requests.parse_gpus("1"), None) == {
         "gpus": 1,
         "gpu_milli": 0,
         "gpu_models": (),

@@ -7,25 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.config.clusterfile import read_cluster
-from hopyard.domain.gang import Where
+from hopyard.config.cluster_file import read_cluster
+from hopyard.domain.gang import NodeSelector
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.errors import SpecError
-from hopyard.simulator.reservations import granted
+from hopyard.simulator.reservations import admit_reservations
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday
 POOLS = "pools: [{name: a100, count: 2, cpus: 64, memory: 512G, gpus: A100:8}]\n"
-TREE = QueueTree({**ONE_QUEUE.queues, QueueName("vision"): Queue(QueueName("vision"))}, ONE_QUEUE.default)
+TREE = QueueTree(
+    {**SINGLE_QUEUE_TREE.queues, QueueName("vision"): Queue(QueueName("vision"))}, SINGLE_QUEUE_TREE.default
+)
 
 
 def held(folder: Path, *entries: str) -> tuple[Reservation, ...]:
     file = folder / "cluster.yaml"
     file.write_text(POOLS + "reservations:\n" + "".join(f"  - {entry}\n" for entry in entries))
     found = read_cluster(file)
-    return granted(found.reservations, found.nodes, TREE, BEGIN)
+    return admit_reservations(found.reservations, found.nodes, TREE, BEGIN)
 
 
 def test_whole_nodes_after_the_beginning(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_pieces_again_and_again(tmp_path: Path) -> None:
         datetime(2026, 1, 5, 9, tzinfo=UTC),
         datetime(2026, 3, 1, tzinfo=UTC),
     )
-    assert (one.every_s, one.queue, one.where) == (7 * 86400.0, "vision", Where(("a100",)))
+    assert (one.every_s, one.queue, one.where) == (7 * 86400.0, "vision", NodeSelector(("a100",)))
     assert one.resources == Resources(4000, 0, 4, ("A100",))
     assert dict(zip(one.nodes, one.pieces, strict=True)) == {"a100-0000": 2, "a100-0001": 1}
 

@@ -70,7 +70,7 @@ def test_everything_below_an_open_folder_is_closed_but_what_scripts_made(tmp_pat
     (deep / "program").write_text("x")
     (deep / "program").chmod(0o755)
     (deep / "locked").mkdir(mode=0o555)
-    list(home.close_entries())
+    list(home.make_entries_private())
     assert [
         mode(path)
         for path in (home.database, home.blobs, deep, deep / "file", deep / "program", deep / "locked")
@@ -120,7 +120,7 @@ def test_what_another_user_left_in_an_open_home_is_refused_each_time(tmp_path: P
     planted.unlink()
     home.check()
     planted.symlink_to(mine)  # the owner's own, to a folder that is none of Hopyard's
-    list(home.close_entries())
+    list(home.make_entries_private())
     assert mode(mine / "sub") == 0o775
 
 
@@ -134,7 +134,7 @@ def test_what_another_user_left_below_an_open_folder_is_refused_at_the_start(tmp
     (packs / "planted").write_text("x")
     os.chown(packs / "planted", ANOTHER, -1)
     with pytest.raises(SpecError, match="planted belongs to"):
-        list(home.close_entries())
+        list(home.make_entries_private())
 
 
 def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_pa
     (disk / "packs").chmod(0o755)
     home.blobs.symlink_to(disk)
     home.check()
-    list(home.close_entries())
+    list(home.make_entries_private())
     assert (mode(disk), mode(disk / "packs")) == (0o700, 0o755)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.config.searchfile import search_of
+from hopyard.config.search.search_file import search_from_mapping
 from hopyard.errors import SpecError
 
 
@@ -29,7 +29,7 @@ def given(tmp_path: Path) -> dict[str, Any]:
 def gang(given: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool]]:
     return [
         (role.name, role.replicas, role.cpu_milli, role.cpu_limited)
-        for role in search_of(given, folder).run.roles
+        for role in search_from_mapping(given, folder).run.roles
     ]
 
 
@@ -49,4 +49,4 @@ def test_what_a_worker_was_said_to_need_is_asked_for(given: dict[str, Any], tmp_
 
 def test_the_dataset_is_named_once(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="`digits` is the study's dataset already"):
-        search_of({**given, "datasets": ["digits"]}, tmp_path)
+        search_from_mapping({**given, "datasets": ["digits"]}, tmp_path)

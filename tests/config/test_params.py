@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.config.params import format_value, parse_env, parse_params, parse_tags, parse_value
+from hopyard.config.key_values import format_value, parse_env, parse_params, parse_tags, parse_value
 from hopyard.errors import SpecError
 
 VALUES = st.one_of(

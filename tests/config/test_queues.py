@@ -11,14 +11,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hopyard.config.queuechecks import beyond_cluster, idle_limits
-from hopyard.config.queues import MAX_DEPTH, QUEUE_KEYS, read_queues, tree_of
-from hopyard.config.queuetext import Change, changes, tree_mapping, tree_text
-from hopyard.config.reader import section
+from hopyard.config.queues.export import QueueChange, diff_trees, tree_mapping, tree_text
+from hopyard.config.queues.limit_checks import limits_beyond_cluster, unreachable_limits
+from hopyard.config.queues.queue_file import MAX_DEPTH, QUEUE_KEYS, queue_tree_from, read_queues
+from hopyard.config.yaml_section import as_section
 from hopyard.domain.cluster import Node
+from hopyard.domain.effective_limits import (
+    child_queues,
+    effective_admins,
+    effective_submitters,
+    guaranteed_amounts,
+    guaranteed_gpus,
+    maximum_amounts,
+)
 from hopyard.domain.ids import NodeId, QueueName
-from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
-from hopyard.domain.quota import admins, children, guaranteed_gpus, guarantees, most, submitters
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, Queue, QueueTree
 from hopyard.domain.resources import Gpu
 from hopyard.errors import SpecError
 
@@ -371,7 +378,7 @@ def test_a_tree_too_deep_is_refused_nested_and_flat(tmp_path: Path) -> None:
         nested = {name: {"queues": nested}}
     for tree in (flat, nested):
         with pytest.raises(SpecError, match=f"deeper than {MAX_DEPTH} levels"):
-            tree_of(section("f", "", {"queues": tree}))
+            queue_tree_from(as_section("f", "", {"queues": tree}))
 
 
 def test_a_file_nested_beyond_all_reading_is_refused_as_such(tmp_path: Path) -> None:
@@ -396,26 +403,26 @@ def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_li
         {"maximum": {"gpus": of_all}},
         {"maximum": {"gpus": most}, "guarantee": {"gpus": of_all}},
     ):
-        given = section("f", "", {"default": "q0", "queues": {"a": {**limits, "queues": inside}}})
+        given = as_section("f", "", {"default": "q0", "queues": {"a": {**limits, "queues": inside}}})
         if sum(amount for _, amount in below) <= of_all:
-            assert tree_of(given).queues[QueueName("a")].name == "a"
+            assert queue_tree_from(given).queues[QueueName("a")].name == "a"
         else:
             with pytest.raises(SpecError, match=r"f: queues\.a\.(guarantee|maximum)\.gpus: "):
-                tree_of(given)
+                queue_tree_from(given)
 
 
 def test_what_is_guaranteed_of_a_model_is_not_borrowed() -> None:
     """Else a limit on what is borrowed would take the guarantee back."""
     limits = {"guarantee": {"gpus.A100": 3}, "borrow_limit": {"gpus": 1}}
-    of = tree_of(
-        section(
+    of = queue_tree_from(
+        as_section(
             "f",
             "",
             {"queues": {"a": {"queues": {"b": limits, "c": {"guarantee": {"gpus": 2}}}}}, "default": "b"},
         )
     )
     assert guaranteed_gpus(of) == {"c": 2000, "b": 3000, "a": 5000}
-    assert most(of)[QueueName("b")] == {"gpu": 4000}
+    assert maximum_amounts(of)[QueueName("b")] == {"gpu": 4000}
 
 
 def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
@@ -423,31 +430,33 @@ def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
         "maximum": {"gpus": 4, "gpus.A100": 5, "gpus.T4": 4, "cpus": 8},
         "user_limit": {"gpus": 2, "gpus.A100": 3, "cpus": 16, "memory": "1G"},
     }
-    of = tree_of(section("f", "", {"queues": {"default": limits}}))
-    assert idle_limits(of) == [
+    of = queue_tree_from(as_section("f", "", {"queues": {"default": limits}}))
+    assert unreachable_limits(of) == [
         "default.maximum: 5 gpus.a100 can never be reached, maximum.gpus is 4",
         "default.user_limit: 16 cpus can never be reached, maximum.cpus is 8",
         "default.user_limit: 3 gpus.a100 can never be reached, user_limit.gpus is 2",
     ]
-    assert idle_limits(ONE_QUEUE) == []
+    assert unreachable_limits(SINGLE_QUEUE_TREE) == []
 
 
 def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
-    of = tree_of(
-        section(
+    of = queue_tree_from(
+        as_section(
             "f",
             "",
             {"queues": {"a": {"guarantee": {"gpus": 4, "cpus": 1}}, "default": {"guarantee": {"gpus": 1}}}},
         )
     )
     node = Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "T4"),))
-    assert beyond_cluster(of, [node]) == ["the queues are guaranteed 5 gpus together, and the nodes have 1"]
+    assert limits_beyond_cluster(of, [node]) == [
+        "the queues are guaranteed 5 gpus together, and the nodes have 1"
+    ]
     # one of the two would be the same card
     by_model = {"a": {"guarantee": {"gpus.T4": 1}}, "default": {"guarantee": {"gpus": 1}}}
-    assert beyond_cluster(tree_of(section("f", "", {"queues": by_model})), [node]) == [
+    assert limits_beyond_cluster(queue_tree_from(as_section("f", "", {"queues": by_model})), [node]) == [
         "the queues are guaranteed 2 gpus together, and the nodes have 1"
     ]
-    assert beyond_cluster(ONE_QUEUE, []) == []
+    assert limits_beyond_cluster(SINGLE_QUEUE_TREE, []) == []
 
 
 def test_limits_on_what_no_node_has_are_told() -> None:
@@ -456,9 +465,11 @@ def test_limits_on_what_no_node_has_are_told() -> None:
         "maximum": {"gpus.A1000": 1, "gpus.t4": 1, "memory": "4G"},
         "user_limit": {"extras.fgpa": 2, "extras.fpga": 2},
     }
-    of = tree_of(section("f", "", {"queues": {"a": limits, "default": {"maximum": {"gpus.A1000": 2}}}}))
+    of = queue_tree_from(
+        as_section("f", "", {"queues": {"a": limits, "default": {"maximum": {"gpus.A1000": 2}}}})
+    )
     node = Node(NodeId("n"), "e", 8000, 1 << 30, (Gpu(0, "T4"),), extras={"fpga": 1})
-    assert beyond_cluster(of, [node]) == [
+    assert limits_beyond_cluster(of, [node]) == [
         "no node has extras.fgpa, which a.user_limit limits",
         "no node has gpus.a1000, which a.maximum limits",
     ]
@@ -466,13 +477,12 @@ def test_limits_on_what_no_node_has_are_told() -> None:
 
 def test_who_may_submit_and_administer_comes_from_above() -> None:
     a = {"submitters": ["x"], "admins": ["y"], "queues": {"b": {"admins": ["z"]}, "c": {"submitters": ["w"]}}}
-    of = tree_of(section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))
-    found = {name: (submitters(of, name), admins(of, name)) for name in of.queues}
+    of = queue_tree_from(as_section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))
+    found = {name: (effective_submitters(of, name), effective_admins(of, name)) for name in of.queues}
     assert found == {"a": (("x",), ("y",)), "b": (("x",), ("z", "y")), "c": (("w",), ("y",)), "d": ((), ())}
 
 
-# -- laws
-# -----------------------------------------------------------------------------------------------------------
+# -- laws ----------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b2", "default", "no", "1.5", "null-x", "team.a_b", "X", "10", "yes-no"])
 resource = st.sampled_from(["cpu", "memory", "gpu", "gpu:a100", "gpu:rtx 3090", "fpga"])
@@ -514,14 +524,14 @@ def trees(draw: st.DrawFn) -> QueueTree:
         )
     for name in reversed(list(queues)):
         queues[name] = _guaranteed(draw, queues, name)
-    leaves = [name for name in queues if name not in children(QueueTree(queues))]
+    leaves = [name for name in queues if name not in child_queues(QueueTree(queues))]
     return QueueTree(queues, draw(st.sampled_from(leaves)), draw(st.sampled_from([60.0, 86400.0, 1234567.0])))
 
 
 def _guaranteed(draw: st.DrawFn, queues: dict[QueueName, Queue], name: QueueName) -> Queue:
     from dataclasses import replace
 
-    below = dict(guarantees(QueueTree(queues))[name])
+    below = dict(guaranteed_amounts(QueueTree(queues))[name])
     named = {key: amount for key, amount in draw(amounts(below)).items() if not key.startswith("gpu:")}
     sure = below | named
     maximum = draw(amounts(sure))
@@ -541,13 +551,13 @@ def test_a_tree_comes_back_from_its_text_as_it_was(
     file = tmp_path_factory.getbasetemp() / "tree.yaml"
     file.write_text(tree_text(tree))
     assert read_queues(file) == tree
-    assert changes(tree, read_queues(file)) == []
+    assert diff_trees(tree, read_queues(file)) == []
 
 
 @settings(max_examples=60, deadline=None)
 @given(trees(), trees())
 def test_what_differs_is_told_and_nothing_else(before: QueueTree, after: QueueTree) -> None:
-    told = changes(before, after)
+    told = diff_trees(before, after)
     assert [change.queue for change in told if change.kind == "added"] == sorted(
         set(after.queues) - set(before.queues)
     )
@@ -573,16 +583,16 @@ def test_a_guarantee_above_the_parents_is_always_refused(tree: QueueTree, data: 
     key, amount = next(iter(parent.guarantee.items()))
     given = tree_mapping(tree)
     flat = _flat(given["queues"])
-    from hopyard.config.amounts import spelled, value
+    from hopyard.config.resource_amounts import amount_value, resource_key
 
     flat[name] = {
         **flat[name],
-        "guarantee": {spelled(key): value(key, amount + 1)},
+        "guarantee": {resource_key(key): amount_value(key, amount + 1)},
         "maximum": {},
         "lend_limit": {},
     }
     with pytest.raises(SpecError) as caught:
-        tree_of(section("f", "", {**given, "queues": flat}))
+        queue_tree_from(as_section("f", "", {**given, "queues": flat}))
     assert caught.value.message.startswith("f: queues.")
 
 
@@ -597,15 +607,15 @@ def _flat(queues: dict[str, Any], parent: str | None = None) -> dict[str, Any]:
 
 
 def test_changes_are_told_in_words() -> None:
-    before = tree_of(
-        section("f", "", {"queues": {"default": {"guarantee": {"gpus": 4}, "submitters": ["a"]}}})
+    before = queue_tree_from(
+        as_section("f", "", {"queues": {"default": {"guarantee": {"gpus": 4}, "submitters": ["a"]}}})
     )
-    after = tree_of(
-        section("f", "", {"half_life": "1d", "queues": {"default": {"weight": 2, "time_slices": True}}})
+    after = queue_tree_from(
+        as_section("f", "", {"half_life": "1d", "queues": {"default": {"weight": 2, "time_slices": True}}})
     )
-    assert changes(before, after) == [
-        Change("changed", None, "half_life: 7d → 1d"),
-        Change(
+    assert diff_trees(before, after) == [
+        QueueChange("changed", None, "half_life: 7d → 1d"),
+        QueueChange(
             "changed",
             QueueName("default"),
             "weight: 1 → 2; guarantee: gpus 4 → none; submitters: a → none; time_slices: no → yes",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from hopyard.config.reservations import parse_every, parse_when
+from hopyard.config.reservation_times import parse_recurrence, parse_start_time
 from hopyard.errors import SpecError
 
 ZONE = timezone(timedelta(hours=1))
@@ -36,7 +36,7 @@ NOW = datetime(2026, 12, 2, 10, 30, tzinfo=ZONE)  # a Wednesday
     ],
 )
 def test_a_time_is_read_as_people_mean_it(text: str, expected: datetime) -> None:
-    assert parse_when(text, NOW) == expected
+    assert parse_start_time(text, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_time_is_read_as_people_mean_it(text: str, expected: datetime) -> None
 )
 def test_what_is_no_time_is_refused_with_how_one_is_written(text: str) -> None:
     with pytest.raises(SpecError) as refused:
-        parse_when(text, NOW)
+        parse_start_time(text, NOW)
     assert refused.value.message.startswith("--from: ") and refused.value.hints
 
 
@@ -85,7 +85,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
     ],
 )
 def test_a_time_of_day_is_that_of_its_day(berlin: datetime, text: str, expected: datetime) -> None:
-    assert parse_when(text, berlin) == expected
+    assert parse_start_time(text, berlin) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_a_time_that_clocks_leave_out_is_refused(berlin: datetime, text: str) ->
     with pytest.raises(
         SpecError, match=r"--until: there is no 02:\d\d on 2027-03-28 here: clocks are set forward over it"
     ):
-        parse_when(text, berlin, what="--until")
+        parse_start_time(text, berlin, what="--until")
 
 
 def test_how_often() -> None:
-    assert [parse_every(text) for text in ("day", "Week", "days", "daily", "hour", "12h")] == [
+    assert [parse_recurrence(text) for text in ("day", "Week", "days", "daily", "hour", "12h")] == [
         86400,
         604800,
         86400,
@@ -108,5 +108,5 @@ def test_how_often() -> None:
         43200,
     ]
     with pytest.raises(SpecError) as refused:
-        parse_every("fortnight")
+        parse_recurrence("fortnight")
     assert "day, week" in refused.value.hints[0]

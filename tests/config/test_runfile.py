@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.config.asks import TopologyAsk
-from hopyard.config.runfile import read_runfile
+from hopyard.config.resource_requests import TopologyRequest
+from hopyard.config.run_file import read_run_file
 from hopyard.errors import SpecError
 
 WHOLE = """
@@ -51,13 +51,13 @@ def write(folder: Path, text: str) -> Path:
 
 def refused(folder: Path, text: str) -> SpecError:
     with pytest.raises(SpecError) as caught:
-        read_runfile(write(folder, text), folder=folder)
+        read_run_file(write(folder, text), folder=folder)
     return caught.value
 
 
 def test_a_whole_file(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy\n")
-    run = read_runfile(write(tmp_path, WHOLE), folder=tmp_path)
+    run = read_run_file(write(tmp_path, WHOLE), folder=tmp_path)
     assert (run.label, run.project, run.priority, run.time_limit_s, run.python) == (
         "ddp",
         "mnist",
@@ -90,20 +90,20 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (run.queue, run.preemptible, run.topology) == (
         "research",
         False,
-        TopologyAsk("balanced", "rack", 2),
+        TopologyRequest("balanced", "rack", 2),
     )
     assert (worker.extras, worker.pools, worker.labels) == (
         (("fpga", 1), ("tpu", 4)),
         ("fast", "slow"),
         (("rack", "a"), ("zone", "1")),
     )
-    assert (worker.min_replicas, worker.topology) == (0, TopologyAsk("same", "node"))
+    assert (worker.min_replicas, worker.topology) == (0, TopologyRequest("same", "node"))
 
 
 def test_the_least_file(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     folder.mkdir()
-    run = read_runfile(write(folder, "roles: [{command: ./go.sh}]"), folder=folder)
+    run = read_run_file(write(folder, "roles: [{command: ./go.sh}]"), folder=folder)
     assert run.project == "my-project"
     assert run.roles[0].command == ("./go.sh",)
     assert (run.queue, run.priority, run.preemptible, run.topology) == (None, None, True, None)
@@ -244,9 +244,9 @@ def test_bad_values(tmp_path: Path, text: str, where: str, hint: str) -> None:
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there is no file"):
-        read_runfile(tmp_path / "none.yaml", folder=tmp_path)
+        read_run_file(tmp_path / "none.yaml", folder=tmp_path)
     with pytest.raises(SpecError, match="cannot be read"):
-        read_runfile(tmp_path, folder=tmp_path)
+        read_run_file(tmp_path, folder=tmp_path)
 
 
 @given(st.text(max_size=80))
@@ -255,6 +255,6 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, t
     file = folder / "any.yaml"
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
-        read_runfile(file, folder=folder)
+        read_run_file(file, folder=folder)
     except SpecError as told:
         assert str(file) in told.message

@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.config.space import space_of
-from hopyard.config.studyjson import space_json, space_of_json
+from hopyard.config.search.space import read_space
+from hopyard.config.search.study_json import space_from_json, space_to_json
 from hopyard.domain.space import (
     Choice,
     Condition,
@@ -33,7 +33,7 @@ LOG = Uniform(1e-4, 1e-1, log=True)
 
 
 def one(given: Any) -> Domain:
-    return space_of({"x": given}).parameters[0].domain
+    return read_space({"x": given}).parameters[0].domain
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ damping: {type: float, low: 0.0, high: 0.5, when: {optimizer: sgd, nesterov: fal
 
 
 def test_conditions() -> None:
-    space = space_of(yaml.safe_load(NESTED))
+    space = read_space(yaml.safe_load(NESTED))
     conditions = {p.name: p.conditions for p in space.parameters}
     sgd = Condition("optimizer", ("sgd",))
     assert list(conditions) == [
@@ -303,7 +303,7 @@ BAD: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize(("given", "problem", "hint"), BAD)
 def test_what_is_no_space_is_refused(given: Any, problem: str, hint: str) -> None:
     with pytest.raises(SpecError) as refused:
-        space_of(given)
+        read_space(given)
     assert refused.value.message.startswith(problem), refused.value.message
     assert hint in " | ".join(refused.value.hints), refused.value.hints
 
@@ -314,7 +314,7 @@ def test_what_is_no_space_is_refused(given: Any, problem: str, hint: str) -> Non
 )
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
-        check_space(space_of({"x": text}))
+        check_space(read_space({"x": text}))
     except SpecError as refused:
         assert refused.message.startswith("space.x: ")
 
@@ -323,13 +323,13 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 def test_a_space_comes_back_from_json_equal(space: Space) -> None:
     import json
 
-    back = space_of_json(json.loads(json.dumps(space_json(space), sort_keys=True)))
+    back = space_from_json(json.loads(json.dumps(space_to_json(space), sort_keys=True)))
     assert back == space
     assert repr(back) == repr(space)
 
 
 def test_a_space_is_taken_as_it_is() -> None:
-    space = space_of(yaml.safe_load(NESTED))
-    assert space_of(space) == space
+    space = read_space(yaml.safe_load(NESTED))
+    assert read_space(space) == space
     with pytest.raises(SpecError, match=r"hop\.search: space\.x: low `2` is larger"):
-        space_of(Space((Parameter("x", Uniform(2, 1)),)), where="hop.search: space")
+        read_space(Space((Parameter("x", Uniform(2, 1)),)), where="hop.search: space")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hopyard.config.goals import goal_of
-from hopyard.config.searchfile import KEYS, read_searchfile, search_of
-from hopyard.config.studyjson import study_json, study_of_json
-from hopyard.config.studyrequest import StudyRequest
+from hopyard.config.metric_goal import infer_goal
+from hopyard.config.search.search_file import SEARCH_KEYS, read_search_file, search_from_mapping
+from hopyard.config.search.study_json import study_from_json, study_to_json
+from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec
 from hopyard.errors import SpecError
 
@@ -54,8 +54,8 @@ space: {lr: [0.1, 0.01]}
 trainable: train.py:Digits
 workers: 4
 dataset: mnist:3
-partitions: {validation: 0.2, stratify: label, columns: [x, y], files: "*.parquet", seed: 5,
-             format: parquet, parts: 8}
+partitions: {validation: 0.2, stratify: label, columns: [x, y], files: "*.parquet", seed: 5, \
+format: parquet, parts: 8}
 resources: {cpus: 2}
 threads: 2
 deterministic: false
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 def read(folder: Path, text: str) -> StudyRequest:
     file = folder / "search.yaml"
     file.write_text(text)
-    return read_searchfile(file, folder)
+    return read_search_file(file, folder)
 
 
 def edited(text: str, **changes: str | None) -> str:
@@ -172,9 +172,9 @@ def test_what_is_not_said_is_usual(folder: Path) -> None:
 def test_the_spec_comes_back_from_json_equal(folder: Path, text: str) -> None:
     asked = read(folder, text)
     said = asked.spec(code="c" * 64, git=None, environment={"python": "3.11"})
-    study = study_of_json(json.loads(json.dumps(said["study"], sort_keys=True)))
+    study = study_from_json(json.loads(json.dumps(said["study"], sort_keys=True)))
     assert replace(study, trial=None) == asked.study
-    assert json.loads(json.dumps(study_json(study))) == json.loads(json.dumps(said["study"]))
+    assert json.loads(json.dumps(study_to_json(study))) == json.loads(json.dumps(said["study"]))
     if asked.trial is None:
         assert study.trial is None
     else:
@@ -185,7 +185,7 @@ def test_the_spec_comes_back_from_json_equal(folder: Path, text: str) -> None:
             "research",
         )
     with pytest.raises(SpecError, match="not the spec of a study"):
-        study_of_json({"name": "x"})
+        study_from_json({"name": "x"})
 
 
 def test_gangs_as_trials_and_a_searcher_of_ones_own(folder: Path) -> None:
@@ -209,15 +209,15 @@ def test_gangs_as_trials_and_a_searcher_of_ones_own(folder: Path) -> None:
 
 
 def test_the_same_from_python(folder: Path) -> None:
-    asked = search_of(
+    asked = search_from_mapping(
         {"metric": "loss", "trials": 3, "space": {"x": range(1, 4)}, "script": "train.py"},
         folder,
-        where="hop.search",
+        path="hop.search",
         name="mine",
     )
     assert (asked.study.name, asked.study.goal) == ("mine", Goal.MIN)
     with pytest.raises(SpecError, match=r"^hop\.search: there is no key `trails`") as refused:
-        search_of({"metric": "loss", "trails": 3}, folder, where="hop.search")
+        search_from_mapping({"metric": "loss", "trails": 3}, folder, path="hop.search")
     assert refused.value.hints[0] == "did you mean `trials`?"
 
 
@@ -409,7 +409,7 @@ def test_code_beside_the_file_but_not_in_the_current_folder(folder: Path, tmp_pa
         with pytest.raises(
             SpecError, match=rf"{key}: `other\.py` does not exist in the current folder"
         ) as refused:
-            read_searchfile(folder / "search.yaml", tmp_path / "elsewhere")
+            read_search_file(folder / "search.yaml", tmp_path / "elsewhere")
         assert refused.value.hints == (f"it lies beside search.yaml: cd {folder}, and start the study there",)
 
 
@@ -464,9 +464,9 @@ def test_a_file_that_is_not_python_and_one_that_imports_everything(folder: Path)
     ],
 )
 def test_metrics_that_say_themselves_what_is_good(metric: str, goal: Goal | None) -> None:
-    assert goal_of(metric) is goal
+    assert infer_goal(metric) is goal
 
 
 def test_every_key_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "search-file.md").read_text()
-    assert [key for key in KEYS if f"`{key}`" not in page and f"`{key}:" not in page] == []
+    assert [key for key in SEARCH_KEYS if f"`{key}`" not in page and f"`{key}:" not in page] == []

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.config.limits import LimitSettings
 from hopyard.config.quotas import QuotaSettings
-from hopyard.config.settings import NodeSettings, Settings, read_settings
+from hopyard.config.server_limits import LimitSettings
+from hopyard.config.settings import HomeSettings, NodeSettings, read_settings
 from hopyard.errors import SpecError
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    assert read_settings(tmp_path / "config.yaml") == Settings()
+    assert read_settings(tmp_path / "config.yaml") == HomeSettings()
 
 
 def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("node:\nserver: {}\n")
-    assert read_settings(file) == Settings()
+    assert read_settings(file) == HomeSettings()
 
 
 def test_a_whole_file(tmp_path: Path) -> None:

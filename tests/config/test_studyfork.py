@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hopyard.config.studyfork import forked_study
-from hopyard.config.studyjson import study_json, study_of_json
+from hopyard.config.search.study_fork import fork_study_spec
+from hopyard.config.search.study_json import study_from_json, study_to_json
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
-from hopyard.domain.study import Beginning, Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.domain.study import Goal, InitialState, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, SearchState
 from hopyard.errors import SpecError
 from hopyard.searchers.registry import build
@@ -38,12 +38,12 @@ STUDY = StudySpec(
     mop=MopSpec("t.py:T", 2, "d", PartitionPlan(2)),
     continues="earlier",
 )
-BEGIN = Beginning("run-1", "1.7", "alice/p/1", "3", 4, 0.5, HAD)
+BEGIN = InitialState("run-1", "1.7", "alice/p/1", "3", 4, 0.5, HAD)
 
 
 def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) -> Proposal:
     """What its searcher proposes; nothing else."""
-    fork = study_of_json(study_json(forked_study(study, BEGIN, changes=changes, epochs=epochs)))
+    fork = study_from_json(study_to_json(fork_study_spec(study, BEGIN, changes=changes, epochs=epochs)))
     searcher = build(fork, lambda _: None)
     found = searcher.ask()
     assert isinstance(found, Proposal) and searcher.ask() is SearchState.DONE
@@ -61,7 +61,7 @@ def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) ->
 def test_it_is_one_trial_with_the_best_ones_parameters_and_its_epochs_count_on() -> None:
     assert made() == Proposal(made().trial, HAD, 14)
     assert made(2).budget == 6
-    fork = forked_study(STUDY, BEGIN, changes={}, epochs=None)
+    fork = fork_study_spec(STUDY, BEGIN, changes={}, epochs=None)
     assert made(study=fork).budget == 14, "as many as the first study gave its trials"
 
 
@@ -102,5 +102,5 @@ def test_parameters_that_do_not_exist_any_more_go_and_those_that_do_now_are_aske
 )
 def test_what_cannot_be_changed_so_is_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as refused:
-        forked_study(STUDY, BEGIN, changes=changes, epochs=1)
+        fork_study_spec(STUDY, BEGIN, changes=changes, epochs=1)
     assert refused.value.message == said

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.config.home import Home
-from hopyard.config.systemd import home_of_unit, unit_name, unit_text
+from hopyard.config.systemd_unit import home_from_unit, unit_name, unit_text
 from hopyard.domain.text import is_line
 from hopyard.errors import SpecError
 
@@ -33,7 +33,7 @@ def test_units_of_two_homes_have_two_names() -> None:
     )
 )
 def test_home_is_read_back_from_its_unit(root: Path) -> None:
-    assert home_of_unit(unit_text(Home(root), python="/usr/bin/python3", path="/usr/bin")) == root
+    assert home_from_unit(unit_text(Home(root), python="/usr/bin/python3", path="/usr/bin")) == root
 
 
 def test_unit_doubles_dollars_in_its_command_alone() -> None:
@@ -51,7 +51,7 @@ def test_home_whose_name_would_add_lines_to_a_unit_is_refused() -> None:
 
 
 def test_home_of_a_unit_that_is_not_ours_is_unknown() -> None:
-    assert home_of_unit("[Service]\nExecStart=/usr/bin/sleep 1\n") is None
+    assert home_from_unit("[Service]\nExecStart=/usr/bin/sleep 1\n") is None
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

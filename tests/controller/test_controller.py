@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hopyard.controller import turns
-from hopyard.controller.controller import PAUSE
+from hopyard.controller import scheduling_loop
+from hopyard.controller.controller import CYCLE_PAUSE_FACTOR
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import HoldReason, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id, split_attempt
@@ -21,7 +21,7 @@ from hopyard.domain.run import RoleSpec, RunEventKind, RunPhase, RunSpec
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.reservations import SqlReservationStore
-from hopyard.testing.fake_engine import FakeEngine, Fate
+from hopyard.testing.fake_engine import FakeEngine, ReplicaScript
 from tests.controller.world import NODES, Gated, World, play
 
 FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
@@ -34,7 +34,7 @@ def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
         await world.settle()
         run = await world.submit(gpus=2)
         await world.settle()
-        assert world.engine.starts == [attempt_id(run, 1)]  # at once: no time has passed
+        assert world.engine.started_attempts == [attempt_id(run, 1)]  # at once: no time has passed
         launch = world.engine.launches[attempt_id(run, 1)]
         assert launch.replicas[0].token == f"token-of-{run}.1"
         assert launch.placement.assignments[0].gpus == (0, 1)
@@ -72,7 +72,7 @@ def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
         assert (waiting.phase, waiting.position) == (RunPhase.QUEUED, 1)
         assert waiting.hold_detail
         await world.until(lambda: world.final(second))
-        assert world.engine.starts == [attempt_id(first, 1), attempt_id(second, 1)]
+        assert world.engine.started_attempts == [attempt_id(first, 1), attempt_id(second, 1)]
 
     play(tmp_path, scene)
 
@@ -96,12 +96,12 @@ def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
         assert [len(plan.place) for plan in applied] == [1, 0]
         third = await world.submit(gpus=4)
         await world.settle()
-        latest = world.controller.latest
+        latest = world.controller.latest_plan
         assert latest is not None and {gang.id for gang in latest[0].pending} >= {third}  # it was looked at
         before = len(applied)
-        world.controller.wake()
+        world.controller.request_cycle()
         await world.settle()
-        assert world.controller.latest is not latest and len(applied) == before
+        assert world.controller.latest_plan is not latest and len(applied) == before
         await world.advance(timedelta(seconds=2))
         assert (await world.runs.get(third)).hold_reason  # why it waits is written all the same
         await world.until(lambda: world.final(third))
@@ -114,10 +114,10 @@ def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Pat
         world.start()
         run = await world.submit(max_attempts=3)
         await world.until(lambda: world.final(run))
-        assert world.engine.starts == [attempt_id(run, n) for n in (1, 2, 3)]
+        assert world.engine.started_attempts == [attempt_id(run, n) for n in (1, 2, 3)]
         assert (await world.runs.get(run)).phase is RunPhase.FAILED
 
-    play(tmp_path, scene, lambda _a, _r: Fate(exit=LOST))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(exit=LOST))
 
 
 def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
         world.start()
         run = await world.submit()
         await world.advance(timedelta(seconds=4))
-        world.engine.vanish(attempt_id(run, 1))
+        world.engine.lose_attempt(attempt_id(run, 1))
         await world.until(lambda: world.final(run))
-        assert world.engine.starts == [attempt_id(run, 1), attempt_id(run, 2)]
+        assert world.engine.started_attempts == [attempt_id(run, 1), attempt_id(run, 2)]
         assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
 
     play(tmp_path, scene)
@@ -152,14 +152,18 @@ def test_a_refused_launch_is_tried_again_with_growing_pauses_and_says_why_it_wai
         placed = [attempt.placed_at for attempt in await world.runs.attempts(run)]
         gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(placed)]
         assert gaps == sorted(gaps) and gaps[0] >= 2 and gaps[-1] >= 8
-        assert world.engine.starts == [attempt_id(run, 5)]
+        assert world.engine.started_attempts == [attempt_id(run, 5)]
 
-    play(tmp_path, scene, lambda attempt, _r: Fate(refuse=split_attempt(attempt)[1] < 5))
+    play(tmp_path, scene, lambda attempt, _r: ReplicaScript(fails_launch=split_attempt(attempt)[1] < 5))
 
 
 def test_a_gang_ends_together_when_one_replica_fails(tmp_path: Path) -> None:
-    def fate(_attempt: AttemptId, rank: int) -> Fate:
-        return Fate(run=timedelta(seconds=3), exit=FAILED) if rank == 1 else Fate(run=timedelta(hours=5))
+    def fate(_attempt: AttemptId, rank: int) -> ReplicaScript:
+        return (
+            ReplicaScript(run_time=timedelta(seconds=3), exit=FAILED)
+            if rank == 1
+            else ReplicaScript(run_time=timedelta(hours=5))
+        )
 
     async def scene(world: World) -> None:
         world.start()
@@ -185,7 +189,7 @@ def test_a_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
         await world.advance(timedelta(seconds=10))
         assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1), ignores_stop=True))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True))
 
 
 class Asked(FakeEngine):
@@ -200,7 +204,7 @@ class Asked(FakeEngine):
 
 def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_look(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        world.engine = engine = Asked(world.clock, NODES, world.engine.fate)
+        world.engine = engine = Asked(world.clock, NODES, world.engine.script_of)
         engine.how = []
         world.cluster = store = Gated(world.cluster)
         world.start()
@@ -215,12 +219,12 @@ def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_
         await world.advance(timedelta(seconds=5))
         engine.how.clear()
         # somebody looks between the word that it should end and the asking
-        store.looks = world.controller.look
+        store.looks = world.controller.observe_now
         await world.controller.stop(second, grace=timedelta(seconds=30), at_safe_point=True)
         await world.settle()
         assert engine.how == [True]
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1), ignores_stop=True))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True))
 
 
 def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace(tmp_path: Path) -> None:
@@ -240,13 +244,13 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
             nodes=(NodeId("a"),),
         )
         await SqlReservationStore(world.database).create(booked)
-        world.controller.wake()
+        world.controller.request_cycle()
         await world.advance(timedelta(minutes=30))
         assert (await world.runs.get(run)).phase is RunPhase.RUNNING
         await world.advance(begins - world.clock.now())
         assert (await world.runs.get(run)).phase is RunPhase.QUEUED
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=9), ignores_stop=True))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=9), ignores_stop=True))
 
 
 def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_left(tmp_path: Path) -> None:
@@ -265,7 +269,7 @@ def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_l
         assert (await world.runs.get(urgent)).phase is RunPhase.RUNNING
         assert [event.kind for event in await world.runs.events(urgent)] == [RunEventKind.PROMISED]
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=9), ignores_stop=True))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=9), ignores_stop=True))
 
 
 def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tmp_path: Path) -> None:
@@ -292,10 +296,10 @@ def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tm
         await world.controller.stop(first, grace=timedelta(0))
         await world.advance(timedelta(seconds=10))
         assert (await world.runs.get(second)).phase is RunPhase.RUNNING
-        assert began[-1] == ended + timedelta(seconds=PAUSE)
+        assert began[-1] == ended + timedelta(seconds=CYCLE_PAUSE_FACTOR)
 
     clock: Any = None
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
 
 
 def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:
@@ -336,11 +340,11 @@ def test_a_stop_while_the_engine_launches_is_not_forgotten(tmp_path: Path) -> No
         await world.settle()
         gate.set()
         await world.settle()
-        assert inner.starts == [attempt_id(run, 1)]
+        assert inner.started_attempts == [attempt_id(run, 1)]
         await world.until(lambda: world.final(run), within=timedelta(minutes=1))
         assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=5)))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
 
 
 def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_path: Path) -> None:
@@ -356,7 +360,7 @@ def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_pa
         world.start()
         await world.until(lambda: world.final(placed))
         await world.until(lambda: world.final(running))
-        assert world.engine.starts == [attempt_id(running, 1), attempt_id(placed, 1)]
+        assert world.engine.started_attempts == [attempt_id(running, 1), attempt_id(placed, 1)]
 
     play(tmp_path, scene)
 
@@ -375,12 +379,12 @@ def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Pat
         inner = world.engine
         world.engine = HalfLaunched()  # type: ignore[assignment]
         run = await world.submit()
-        await world.cluster.record("fake", await inner.observe(), now=world.clock.now())
+        await world.cluster.record_observation("fake", await inner.observe(), now=world.clock.now())
         await world.place_without_launching()
         await world.cluster.request_stop(run, now=world.clock.now())
         world.start()
         await world.until(lambda: world.final(run), within=timedelta(minutes=1))
-        assert (forgotten, inner.starts) == ([attempt_id(run, 1)], [])
+        assert (forgotten, inner.started_attempts) == ([attempt_id(run, 1)], [])
 
     play(tmp_path, scene)
 
@@ -397,7 +401,7 @@ def test_what_was_asked_to_end_before_the_crash_ends_after_it(tmp_path: Path) ->
         await world.until(lambda: world.final(run), within=timedelta(minutes=1))
         assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=5)))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
 
 
 def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_path: Path) -> None:
@@ -406,11 +410,11 @@ def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_
         await world.settle()
         run = await world.submit()
         await world.advance(timedelta(seconds=4))
-        world.engine.vanish(attempt_id(run, 1))
+        world.engine.lose_attempt(attempt_id(run, 1))
         await world.advance(timedelta(seconds=3))
         assert (await world.runs.get(run)).attempt.number == 2
         late = ReplicaStatus(0, ReplicaPhase.EXITED, exit=FAILED)
-        assert await world.controller.hear(attempt_id(run, 1), late)
+        assert await world.controller.record_status(attempt_id(run, 1), late)
         await world.until(lambda: world.final(run))
         assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
 
@@ -421,7 +425,7 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan that places very many is made in pieces, each twice as large as the one before."""
-    monkeypatch.setattr(turns, "PIECE", 1)
+    monkeypatch.setattr(scheduling_loop, "INITIAL_PLACEMENT_LIMIT", 1)
 
     async def scene(world: World) -> None:
         plans: list[Plan] = []
@@ -433,16 +437,16 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
 
         world.start()
         await world.settle()
-        monkeypatch.setattr(world.controller.__dict__["_turns"], "_policy", policy)
+        monkeypatch.setattr(world.controller.__dict__["_scheduling_loop"], "_policy", policy)
         spec = RunSpec("p", (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**30, 1)),))
         submitted = [RunId(f"run-00{number}") for number in range(5)]  # for four GPUs
         await world.runs.create([NewRun(run, "alice", spec) for run in submitted], now=world.clock.now())
-        assert await world.controller.wait_planned(10)
+        assert await world.controller.wait_for_cycle(10)
         assert [len(plan.place) for plan in plans if plan.place] == [1, 2, 1]
         assert (await world.runs.get(submitted[-1])).position == 1
         await world.settle()
         # each of the three is read for itself
-        assert sorted(world.engine.starts) == [attempt_id(run, 1) for run in submitted[:4]]
+        assert sorted(world.engine.started_attempts) == [attempt_id(run, 1) for run in submitted[:4]]
 
     play(tmp_path, scene)
 
@@ -454,7 +458,7 @@ def test_wait_planned_tells_the_place_in_the_queue(tmp_path: Path) -> None:
         await world.submit(gpus=4)
         await world.settle()
         run = await world.submit(gpus=4)
-        assert await world.controller.wait_planned(10)
+        assert await world.controller.wait_for_cycle(10)
         assert (await world.runs.get(run)).position == 1
 
     play(tmp_path, scene)
@@ -509,15 +513,15 @@ def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -
             await world.advance(timedelta(seconds=1))
         run = await world.submit()
         await world.settle()
-        assert attempt_id(run, 1) in inner.starts
-        await world.controller.hear(attempt_id(run, 1), ReplicaStatus(0, ReplicaPhase.RUNNING))
+        assert attempt_id(run, 1) in inner.started_attempts
+        await world.controller.record_status(attempt_id(run, 1), ReplicaStatus(0, ReplicaPhase.RUNNING))
         assert (await world.runs.get(run)).phase is RunPhase.RUNNING
         armed = False
         gate.set()  # what the engine saw is older than the launch
         await world.settle()
         assert (await world.runs.get(run)).attempt.number == 1
         await world.until(lambda: world.final(run))
-        assert inner.starts.count(attempt_id(run, 1)) == 1
-        assert attempt_id(run, 2) not in inner.starts
+        assert inner.started_attempts.count(attempt_id(run, 1)) == 1
+        assert attempt_id(run, 2) not in inner.started_attempts
 
     play(tmp_path, scene)

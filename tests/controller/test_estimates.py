@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from hopyard.controller import estimates
-from hopyard.controller.estimates import Estimates
+from hopyard.controller import start_estimates
+from hopyard.controller.start_estimates import StartEstimates
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
 from hopyard.domain.ids import GangId, Version
-from hopyard.testing.clock import START as T0
+from hopyard.testing.clock import START_TIME as T0
 from hopyard.testing.clock import ManualClock
 from tests.controller.world import World, play
 
@@ -38,34 +38,37 @@ class Forecasts:
 
 def test_a_forecast_is_made_once_for_a_plan() -> None:
     forecast, clock, plan = Forecasts(), ManualClock(), planned(GANG, OTHER)
-    found = Estimates(forecast, clock)
+    found = StartEstimates(forecast, clock)
     for _ in range(2):
-        holds = asyncio.run(found.put_into(*plan))
+        holds = asyncio.run(found.with_expected_starts(*plan))
         assert [hold.expected_at for hold in holds] == [T0 + timedelta(minutes=1), None]
-    assert forecast.made == 1 and not found.due
+    assert forecast.made == 1 and not found.is_due
 
 
 def test_a_plan_soon_after_keeps_the_estimates_of_the_one_before_until_its_own_are_due() -> None:
     """Of gangs that are still promised a start."""
     forecast, clock = Forecasts(), ManualClock()
-    found = Estimates(forecast, clock)
-    asyncio.run(found.put_into(*planned(GANG)))
+    found = StartEstimates(forecast, clock)
+    asyncio.run(found.with_expected_starts(*planned(GANG)))
     newer, unpromised = planned(GANG), planned(GANG, promised=())
-    assert [hold.expected_at for hold in asyncio.run(found.put_into(*newer))] == [
+    assert [hold.expected_at for hold in asyncio.run(found.with_expected_starts(*newer))] == [
         T0 + timedelta(minutes=1)
-    ] and found.due
-    assert [hold.expected_at for hold in asyncio.run(found.put_into(*unpromised))] == [None]
-    clock.advance(estimates.LONGEST_PAUSE)
-    assert [hold.expected_at for hold in asyncio.run(found.put_into(*newer))] == [
+    ] and found.is_due
+    assert [hold.expected_at for hold in asyncio.run(found.with_expected_starts(*unpromised))] == [None]
+    clock.advance(start_estimates.MAX_FORECAST_PAUSE)
+    assert [hold.expected_at for hold in asyncio.run(found.with_expected_starts(*newer))] == [
         T0 + timedelta(minutes=2)
-    ] and not found.due
+    ] and not found.is_due
 
 
 def test_reasons_are_written_although_the_forecast_fails() -> None:
     def fails(snapshot: Snapshot, plan: Plan, /) -> Mapping[GangId, datetime]:
         raise ValueError("broken")
 
-    assert asyncio.run(Estimates(fails, ManualClock()).put_into(*planned(GANG))) == planned(GANG)[1].hold
+    assert (
+        asyncio.run(StartEstimates(fails, ManualClock()).with_expected_starts(*planned(GANG)))
+        == planned(GANG)[1].hold
+    )
 
 
 def test_a_run_is_told_its_start_at_once_and_that_of_the_newest_plan_before_long(tmp_path: Path) -> None:

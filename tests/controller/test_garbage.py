@@ -10,7 +10,7 @@ from textwrap import dedent
 BEGIN = """
     import asyncio, gc, weakref
     from datetime import UTC, datetime
-    from hopyard.controller import garbage
+    from hopyard.controller import gc_schedule
     from hopyard.testing.clock import ManualClock
 
     class Thing:
@@ -19,8 +19,8 @@ BEGIN = """
 
     looks = []
     gc.callbacks.append(lambda phase, about: phase == "stop" and looks.append(about["generation"]))
-    garbage.look_briefly()
-    garbage.look_briefly()  # twice is as once
+    gc_schedule.collect_young()
+    gc_schedule.collect_young()  # twice is as once
 """
 
 
@@ -35,8 +35,9 @@ def test_what_is_old_is_not_looked_at_again() -> None:
     said = run("""
         kept = [Thing() for _ in range(200_000)]
         print(len(looks) > 20, 2 in looks, looks.count(1) > 2)
-        print(len(gc.get_objects()) < 3 * garbage.NEW * garbage.TIMES, gc.get_freeze_count() > 100_000)
-        print(gc.callbacks.count(garbage._set_aside))
+        most = 3 * gc_schedule.YOUNG_THRESHOLD * gc_schedule.YOUNG_PER_MIDDLE
+        print(len(gc.get_objects()) < most, gc.get_freeze_count() > 100_000)
+        print(gc.callbacks.count(gc_schedule._freeze_survivors))
     """)
     assert said.split() == ["True", "False", "True", "True", "True", "1"]
 
@@ -52,11 +53,11 @@ def test_what_was_set_aside_and_let_go_is_found_in_the_end() -> None:
 
         async def an_hour():
             clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
-            looking = asyncio.create_task(garbage.look_at_everything(clock))
+            looking = asyncio.create_task(gc_schedule.run_full_collections(clock))
             for _ in range(2):
                 while clock.next_at() is None:
                     await asyncio.sleep(0)
-                clock.advance(garbage.EVERYTHING_EVERY)
+                clock.advance(gc_schedule.FULL_COLLECTION_INTERVAL)
             while looks.count(2) < 2:
                 await asyncio.sleep(0)
             looking.cancel()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.controller.controller import Controller
-from hopyard.controller.launches import Composer
+from hopyard.controller.launch_builder import LaunchBuilder
 from hopyard.domain.cluster import Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.run import RunPhase
@@ -23,12 +23,12 @@ from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
-from hopyard.testing.fake_engine import Fate
+from hopyard.testing.fake_engine import ReplicaScript
 from tests.controller.world import NODES, Counted, World
 from tests.controller.world import play as play_alone
 
 TTL = timedelta(seconds=15)
-LONG = Fate(run=timedelta(hours=2))
+LONG = ReplicaScript(run_time=timedelta(hours=2))
 
 
 class Frozen(SqlClusterStore):
@@ -41,10 +41,10 @@ class Frozen(SqlClusterStore):
         self.refused: list[Plan] = []
         self.was_refused = asyncio.Event()
 
-    async def lead(self, holder: str, /, *, now: Any, ttl: timedelta) -> Lease | None:
+    async def acquire_lease(self, holder: str, /, *, now: Any, ttl: timedelta) -> Lease | None:
         if self.frozen.is_set():
             await self.thawed.wait()
-        return await super().lead(holder, now=now, ttl=ttl)
+        return await super().acquire_lease(holder, now=now, ttl=ttl)
 
     async def apply(self, plan: Plan, /, *, now: Any, epoch: int) -> PlanResult:
         if self.freezes and plan.place:
@@ -72,7 +72,7 @@ class Server:
             engine=world.engine,
             policy=Planner(),
             clock=world.clock,
-            composer=Composer(runs, server_url="http://server", sign=str),
+            launch_builder=LaunchBuilder(runs, server_url="http://server", sign_token=str),
             holder=holder,
             lease=TTL,
         )
@@ -94,10 +94,10 @@ def play(tmp_path: Path, story: Callable[[World, Server, Server], Coroutine[Any,
         world = World(tmp_path, fate=lambda _attempt, _rank: LONG)
         first = Server(world, tmp_path, "frozen")
         try:
-            while not world.engine.starts:  # it leads, and does so on purpose of a first run
+            while not world.engine.started_attempts:  # it leads, and does so on purpose of a first run
                 if not world._next:
                     await world.submit()
-                first.controller.wake()
+                first.controller.request_cycle()
                 await asyncio.sleep(0.005)
                 await world.advance(timedelta(seconds=1))
             second = Server(world, tmp_path, "other")
@@ -117,7 +117,7 @@ async def freeze(world: World, server: Server, **asked: Any) -> RunId:
     """Submit a run; the server stops when it is about to start it."""
     server.cluster.freezes = True
     run = await world.submit(**asked)
-    server.controller.wake()
+    server.controller.request_cycle()
     while not server.cluster.frozen.is_set():
         await asyncio.sleep(0.005)
         await world.advance(timedelta(milliseconds=100))
@@ -135,20 +135,20 @@ def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path)
     async def story(world: World, first: Server, second: Server) -> None:
         run = await freeze(world, first, gpus=4)
         await world.advance(timedelta(seconds=5))
-        second.controller.wake()
+        second.controller.request_cycle()
         await world.advance(timedelta(seconds=5))
-        assert len(world.engine.starts) == 1, "the lease still holds"
+        assert len(world.engine.started_attempts) == 1, "the lease still holds"
         await world.advance(TTL)
-        second.controller.wake()
+        second.controller.request_cycle()
         await world.until(lambda: has_started(world, run), within=timedelta(minutes=1))
-        starts = list(world.engine.starts)
+        starts = list(world.engine.started_attempts)
         # its plan would start a run whose GPUs are to be another's now
         urgent = await world.submit(gpus=4, priority=90)
-        second.controller.wake()
+        second.controller.request_cycle()
         await world.until(lambda: has_started(world, urgent), within=timedelta(minutes=3))
         await thaw(world, first)
         assert [str(plan.place[0].gang.id) for plan in first.cluster.refused] == [str(run)]
-        assert world.engine.starts == [*starts, f"{urgent}.1"]
+        assert world.engine.started_attempts == [*starts, f"{urgent}.1"]
         assert (await world.runs.get(run)).phase is RunPhase.QUEUED
         assert [one.number for one in await world.runs.attempts(run)] == [1]
         assert second.cluster.refused == []
@@ -159,11 +159,11 @@ def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path)
 def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
     async def story(world: World, first: Server, second: Server) -> None:
         await first.end()
-        await first.controller.resign()
+        await first.controller.release_leadership()
         run = await world.submit(gpus=1)
-        second.controller.wake()
+        second.controller.request_cycle()
         await world.until(lambda: has_started(world, run), within=timedelta(seconds=6))
-        assert len(world.engine.starts) == 2
+        assert len(world.engine.started_attempts) == 2
 
     play(tmp_path, story)
 
@@ -173,7 +173,7 @@ def test_nodes_that_the_leader_cannot_use_are_not_ready_at_any_server(tmp_path: 
 
     async def scene(world: World) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
-        await world.cluster.record("another", Observation((far,)), now=world.clock.now())
+        await world.cluster.record_observation("another", Observation((far,)), now=world.clock.now())
         assert ready_in(await world.controller.snapshot()) == {"far"}, "nobody has decided yet"
         world.start()
         held, waits = await world.submit(gpus=4), await world.submit(gpus=4)
@@ -189,7 +189,7 @@ def test_nodes_that_the_leader_cannot_use_are_not_ready_at_any_server(tmp_path: 
 def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
-        await world.cluster.record("another", Observation((far,)), now=world.clock.now())
+        await world.cluster.record_observation("another", Observation((far,)), now=world.clock.now())
         world.start()
         held, waits = await world.submit(gpus=4), await world.submit(gpus=4)
         await world.advance(timedelta(seconds=3))
@@ -201,12 +201,12 @@ def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_pat
             looked += 1
             if looked == 1:
                 # as writing down why others wait finds, which goes on beside a turn
-                world.controller._leader.lost()
+                world.controller._leadership.mark_lost()
             found: Snapshot = await snapshot(**given)
             return found
 
         inner.snapshot = taken_meanwhile
-        world.controller.wake()
+        world.controller.request_cycle()
         await world.advance(timedelta(seconds=3))
         assert looked and await has_started(world, held) and not await has_started(world, waits)
         assert (await world.runs.get(waits)).phase is RunPhase.QUEUED
@@ -235,7 +235,7 @@ def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Pat
         third = await world.submit(gpus=4, wake=False)  # through the other server, which ends
         inner.lead = lead
         await world.advance(timedelta(seconds=30))
-        latest = world.controller.latest
+        latest = world.controller.latest_plan
         assert latest is not None and third in {gang.id for gang in latest[0].pending}
 
     play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
@@ -249,14 +249,16 @@ def test_a_server_that_decides_after_an_idle_one_opens_its_nodes(tmp_path: Path)
         world.start()
         await world.until(partial(world.final, await world.submit(gpus=1)))
         await world.advance(timedelta(seconds=30))
-        assert await world.cluster.lead("another", now=world.clock.now(), ttl=TTL) is not None
-        await world.cluster.record(world.engine.name, Observation((), ()), now=world.clock.now(), launched=())
+        assert await world.cluster.acquire_lease("another", now=world.clock.now(), ttl=TTL) is not None
+        await world.cluster.record_observation(
+            world.engine.name, Observation((), ()), now=world.clock.now(), launched=()
+        )
         assert ready_in(await world.cluster.snapshot(now=world.clock.now())) == set()
         await world.advance(timedelta(seconds=30))
         await world.until(partial(world.final, await world.submit(gpus=4)), within=timedelta(minutes=1))
 
-    play_alone(tmp_path, scene, lambda _attempt, _rank: Fate(run=timedelta(seconds=2)))
+    play_alone(tmp_path, scene, lambda _attempt, _rank: ReplicaScript(run_time=timedelta(seconds=2)))
 
 
 async def has_started(world: World, run: RunId) -> bool:
-    return f"{run}.1" in world.engine.starts
+    return f"{run}.1" in world.engine.started_attempts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.controller.manifests import read_tree
+from hopyard.controller.manifests import measure_manifest
 from hopyard.domain.manifest import Manifest
 from hopyard.errors import IntegrityError
 from tests.domain.test_manifest import trees
@@ -23,9 +23,9 @@ def test_the_server_takes_what_the_domain_takes(tree: Manifest, at: int, put: by
         expected = Manifest.decode(data)
     except IntegrityError:
         with pytest.raises(IntegrityError):
-            read_tree(data)
+            measure_manifest(data)
         return
-    found = read_tree(data)
+    found = measure_manifest(data)
     assert (found.size_bytes, found.files, found.blob_sizes) == (
         expected.size_bytes,
         len(expected.files),
@@ -39,7 +39,7 @@ def test_a_strange_manifest_takes_little_more_memory_than_it_has_bytes(entry: by
     tracemalloc.start()
     try:
         with pytest.raises(IntegrityError):
-            read_tree(data)
+            measure_manifest(data)
         # json.loads and tuples took thirty times as much
         assert tracemalloc.get_traced_memory()[1] < 12 * len(data)
     finally:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.controller.portions import FEWEST, MOST, portions
+from hopyard.controller.plan_batches import MAX_BATCHES, MIN_BATCH_PLACEMENTS, batches
 from hopyard.domain.cluster import (
     Breach,
     BreachCause,
@@ -38,12 +38,12 @@ from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.queues import MemoryQueueStore
 from hopyard.stores.memory.runs import MemoryRunStore
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.runs import SqlRunStore
-from hopyard.testing.fake_engine import Fate
+from hopyard.testing.fake_engine import ReplicaScript
 from tests.controller.world import World, play
 
 NOW = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
@@ -88,7 +88,7 @@ def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data:
     breaches = (Breach(GangId("old"), BreachCause.NODE_LOST, "n1", NOW),)
     hold = (Hold(GangId("new"), HoldReason.NO_CAPACITY, 1, "nothing is free"),)
     plan = Plan(7, place, hold, preempt, (promise("new"),), breaches, NOW)
-    found = portions(plan, snapshot)
+    found = batches(plan, snapshot)
 
     teams = [{one.gang.queue.partition("-")[0] for one in portion.place} for portion in found]
     assert sum(len(some) for some in teams) == len(set().union(*teams))  # nobody's team is in two of them
@@ -100,9 +100,9 @@ def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data:
         assert [
             one for portion in found for one in portion.place if one.gang.queue.startswith(f"{team}-")
         ] == mine
-    assert len(found) <= MOST
-    assert all(len(portion.place) >= FEWEST for portion in found[:-1])
-    if len({queue.partition("-")[0] for queue in queues}) >= 2 * FEWEST:
+    assert len(found) <= MAX_BATCHES
+    assert all(len(portion.place) >= MIN_BATCH_PLACEMENTS for portion in found[:-1])
+    if len({queue.partition("-")[0] for queue in queues}) >= 2 * MIN_BATCH_PLACEMENTS:
         assert len(found) > 1
 
     last = found[-1]
@@ -132,16 +132,16 @@ async def applied(
     loses it, two get one. most: so many portions."""
     async with AsyncExitStack() as ends:
         if kind == "memory":
-            state = State()
+            state = MemoryState()
             cluster, runs, queues = MemoryClusterStore(state), MemoryRunStore(state), MemoryQueueStore(state)
         else:
             database = Database.open(folder / f"{whole}-{most}.db")
             ends.push_async_callback(database.close)
             cluster, runs, queues = SqlClusterStore(database), SqlRunStore(database), SqlQueueStore(database)  # type: ignore[assignment]
         await queues.replace(tree())
-        lease = await cluster.lead("server", now=NOW, ttl=timedelta(hours=1))
+        lease = await cluster.acquire_lease("server", now=NOW, ttl=timedelta(hours=1))
         assert lease is not None
-        await cluster.record("e", Observation((Node(NodeId("n"), "e", 64_000, 2**40),)), now=NOW)
+        await cluster.record_observation("e", Observation((Node(NodeId("n"), "e", 64_000, 2**40),)), now=NOW)
         names = [RunId(f"run-{number:02d}") for number in range(24)]
         role = RoleSpec(("python", "x.py"), resources=Resources(1000, 1))
         specs = [RunSpec("p", (role,), queue=QueueName(f"{TEAMS[number % 3]}-a")) for number in range(24)]
@@ -176,7 +176,7 @@ async def applied(
                 Breach(GangId(names[number]), BreachCause.NODE_LOST, "n", NOW) for number in (16, 17)
             ),
         )
-        parts = (plan,) if whole else portions(plan, snapshot)
+        parts = (plan,) if whole else batches(plan, snapshot)
         assert whole or len(parts) == 3
         for part in parts[:most]:
             result = await cluster.apply(part, now=NOW, epoch=lease.epoch)
@@ -239,14 +239,14 @@ async def submit_two_teams(world: World) -> tuple[list[RunId], list[RunId]]:
             (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**20)),),
             queue=QueueName(f"{team}-a"),
         )
-        teams.append([RunId(f"{team}-{number}") for number in range(FEWEST)])
+        teams.append([RunId(f"{team}-{number}") for number in range(MIN_BATCH_PLACEMENTS)])
         new.extend(NewRun(run, "alice", spec) for run in teams[-1])
-    world.controller.submitted(await world.runs.create(new, now=world.clock.now()))
+    world.controller.add_submitted(await world.runs.create(new, now=world.clock.now()))
     return teams[0], teams[1]
 
 
 def of(world: World, runs: list[RunId]) -> set[AttemptId]:
-    return {attempt_id(run, 1) for run in runs} & set(world.engine.starts)
+    return {attempt_id(run, 1) for run in runs} & set(world.engine.started_attempts)
 
 
 def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there_loses_nobody(
@@ -268,10 +268,12 @@ def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there
         world.cluster = inner
         world.start()
         await world.advance(timedelta(seconds=20))
-        assert sorted(world.engine.starts) == sorted(attempt_id(run, 1) for run in (*first, *second))
+        assert sorted(world.engine.started_attempts) == sorted(
+            attempt_id(run, 1) for run in (*first, *second)
+        )
         assert {(await world.runs.get(run)).phase for run in (*first, *second)} == {RunPhase.RUNNING}
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
 
 
 def test_a_server_that_is_told_between_two_teams_that_it_leads_no_longer_goes_on_when_it_leads_again(
@@ -285,6 +287,8 @@ def test_a_server_that_is_told_between_two_teams_that_it_leads_no_longer_goes_on
         first, second = await submit_two_teams(world)
         await world.advance(timedelta(seconds=20))
         assert store.applied == 2
-        assert sorted(world.engine.starts) == sorted(attempt_id(run, 1) for run in (*first, *second))
+        assert sorted(world.engine.started_attempts) == sorted(
+            attempt_id(run, 1) for run in (*first, *second)
+        )
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hopyard.controller import quiet
-from hopyard.controller.quiet import Quiet
+from hopyard.controller import gc_guard
+from hopyard.controller.gc_guard import GcGuard
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.run import RunPhase
 from hopyard.scheduler.cycle.planner import Planner
-from hopyard.testing.fake_engine import Fate
+from hopyard.testing.fake_engine import ReplicaScript
 from tests.controller.world import World, play
 
 
@@ -31,22 +31,22 @@ def _collects() -> Iterator[None]:
 
 def test_it_looks_again_once_all_that_was_begun_is_under_way() -> None:
     async def turns() -> None:
-        found = Quiet()
+        found = GcGuard()
         seen: list[bool] = []
-        found.begin()
+        found.pause()
         asyncio.get_running_loop().call_soon(lambda: seen.append(gc.isenabled()))  # what this turn starts
-        found.end()
+        found.resume()
         assert not gc.isenabled()
         await asyncio.sleep(0)
         assert seen == [False]
         assert gc.isenabled()
 
-        found.begin()
-        found.end()
-        found.begin()  # the next turn follows at once
+        found.pause()
+        found.resume()
+        found.pause()  # the next turn follows at once
         await asyncio.sleep(0)
         assert not gc.isenabled()
-        found.end()
+        found.resume()
         await asyncio.sleep(0)
         assert gc.isenabled()
 
@@ -56,15 +56,15 @@ def test_it_looks_again_once_all_that_was_begun_is_under_way() -> None:
 def test_it_looks_again_though_one_turn_follows_the_other_or_does_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quiet, "LONGEST_S", 0.01)
+    monkeypatch.setattr(gc_guard, "MAX_PAUSE_S", 0.01)
 
     async def turns() -> None:
-        found = Quiet()
-        found.begin()
+        found = GcGuard()
+        found.pause()
         async with asyncio.timeout(10):
             while not gc.isenabled():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.001)
-        found.end()
+        found.resume()
         await asyncio.sleep(0)
         assert gc.isenabled()
 
@@ -72,14 +72,14 @@ def test_it_looks_again_though_one_turn_follows_the_other_or_does_not_end(
 
 
 def test_it_looks_again_though_the_loop_was_closed_in_the_middle_of_a_turn() -> None:
-    found = Quiet()
+    found = GcGuard()
 
     async def turn() -> None:
-        found.begin()
+        found.pause()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            found.end()
+            found.resume()
 
     async def step(coroutine: Any) -> None:
         coroutine.send(None)
@@ -94,9 +94,9 @@ def test_it_looks_again_though_the_loop_was_closed_in_the_middle_of_a_turn() -> 
 def test_where_it_is_off_it_stays_off() -> None:
     async def turns() -> None:
         gc.disable()
-        found = Quiet()
-        found.begin()
-        found.end()
+        found = GcGuard()
+        found.pause()
+        found.resume()
         await asyncio.sleep(0)
         assert not gc.isenabled()
 
@@ -139,4 +139,4 @@ def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens
         assert not any(on for _, on in seen)
         assert gc.isenabled()
 
-    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
+    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))

@@ -13,7 +13,7 @@ from hopyard.controller import launcher
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
 from hopyard.interfaces.run_store import RunFilter
-from hopyard.testing.fake_engine import Fate
+from hopyard.testing.fake_engine import ReplicaScript
 
 from .world import World, play
 
@@ -44,8 +44,8 @@ async def running(world: World, run: RunId) -> bool:
     return (await world.runs.get(run)).phase is RunPhase.RUNNING
 
 
-def long(_attempt: object, _rank: int) -> Fate:
-    return Fate(run=timedelta(hours=9))
+def long(_attempt: object, _rank: int) -> ReplicaScript:
+    return ReplicaScript(run_time=timedelta(hours=9))
 
 
 def test_who_came_through_this_server_is_not_read_to_be_started_and_others_are(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_who_starts_again_is_read_anew(tmp_path: Path) -> None:
 def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "MOST_REMEMBERED", 1)
+    monkeypatch.setattr(launcher, "MAX_CACHED_RUNS", 1)
 
     async def scene(world: World) -> None:
         noting = started(world)
@@ -109,7 +109,7 @@ def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(
 def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "MOST_REMEMBERED_BYTES", 5000)
+    monkeypatch.setattr(launcher, "MAX_CACHED_RUN_BYTES", 5000)
 
     async def scene(world: World) -> None:
         noting = started(world)

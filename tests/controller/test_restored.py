@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from hopyard.controller.restored import cordon_restored
+from hopyard.controller.restored_home import cordon_restored
 from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.run import RunPhase
 from hopyard.scheduler.cycle.planner import Planner
@@ -16,8 +16,8 @@ def test_what_was_starting_when_the_backup_was_made_waits_again(tmp_path: Path) 
     async def scene(world: World) -> None:
         run = await world.submit(gpus=1)
         now = world.clock.now()
-        await world.cluster.record(world.engine.name, await world.engine.observe(), now=now)
-        lease = await world.cluster.lead("the original", now=now, ttl=timedelta(seconds=15))
+        await world.cluster.record_observation(world.engine.name, await world.engine.observe(), now=now)
+        lease = await world.cluster.acquire_lease("the original", now=now, ttl=timedelta(seconds=15))
         assert lease is not None
         plan = Planner()(await world.cluster.snapshot(now=now))
         (attempt,) = (await world.cluster.apply(plan, now=now, epoch=lease.epoch)).attempts

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.controller.retention import superfluous
+from hopyard.controller.checkpoint_retention import expired_steps
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, attempt_id
 from hopyard.domain.run import Attempt
@@ -28,10 +28,10 @@ def attempt(number: int, resumed: int | None = None) -> Attempt:
 
 def test_what_was_saved_last_stays() -> None:
     checkpoints = [saved(step) for step in (1, 2, 9, 3, 4)]
-    assert superfluous(checkpoints, [attempt(1)], newest=2) == [9, 2, 1]
-    assert superfluous(checkpoints, [attempt(1)], newest=0) == []
-    assert superfluous(
-        [saved(step, rank=rank) for step in (1, 2) for rank in (0, 1)], [attempt(1)], newest=1
+    assert expired_steps(checkpoints, [attempt(1)], retained_count=2) == [9, 2, 1]
+    assert expired_steps(checkpoints, [attempt(1)], retained_count=0) == []
+    assert expired_steps(
+        [saved(step, rank=rank) for step in (1, 2) for rank in (0, 1)], [attempt(1)], retained_count=1
     ) == [1]
 
 
@@ -39,11 +39,11 @@ def test_what_an_attempt_started_from_stays() -> None:
     """What users see of the streams is cut where that checkpoint was made: without it, nothing would tell
     where."""
     checkpoints = [saved(5), saved(6), saved(7, number=2), saved(8, number=3), saved(9, number=3)]
-    assert superfluous(checkpoints, [attempt(1), attempt(2, 5), attempt(3, 7)], newest=1) == [8, 6]
+    assert expired_steps(checkpoints, [attempt(1), attempt(2, 5), attempt(3, 7)], retained_count=1) == [8, 6]
 
 
 def test_what_is_marked_stays() -> None:
-    assert superfluous([saved(1, kept=True), saved(2), saved(3)], [attempt(1)], newest=1) == [2]
+    assert expired_steps([saved(1, kept=True), saved(2), saved(3)], [attempt(1)], retained_count=1) == [2]
 
 
 @given(
@@ -55,7 +55,7 @@ def test_only_what_nobody_needs_goes(
     checkpoints: list[Checkpoint], resumed: list[int | None], newest: int
 ) -> None:
     attempts = [attempt(number, step) for number, step in enumerate(resumed, 1)]
-    gone = set(superfluous(checkpoints, attempts, newest=newest))
+    gone = set(expired_steps(checkpoints, attempts, retained_count=newest))
     stay = {one.step for one in checkpoints} - gone
     assert not gone & (
         {one.step for one in checkpoints if one.kept} | {step for step in resumed if step is not None}

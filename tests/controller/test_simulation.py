@@ -19,7 +19,7 @@ import pytest
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import RunPhase
-from hopyard.testing.fake_engine import FINISHED, Fate
+from hopyard.testing.fake_engine import FINISHED, ReplicaScript
 from tests.controller.world import World
 
 RUNS, MAX_ATTEMPTS = 60, 3
@@ -42,13 +42,13 @@ class Story:
         self.runs: list[RunId] = []
         self.vanished: Counter[AttemptId] = Counter()
 
-    def fate(self, attempt: AttemptId, rank: int) -> Fate:
+    def fate(self, attempt: AttemptId, rank: int) -> ReplicaScript:
         mine = random.Random(f"{self.seed} {attempt} {rank}")
-        return Fate(
-            prepare=timedelta(minutes=mine.uniform(0, 20)),
-            run=timedelta(hours=mine.expovariate(1 / 3)),
+        return ReplicaScript(
+            prepare_time=timedelta(minutes=mine.uniform(0, 20)),
+            run_time=timedelta(hours=mine.expovariate(1 / 3)),
             exit=mine.choice(ENDS),
-            refuse=mine.random() < 0.03,
+            fails_launch=mine.random() < 0.03,
             ignores_stop=mine.random() < 0.3,
         )
 
@@ -84,7 +84,7 @@ class Story:
             case "vanish" if chance.random() < 0.2 and world.engine.alive():
                 gone = chance.choice(world.engine.alive())
                 self.vanished[gone] += 1
-                world.engine.vanish(gone)
+                world.engine.lose_attempt(gone)
             case _:
                 await world.advance(timedelta(hours=chance.expovariate(1 / 2)))
 
@@ -98,7 +98,7 @@ class Story:
             if self.chance.random() < 0.3 and attempt in self.world.engine._replicas:
                 for status in self.world.engine.status(attempt).replicas:
                     if self.chance.random() < 0.7:
-                        await self.world.controller.hear(attempt, status)
+                        await self.world.controller.record_status(attempt, status)
 
     async def check(self) -> None:
         for run_id in self.runs:
@@ -114,11 +114,11 @@ class Story:
                 assert run_id in self.stopped
             if run.phase is RunPhase.SUCCEEDED:
                 last = attempts[-1].id
-                assert all(self.fate(last, rank).exit.ok for rank in range(run.spec.size))
+                assert all(self.fate(last, rank).exit.is_success for rank in range(run.spec.size))
         # Nothing twice. Only an attempt of which every trace vanished may be started again, once for each
         # time that it vanished; that no two of a run are ever alive together is checked by the engine at
         # every start.
-        starts = Counter(self.world.engine.starts)
+        starts = Counter(self.world.engine.started_attempts)
         assert {attempt for attempt, times in starts.items() if times > 1 + self.vanished[attempt]} == set()
 
     async def live(self) -> None:

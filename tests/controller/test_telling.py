@@ -21,33 +21,33 @@ class Telling(FakeEngine):
 
     changed: asyncio.Event
 
-    async def wait_changed(self) -> None:
+    async def wait_for_change(self) -> None:
         await self.changed.wait()
         self.changed.clear()
 
 
 def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
+        world.engine = engine = Telling(world.clock, NODES, world.engine.script_of)
         engine.changed = asyncio.Event()
         world.observe_every = timedelta(hours=1)
         world.start()
         await world.settle()
         first, second = await world.submit(gpus=4), await world.submit(gpus=4)
         await world.advance(timedelta(seconds=11))  # the first one is over, and nobody knows
-        assert engine.starts == [attempt_id(first, 1)]
+        assert engine.started_attempts == [attempt_id(first, 1)]
         engine.changed.set()
         await world.settle()
         assert (await world.runs.get(first)).phase is RunPhase.SUCCEEDED
         assert engine.forgotten == [attempt_id(first, 1)]
-        assert engine.starts == [attempt_id(first, 1), attempt_id(second, 1)]
+        assert engine.started_attempts == [attempt_id(first, 1), attempt_id(second, 1)]
 
     play(tmp_path, scene)
 
 
 async def _full_and_over(world: World) -> tuple[Telling, Gated, RunId]:
     """A cluster whose only run is over, which nobody has told yet, and the run that waits for it."""
-    world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
+    world.engine = engine = Telling(world.clock, NODES, world.engine.script_of)
     engine.changed = asyncio.Event()
     world.cluster = store = Gated(world.cluster)
     world.observe_every = timedelta(hours=1)
@@ -70,13 +70,13 @@ def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> 
 
     async def scene(world: World) -> None:
         engine, store, second = await _full_and_over(world)
-        world.controller.wake()
+        world.controller.request_cycle()
         await world.settle()
         assert store.calls == ["record"]
         store.gate.set()
         await world.settle()
         assert store.calls[:3] == ["record", "recorded", "snapshot"]
-        assert attempt_id(second, 1) in engine.starts
+        assert attempt_id(second, 1) in engine.started_attempts
 
     play(tmp_path, scene)
 
@@ -84,12 +84,12 @@ def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> 
 def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         engine, store, second = await _full_and_over(world)
-        world.controller.wake()
+        world.controller.request_cycle()
         await store.asked["snapshot"].wait()
         assert "recorded" not in store.calls
         store.gate.set()
         await world.settle()
-        assert attempt_id(second, 1) in engine.starts
+        assert attempt_id(second, 1) in engine.started_attempts
 
     play(tmp_path, scene)
 
@@ -97,7 +97,7 @@ def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
 def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "LONGEST_WAIT_S", 60.0)
+    monkeypatch.setattr(controller, "MAX_OBSERVATION_WAIT_S", 60.0)
 
     async def scene(world: World) -> None:
         engine, store, second = await _full_and_over(world)
@@ -108,7 +108,7 @@ def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
         assert world.ended == []
         store.looking.set()
         await world.settle()
-        assert world.ended == [RunId("run-000001")] and attempt_id(second, 1) in engine.starts
+        assert world.ended == [RunId("run-000001")] and attempt_id(second, 1) in engine.started_attempts
 
     play(tmp_path, scene)
 
@@ -126,25 +126,26 @@ def test_who_is_told_of_an_end_does_not_wait_long_for_a_turn(tmp_path: Path) -> 
         store.gate.set()
         await told.wait()
         assert (
-            store.calls == ["record", "recorded", "snapshot"] and attempt_id(second, 1) not in engine.starts
+            store.calls == ["record", "recorded", "snapshot"]
+            and attempt_id(second, 1) not in engine.started_attempts
         )
         store.looking.set()
         await world.settle()
-        assert attempt_id(second, 1) in engine.starts
+        assert attempt_id(second, 1) in engine.started_attempts
 
     play(tmp_path, scene)
 
 
 def test_what_an_engine_does_not_tell_of_is_seen_when_it_is_asked(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
-        world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
+        world.engine = engine = Telling(world.clock, NODES, world.engine.script_of)
         engine.changed = asyncio.Event()
         world.start()
         run = await world.submit()
         await world.until(lambda: world.final(run), within=timedelta(seconds=15))
         lost = await world.submit()
         await world.advance(timedelta(seconds=3))
-        engine.vanish(attempt_id(lost, 1))
+        engine.lose_attempt(attempt_id(lost, 1))
         engine.changed.set()
         await world.settle()
         assert (await world.runs.get(lost)).attempt.number == 2

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.controller.controller import Controller
-from hopyard.controller.endings import PREEMPT_GRACE
-from hopyard.controller.launches import Composer
+from hopyard.controller.launch_builder import LaunchBuilder
+from hopyard.controller.stop_requests import PREEMPT_GRACE
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.domain.resources import Gpu, Resources
@@ -24,7 +24,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.clock import ManualClock
-from hopyard.testing.fake_engine import FakeEngine, Fate
+from hopyard.testing.fake_engine import FakeEngine, ReplicaScript
 
 NODES = (
     Node(NodeId("a"), "fake", 8000, 64 * 2**30, tuple(Gpu(i, "A100") for i in range(4))),
@@ -70,7 +70,7 @@ class World:
         self.server_clock: Clock = self.clock  # what the server takes for the time
         self.engine = FakeEngine(self.clock, NODES)
         if fate is not None:
-            self.engine.fate = fate
+            self.engine.script_of = fate
         self.cluster: Any = Counted(SqlClusterStore(self.database), self)
         self.runs: Any = Counted(SqlRunStore(self.database), self)
         self.observe_every = observe_every
@@ -83,16 +83,18 @@ class World:
         self._next = 0
 
     def new_controller(self, *, preempt_grace: timedelta = PREEMPT_GRACE) -> Controller:
-        composer = Composer(self.runs, server_url="http://server", sign=lambda attempt: f"token-of-{attempt}")
+        composer = LaunchBuilder(
+            self.runs, server_url="http://server", sign_token=lambda attempt: f"token-of-{attempt}"
+        )
         return Controller(
             cluster=self.cluster,
             runs=self.runs,
             engine=self.engine,
             policy=self.new_policy(),
             clock=self.server_clock,
-            composer=composer,
-            ended=self._run_ended,
-            observe_every=self.observe_every,
+            launch_builder=composer,
+            on_ended=self._run_ended,
+            observe_interval=self.observe_every,
             preempt_grace=preempt_grace,
             forecast=self.forecast,
         )
@@ -109,7 +111,7 @@ class World:
     async def place_without_launching(self) -> None:
         """What a server does that ends between applying a plan and acting on it."""
         now = self.server_clock.now()
-        lease = await self.cluster.lead("server", now=now, ttl=timedelta(seconds=15))
+        lease = await self.cluster.acquire_lease("server", now=now, ttl=timedelta(seconds=15))
         await self.cluster.apply(plan(await self.cluster.snapshot(now=now)), now=now, epoch=lease.epoch)
 
     async def crash(self) -> None:
@@ -175,18 +177,18 @@ class World:
         run = RunId(f"run-{self._next:06d}")
         made = await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
         if wake:
-            self.controller.submitted(made)
+            self.controller.add_submitted(made)
         return run
 
     async def final(self, run: RunId) -> bool:
         found: Run = await self.runs.get(run)
-        return found.phase.final
+        return found.phase.is_final
 
 
 def play(
     tmp_path: Path,
     scene: Callable[[World], Awaitable[None]],
-    fate: Callable[[AttemptId, int], Fate] | None = None,
+    fate: Callable[[AttemptId, int], ReplicaScript] | None = None,
 ) -> None:
     async def whole() -> None:
         world = World(tmp_path, fate=fate)
@@ -216,11 +218,11 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def record(self, *given: Any, **named: Any) -> Any:
+    async def record_observation(self, *given: Any, **named: Any) -> Any:
         self.calls.append("record")
         self.asked["record"].set()
         await self.gate.wait()
-        recorded = await self._inner.record(*given, **named)
+        recorded = await self._inner.record_observation(*given, **named)
         self.calls.append("recorded")
         return recorded
 

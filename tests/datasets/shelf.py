@@ -40,7 +40,7 @@ class FolderTransport:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
 
     def missing(self, digests: Sequence[str]) -> list[str]:
-        return list(self._wait(self.blobs.missing([Digest(d) for d in digests])))
+        return list(self._wait(self.blobs.find_missing([Digest(d) for d in digests])))
 
     def put_blob(self, digest: str, data: bytes) -> None:
         self.before_put()

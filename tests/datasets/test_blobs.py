@@ -45,13 +45,13 @@ def test_what_was_put_comes_back_also_from_the_next_server(tmp_path: Path, data:
     digest = digest_of(data)
 
     async def first(blobs: FolderBlobs) -> None:
-        assert await blobs.missing([digest, digest]) == [digest]
+        assert await blobs.find_missing([digest, digest]) == [digest]
         await blobs.put(digest, data)
         await blobs.put(digest, data)
         assert await blobs.get(digest) == data
 
     async def second(blobs: FolderBlobs) -> None:
-        assert await blobs.missing([digest]) == []
+        assert await blobs.find_missing([digest]) == []
         assert await blobs.get(digest) == data
         assert await blobs.usage() == (1, len(data))
 
@@ -95,7 +95,7 @@ def test_a_damaged_blob_is_set_aside_and_put_anew(tmp_path: Path, data: bytes) -
         with pytest.raises(IntegrityError, match="damaged") as told:
             await blobs.get(digest)
         assert told.value.hints
-        assert await blobs.missing([digest, digest_of(b"good")]) == [digest]
+        assert await blobs.find_missing([digest, digest_of(b"good")]) == [digest]
         await blobs.put(digest, data)
         assert await take(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
 
@@ -114,7 +114,7 @@ def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(
         damage(tmp_path / "store", data)
         assert (await blobs.scrub(None)).damaged == (digest,)
         (left,) = aside.iterdir()
-        assert left.stat().st_size == len(data) and await blobs.missing([digest]) == [digest]
+        assert left.stat().st_size == len(data) and await blobs.find_missing([digest]) == [digest]
         for folder in ("packs", "large"):
             shutil.copytree(saved / folder, tmp_path / "store" / folder, dirs_exist_ok=True)
         await blobs.scrub(None)
@@ -136,7 +136,7 @@ def test_lost_and_cut_files_are_noticed(tmp_path: Path) -> None:
         pack.unlink()
         with pytest.raises(IntegrityError):
             await blobs.get(digest_of(SMALL))
-        assert len(await blobs.missing([digest_of(SMALL), digest_of(LARGE)])) == 2
+        assert len(await blobs.find_missing([digest_of(SMALL), digest_of(LARGE)])) == 2
 
     play(tmp_path, scenario)
 
@@ -182,7 +182,7 @@ def test_a_torn_pack_gives_what_is_whole_in_it(tmp_path: Path) -> None:
         await blobs.put_many([(digest_of(data), data) for data in many])
 
     async def second(blobs: FolderBlobs) -> None:
-        lacking = set(await blobs.missing([digest_of(data) for data in many]))
+        lacking = set(await blobs.find_missing([digest_of(data) for data in many]))
         assert 0 < len(lacking) < 10
         whole = [data for data in many if digest_of(data) not in lacking]
         assert await take(blobs, [digest_of(data) for data in whole]) == whole
@@ -202,8 +202,8 @@ def test_sweep_keeps_what_is_used_young_or_asked_for(tmp_path: Path) -> None:
         await blobs.put_many([(digest_of(data), data) for data in (*used, *garbage, LARGE)])
         in_use = [digest_of(data) for data in used]
         now = datetime.now(UTC)
-        assert await blobs.sweep(in_use, older_than=now - LATER) == 0, "all is young"
-        freed = await blobs.sweep(in_use, older_than=now + LATER)
+        assert await blobs.remove_unused(in_use, older_than=now - LATER) == 0, "all is young"
+        freed = await blobs.remove_unused(in_use, older_than=now + LATER)
         assert freed == sum(map(len, garbage)) + len(LARGE)
         assert await take(blobs, in_use) == used
         assert await blobs.usage() == (len(used), sum(map(len, used)))
@@ -211,7 +211,7 @@ def test_sweep_keeps_what_is_used_young_or_asked_for(tmp_path: Path) -> None:
             "a pack that is mostly garbage is written anew"
         )
         assert not files_of(tmp_path, "large/*/*")
-        assert await blobs.sweep([], older_than=now + LATER) > 0
+        assert await blobs.remove_unused([], older_than=now + LATER) > 0
         assert not files_of(tmp_path, "packs/*")
 
     play(tmp_path, scenario)
@@ -226,7 +226,7 @@ def test_sweep_joins_small_packs(tmp_path: Path) -> None:
         assert len(files_of(tmp_path, "packs/*")) == 40
         reader = blobs.get_many([digest_of(data) for data in many])
         await anext(reader)
-        await blobs.sweep([digest_of(data) for data in many], older_than=datetime.now(UTC) - LATER)
+        await blobs.remove_unused([digest_of(data) for data in many], older_than=datetime.now(UTC) - LATER)
         assert len(files_of(tmp_path, "packs/*")) == 1
         assert [data async for _, data in reader] == many[1:]
         assert await take(blobs, [digest_of(data) for data in many]) == many
@@ -284,7 +284,7 @@ def test_killed_at_any_moment_nothing_that_was_promised_is_lost(tmp_path: Path, 
 
     async def scenario(blobs: FolderBlobs) -> None:
         digests = [Digest(digest) for digest in promised]
-        assert await blobs.missing(digests) == []
+        assert await blobs.find_missing(digests) == []
         assert len(await take(blobs, digests)) == len(digests)
         assert not list(root.glob("**/.tmp-*"))
 

@@ -73,7 +73,7 @@ class BlobsMachine(RuleBasedStateMachine):
     def sweep(self, in_use: set[bytes], old: bool) -> None:
         age = timedelta(days=1 if old else -1)
         freed = self.run(
-            self.blobs.sweep([digest_of(data) for data in in_use], older_than=datetime.now(UTC) + age)
+            self.blobs.remove_unused([digest_of(data) for data in in_use], older_than=datetime.now(UTC) + age)
         )
         gone = self.model - in_use if old else set()
         assert freed == sum(map(len, gone))
@@ -97,7 +97,7 @@ class BlobsMachine(RuleBasedStateMachine):
         self.blobs = FolderBlobs(self.root)
         if lose_index:
             self.run(
-                self.blobs.sweep(
+                self.blobs.remove_unused(
                     [digest_of(data) for data in self.model], older_than=datetime.now(UTC) + timedelta(days=1)
                 )
             )
@@ -107,7 +107,7 @@ class BlobsMachine(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         expected = [digest_of(data) for data in CONTENT if data not in self.model]
-        assert self.run(self.blobs.missing([digest_of(data) for data in CONTENT])) == expected
+        assert self.run(self.blobs.find_missing([digest_of(data) for data in CONTENT])) == expected
         assert self.run(self.blobs.usage()) == (len(self.model), sum(map(len, self.model)))
 
     def teardown(self) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.cache import TreeCache, remove_tree
-from hopyard.datasets.pack import pack
-from hopyard.datasets.transfer import push
+from hopyard.datasets.pack import pack_tree
+from hopyard.datasets.transfer import push_tree
+from hopyard.datasets.tree_cache import TreeCache, remove_tree
 from hopyard.domain.ids import Digest
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
 
@@ -34,8 +34,8 @@ def pushed(server: FolderTransport, root: Path, size: int = 1000) -> Digest:
     make_tree(root, {"a": b"a" * size, "d/run.sh": root.name})
     (root / "d" / "run.sh").chmod(0o755)
     (root / "link").symlink_to("d/run.sh")
-    tree = pack(root)
-    push(tree, server)
+    tree = pack_tree(root)
+    push_tree(tree, server)
     return tree.digest
 
 
@@ -45,14 +45,14 @@ def never(_manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]
 
 def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
-    with cache.use(digest, server.fetch) as tree:
+    with cache.open_tree(digest, server.fetch) as tree:
         assert listing(tree) == listing(tmp_path / "one")
         assert not any(
             path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink()
         )
-    with cache.use(digest, never) as again:
+    with cache.open_tree(digest, never) as again:
         assert again == tree
-    with pytest.raises(SpecError), cache.use(Digest("../x"), never):
+    with pytest.raises(SpecError), cache.open_tree(Digest("../x"), never):
         pass
 
 
@@ -73,7 +73,7 @@ def test_the_replicas_of_a_gang_that_all_miss_it_use_it_together(
             return super()._lock(manifest, how)
 
     def replica() -> None:
-        with Missing(tmp_path / "trees").use(digest, server.fetch):
+        with Missing(tmp_path / "trees").open_tree(digest, server.fetch):
             together.wait(timeout=20)
 
     (tmp_path / "trees").mkdir()
@@ -122,14 +122,14 @@ def test_a_tree_that_a_run_changed_is_fetched_anew(
     server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool
 ) -> None:
     digest, told = pushed(server, tmp_path / "one"), list[str]()
-    cache = TreeCache(tmp_path / "trees", changed=told.append)
-    with cache.use(digest, server.fetch) as tree, ExitStack() as stack:
+    cache = TreeCache(tmp_path / "trees", on_changed=told.append)
+    with cache.open_tree(digest, server.fetch) as tree, ExitStack() as stack:
         if in_use:  # by the run that changed it, which goes on: the next one does not wait for its end
-            stack.enter_context(cache.use(digest, never))
+            stack.enter_context(cache.open_tree(digest, never))
         change(tree)
-        with cache.use(digest, server.fetch):
+        with cache.open_tree(digest, server.fetch):
             assert listing(tree) == listing(tmp_path / "one")
-    with cache.use(digest, never):
+    with cache.open_tree(digest, never):
         assert listing(tree) == listing(tmp_path / "one")
     assert told == ([digest] if change is not remove_tree else [])
     assert not list((tmp_path / "trees").glob(".gone*"))
@@ -139,16 +139,16 @@ def test_right_bytes_are_kept_whatever_links_are_made_of_them(
     server: FolderTransport, tmp_path: Path
 ) -> None:
     digest, told = pushed(server, tmp_path / "one"), list[str]()
-    cache = TreeCache(tmp_path / "trees", changed=told.append)
-    with cache.use(digest, server.fetch) as tree:
+    cache = TreeCache(tmp_path / "trees", on_changed=told.append)
+    with cache.open_tree(digest, server.fetch) as tree:
         os.link(tree / "a", tmp_path / "mine")
         (tree / "d").chmod(0o700)
-    with cache.use(digest, never):
+    with cache.open_tree(digest, never):
         assert (tree / "d").stat().st_mode & 0o777 == 0o500
     (tmp_path / "mine").chmod(0o600)
     (tmp_path / "mine").write_bytes(b"x" * 1000)
     assert [whole for _, whole in cache.verify()] == [False]
-    with cache.use(digest, server.fetch):
+    with cache.open_tree(digest, server.fetch):
         assert listing(tree) == listing(tmp_path / "one")
     assert told == [digest] and [whole for _, whole in cache.verify()] == [True]
 
@@ -159,7 +159,7 @@ def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: P
     assert listing(tmp_path / "work") == listing(tmp_path / "one")
     (tmp_path / "work" / "a").write_text("mine")
     (tmp_path / "work" / "d" / "new").write_text("mine")
-    with cache.use(digest, never) as tree:
+    with cache.open_tree(digest, never) as tree:
         assert listing(tree) == listing(tmp_path / "one")
     with pytest.raises(NotFound):
         TreeCache(tmp_path / "empty").checkout(digest, tmp_path / "other")
@@ -177,7 +177,7 @@ def test_a_broken_fetch_leaves_nothing_and_is_gone_on_with(server: FolderTranspo
         if len(calls) > 1:
             raise ServerUnavailable("away")
 
-    with pytest.raises(ServerUnavailable), cache.use(digest, broken):
+    with pytest.raises(ServerUnavailable), cache.open_tree(digest, broken):
         pass
     assert not (tmp_path / "trees" / digest).exists()
     fetched: list[str] = []
@@ -186,7 +186,7 @@ def test_a_broken_fetch_leaves_nothing_and_is_gone_on_with(server: FolderTranspo
         fetched.extend(digests)
         return server.fetch(manifest, digests)
 
-    with cache.use(digest, counting) as tree:
+    with cache.open_tree(digest, counting) as tree:
         assert listing(tree) == listing(tmp_path / "one")
     assert fetched == [digest, calls[1][1]], "the blob that came over is not fetched again"
 
@@ -199,12 +199,12 @@ def test_the_longest_unused_goes_first_and_never_one_in_use(server: FolderTransp
         return [(tmp_path / "trees" / digest).is_dir() for digest in digests]
 
     for n, digest in enumerate(digests[:2]):
-        with cache.use(digest, server.fetch):
+        with cache.open_tree(digest, server.fetch):
             pass
         os.utime(tmp_path / "trees" / f".{digest}.lock", (n, n))
-    with cache.use(digests[2], server.fetch):
+    with cache.open_tree(digests[2], server.fetch):
         assert here() == [False, True, True]
-    with cache.use(digests[1], never), cache.use(digests[0], server.fetch):
+    with cache.open_tree(digests[1], never), cache.open_tree(digests[0], server.fetch):
         assert here() == [True, True, False], "the one in use stays, though it was used before"
         TreeCache(tmp_path / "trees", limit_bytes=0).trim()
         assert here() == [True, True, False]
@@ -223,7 +223,7 @@ def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(
         assert len(manifests) == 1, "it was evicted before it was used"
         return server.fetch(manifest, digests)
 
-    with cache.use(digest, counting) as tree:
+    with cache.open_tree(digest, counting) as tree:
         assert listing(tree) == listing(tmp_path / "one")
     cache.trim()
     assert not tree.exists()
@@ -239,7 +239,7 @@ def test_what_a_broken_fetch_left_is_given_up_in_the_end(server: FolderTransport
         return server.fetch(manifest, digests)
 
     for manifest in (digest, other):
-        with pytest.raises(ServerUnavailable), cache.use(manifest, broken):
+        with pytest.raises(ServerUnavailable), cache.open_tree(manifest, broken):
             pass
     os.utime(tmp_path / "trees" / f".{digest}.lock", (1, 1))
     cache.trim()
@@ -253,7 +253,7 @@ def test_after_a_restart_of_the_machine_small_trees_are_checked(
     server: FolderTransport, tmp_path: Path
 ) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
-    with cache.use(digest, server.fetch) as tree:
+    with cache.open_tree(digest, server.fetch) as tree:
         pass
     note = tmp_path / "trees" / f".{digest}.lock"
     said = note.read_text()
@@ -262,13 +262,13 @@ def test_after_a_restart_of_the_machine_small_trees_are_checked(
         note.write_text(said.replace('"boot": "', '"boot": "earlier '))
 
     restart()
-    with cache.use(digest, never):
+    with cache.open_tree(digest, never):
         pass
     assert json.loads(note.read_text())["boot"] == json.loads(said)["boot"]
     restart()
     (tree / "a").chmod(0o644)
     os.truncate(tree / "a", 0)  # what a power cut leaves of a file that was just written
-    with cache.use(digest, server.fetch) as tree:
+    with cache.open_tree(digest, server.fetch) as tree:
         assert listing(tree) == listing(tmp_path / "one")
 
 
@@ -276,7 +276,7 @@ USER = """
 import sys
 from pathlib import Path
 from datasets.shelf import transport
-from hopyard.datasets.cache import TreeCache
+from hopyard.datasets.tree_cache import TreeCache
 root, digest, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 fetched = []
 with transport(root / "blobs") as server:
@@ -287,7 +287,7 @@ with transport(root / "blobs") as server:
         yield from server.fetch(manifest, digests)
         if mode == "hang":
             print("fetching", flush=True); sys.stdin.read()
-    with TreeCache(root / "trees").use(digest, fetch) as tree:
+    with TreeCache(root / "trees").open_tree(digest, fetch) as tree:
         print(sorted(p.name for p in tree.iterdir()), flush=True)
         sys.stdin.read()
 """

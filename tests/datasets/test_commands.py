@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from cli.terminal import HOP, Shell, Terminal
+from hopyard.api_client.local_server import start_server, stop_server
 from hopyard.config.home import Home
-from hopyard.datasets.cache import remove_tree
-from hopyard.sdk.connect import start_server, stop_server
+from hopyard.datasets.tree_cache import remove_tree
 
 from .shelf import damage, digest_of, listing, make_tree, small_disk
 
@@ -205,7 +205,7 @@ def test_a_full_disk_of_the_server(tmp_path: Path) -> None:
 
 BAR = """
 import time
-from hopyard.cli.transferbar import TransferBar
+from hopyard.cli.terminal.transfer_bar import TransferBar
 with TransferBar() as bar:
     bar.begin("hashing", 10)
     bar.advance(10)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.datasets.pack import EVERYTHING, pack
-from hopyard.datasets.transfer import pull, push
+from hopyard.datasets.pack import ALL_FILES_RULES, pack_tree
+from hopyard.datasets.transfer import pull_tree, push_tree
 from hopyard.domain.manifest import Manifest, check_path, link_stays_inside
 from hopyard.errors import HopyardError, IntegrityError
 
@@ -57,20 +57,19 @@ def test_pack_push_pull_is_the_same_tree(
     top = tmp_path_factory.mktemp("law")
     write(top / "one", tree)
     write(top / "two", tree, random.Random(seed))
-    one = pack(top / "one", rules=EVERYTHING, cache=top / "cache")
-    assert one.digest == pack(top / "two", rules=EVERYTHING).digest, (
+    one = pack_tree(top / "one", rules=ALL_FILES_RULES, cache=top / "cache")
+    assert one.digest == pack_tree(top / "two", rules=ALL_FILES_RULES).digest, (
         "equal trees have equal digests, in whatever order they were made"
     )
     assert Manifest.decode(one.encoded).encode() == one.encoded
     with transport(top / "blobs") as server:
-        push(one, server)
-        pull(one.digest, top / "back", server)
+        push_tree(one, server)
+        pull_tree(one.digest, top / "back", server)
     assert listing(top / "back") == listing(top / "one")
-    assert pack(top / "back", rules=EVERYTHING).digest == one.digest
+    assert pack_tree(top / "back", rules=ALL_FILES_RULES).digest == one.digest
 
 
-# -- manifests from strangers
-# ----------------------------------------------------------------------------------------
+# -- manifests from strangers --------------------------------------------------------------------------------
 
 Odd = st.sampled_from(
     [

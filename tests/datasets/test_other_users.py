@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets import folders
-from hopyard.datasets.folders import OpenFolder
-from hopyard.datasets.pack import pack
-from hopyard.datasets.transfer import pull, push
+from hopyard.datasets import open_folder
+from hopyard.datasets.open_folder import OpenFolder
+from hopyard.datasets.pack import pack_tree
+from hopyard.datasets.transfer import pull_tree, push_tree
 from hopyard.errors import SpecError
 
 from .shelf import FolderTransport, listing, make_tree, transport
@@ -62,10 +62,10 @@ def test_no_file_is_written_where_another_user_leads_to(
 ) -> None:
     """Folders that were there before, and ones that are put in place of ours while we write."""
     tree, victim = (
-        pack(make_tree(tmp_path / "tree", {"sub/authorized_keys": "attacker", "top": "x"})),
+        pack_tree(make_tree(tmp_path / "tree", {"sub/authorized_keys": "attacker", "top": "x"})),
         tmp_path / "victim",
     )
-    push(tree, server)
+    push_tree(tree, server)
     victim.mkdir()
     plant = (
         f"mkdir $n; ln -s {victim} $n/sub; mkdir -p $n/tree; ln -s {victim} $n/tree/sub; printf "
@@ -74,7 +74,7 @@ def test_no_file_is_written_where_another_user_leads_to(
     as_eve(f"for n in .dest.{tree.digest[:16]}.part .dest.0123456789abcdef.part; do {plant}; done", shared)
     swap = f"for p in .dest.*.part; do if mv $p taken-$p; then n=$p; {plant}; fi; done"
     try:
-        pull(tree.digest, shared / "dest", server, Acting(lambda: as_eve(swap, shared)))
+        pull_tree(tree.digest, shared / "dest", server, Acting(lambda: as_eve(swap, shared)))
     except SpecError:
         assert not (shared / "dest").exists()
     else:
@@ -87,31 +87,31 @@ def test_a_folder_of_another_user_is_no_place_of_ours(shared: Path) -> None:
     as_eve("mkdir eves; chmod 777 eves; ln -s eves link", shared)
     (shared / "open").mkdir()
     (shared / "open").chmod(0o722)
-    with OpenFolder.at(shared) as top:
+    with OpenFolder.open_path(shared) as top:
         for name in ("eves", "open"):
             with pytest.raises(SpecError, match="not a folder of yours alone"):
-                top.enter(name)
+                top.enter_private(name)
         with pytest.raises(OSError):
-            top.enter("link")
+            top.enter_private("link")
     for path in (shared / "eves", shared / "open"):
         with pytest.raises(SpecError):
-            OpenFolder.own(path)
+            OpenFolder.open_private(path)
 
 
 @pytest.mark.parametrize("openat2", [None, False], ids=["as-the-kernel-has-it", "step-by-step"])
 def test_no_file_is_written_through_a_link_that_another_user_made(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openat2: bool | None
 ) -> None:
-    monkeypatch.setattr(folders, "_has_openat2", openat2)
+    monkeypatch.setattr(open_folder, "_has_openat2", openat2)
     (tmp_path / "precious").write_text("mine")
     as_eve(f"ln -s {tmp_path}/precious run.json; mkdir logs; chmod 777 logs; ln -s {tmp_path} sub", shared)
-    with OpenFolder.at(shared) as top:
+    with OpenFolder.open_path(shared) as top:
         with pytest.raises(OSError):
             top.open("sub/precious", os.O_WRONLY)
         assert top.write("run.json", [b"{", b"}"]) == 2
         with pytest.raises(OSError):
             top.open("sub/new", os.O_WRONLY | os.O_CREAT)
         with pytest.raises(OSError):
-            top.below("sub")
+            top.ensure_folder("sub")
     assert (shared / "run.json").read_text() == "{}" and not (shared / "run.json").is_symlink()
     assert (tmp_path / "precious").read_text() == "mine" and not (tmp_path / "new").exists()

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 import hopyard
-from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, EXACT, Rules
-from hopyard.datasets.pack import pack
-from hopyard.datasets.progress import SILENT
+from hopyard.datasets.ignore_rules import ALL_FILES_RULES, CODE_RULES, DATA_RULES, EXACT_RULES, IgnoreRules
+from hopyard.datasets.pack import pack_tree
+from hopyard.datasets.progress import NO_PROGRESS
 from hopyard.domain.manifest import CHUNK_BYTES, Manifest
-from hopyard.domain.text import shown
+from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
 from .shelf import digest_of, make_tree
 
 
-def paths(root: Path, rules: Rules = DATA) -> list[str]:
-    manifest = Manifest.decode(pack(root, rules=rules).encoded)
+def paths(root: Path, rules: IgnoreRules = DATA_RULES) -> list[str]:
+    manifest = Manifest.decode(pack_tree(root, rules=rules).encoded)
     return sorted(
         [f.path for f in manifest.files]
         + [link.path for link in manifest.links]
@@ -38,8 +38,7 @@ def settle() -> None:
         time.sleep(0.005)
 
 
-# -- what belongs to a tree
-# ------------------------------------------------------------------------------------------
+# -- what belongs to a tree ----------------------------------------------------------------------------------
 
 
 def test_code_leaves_out_what_git_ignores_and_what_gathers_by_itself(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_code_leaves_out_what_git_ignores_and_what_gathers_by_itself(tmp_path: P
             "node_modules/x/y.js": "",
         },
     )
-    assert paths(root, CODE) == [
+    assert paths(root, CODE_RULES) == [
         ".gitignore",
         ".hopignore",
         "keep.log",
@@ -90,12 +89,12 @@ def test_code_in_a_part_of_a_repository_honours_the_ignore_files_above(tmp_path:
         },
     )
     make_tree(tmp_path, {".gitignore": "*.py\n"})
-    assert paths(tmp_path / "repo" / "part", CODE) == ["a.py"]
+    assert paths(tmp_path / "repo" / "part", CODE_RULES) == ["a.py"]
 
 
 def test_a_name_left_out_by_default_can_be_taken_in(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "code", {".hopignore": "!venv/\n", "venv/x": "", "node_modules/y": ""})
-    assert paths(root, CODE) == [".hopignore", "venv/x"]
+    assert paths(root, CODE_RULES) == [".hopignore", "venv/x"]
 
 
 def test_data_is_whole_but_for_hopignore_and_git(tmp_path: Path) -> None:
@@ -118,10 +117,10 @@ def test_repositories_are_never_packed(tmp_path: Path) -> None:
         ".hg/hgrc": "",
     }
     root = make_tree(tmp_path / "t", files)
-    for rules in (CODE, DATA, EVERYTHING):
+    for rules in (CODE_RULES, DATA_RULES, ALL_FILES_RULES):
         assert paths(root, rules) == [".hopignore", "a/b.py"]
     with pytest.raises(SpecError, match="belongs to a repository"):
-        pack(root, rules=EXACT)
+        pack_tree(root, rules=EXACT_RULES)
 
 
 def test_a_bare_repository_is_left_out_of_code_and_refused_as_data(tmp_path: Path) -> None:
@@ -129,16 +128,16 @@ def test_a_bare_repository_is_left_out_of_code_and_refused_as_data(tmp_path: Pat
         tmp_path / "t",
         {"a.py": "", "x.git/HEAD": "", "x.git/config": "", "x.git/objects/o": "", "x.git/refs/r": ""},
     )
-    assert paths(root, CODE) == ["a.py"]
-    for top, rules in ((root, DATA), (root / "x.git", CODE)):
+    assert paths(root, CODE_RULES) == ["a.py"]
+    for top, rules in ((root, DATA_RULES), (root / "x.git", CODE_RULES)):
         with pytest.raises(SpecError, match="is a git repository") as told:
-            pack(top, rules=rules)
+            pack_tree(top, rules=rules)
         assert told.value.hints
 
 
 def test_a_single_file_is_a_tree_of_one(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("1,2\n")
-    tree = pack(tmp_path / "train.csv")
+    tree = pack_tree(tmp_path / "train.csv")
     assert [(f.path, f.size) for f in Manifest.decode(tree.encoded).files] == [("train.csv", 4)]
     assert tree.read(digest_of(b"1,2\n")) == b"1,2\n"
 
@@ -149,7 +148,7 @@ def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
         tmp_path / "t", {"large": data, "empty": b"", "run.sh": b"#!/bin/sh\n", "exact": data[:CHUNK_BYTES]}
     )
     (root / "run.sh").chmod(0o755)
-    tree = pack(root)
+    tree = pack_tree(root)
     found = {f.path: f for f in Manifest.decode(tree.encoded).files}
     assert found["large"].chunks == (digest_of(data[:CHUNK_BYTES]), digest_of(b"tail"))
     assert found["empty"].chunks == () and found["run.sh"].executable and not found["large"].executable
@@ -158,8 +157,7 @@ def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
     assert (tree.files, tree.size_bytes) == (4, 2 * CHUNK_BYTES + 4 + 10)
 
 
-# -- what cannot be packed
-# -------------------------------------------------------------------------------------------
+# -- what cannot be packed -----------------------------------------------------------------------------------
 
 
 def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None:
@@ -169,7 +167,7 @@ def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None
     (root / "dangling").symlink_to("nothing")
     (root / "absolute").symlink_to(root / "b" / "y")
     (root / "winding").symlink_to("a/../b/y")
-    links = {link.path: link.target for link in Manifest.decode(pack(root).encoded).links}
+    links = {link.path: link.target for link in Manifest.decode(pack_tree(root).encoded).links}
     assert links == {
         "b/up": "../a/x",
         "whole": "a",
@@ -181,18 +179,18 @@ def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None
         (root / "b" / "out").unlink(missing_ok=True)
         (root / "b" / "out").symlink_to(target)
         with pytest.raises(SpecError, match="`b/out` leads out") as told:
-            pack(root)
+            pack_tree(root)
         assert ".hopignore" in told.value.hints[0]
 
 
 def test_code_passes_over_pipes_and_sockets_as_git_does(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "code", {"main.py": b"x"})
     os.mkfifo(root / "pipe")
-    assert paths(root, CODE) == ["main.py"]
+    assert paths(root, CODE_RULES) == ["main.py"]
 
 
-@pytest.mark.parametrize("rules", [CODE, DATA])
-def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [CODE_RULES, DATA_RULES])
+def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: IgnoreRules, tmp_path: Path) -> None:
     root = make_tree(
         tmp_path / "work",
         {"main.py": b"x", "state/home/token": b"secret", "state/homely": b"y", "..odd/file": b"z"},
@@ -201,7 +199,10 @@ def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: P
     (tmp_path / "same").symlink_to(root)
 
     def packed(root: Path, without: Path) -> list[str]:
-        return [file.path for file in Manifest.decode(pack(root, rules=rules, without=without).encoded).files]
+        return [
+            file.path
+            for file in Manifest.decode(pack_tree(root, rules=rules, excluded=without).encoded).files
+        ]
 
     kept = ["..odd/file", "main.py", "state/homely"]
     assert packed(root, root / "state" / "home") == packed(tmp_path / "same", root / "state" / "home") == kept
@@ -215,9 +216,9 @@ def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: P
     assert packed(root, root / "..odd") == ["main.py", "state/home/token", "state/homely"]
 
 
-@pytest.mark.parametrize("rules", [CODE, DATA, EVERYTHING])
+@pytest.mark.parametrize("rules", [CODE_RULES, DATA_RULES, ALL_FILES_RULES])
 def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(
-    rules: Rules, tmp_path: Path
+    rules: IgnoreRules, tmp_path: Path
 ) -> None:
     files = {
         "server/identity.json": b"k",
@@ -241,18 +242,20 @@ def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(
     (root / "data" / "token").unlink()
     (root / "part" / "sdk").mkdir(parents=True)
     (root / "part" / "sdk" / "hopyard").symlink_to(Path(hopyard.__file__).parent)
-    tree = pack(root, rules=rules, cache=tmp_path / "cache")
+    tree = pack_tree(root, rules=rules, cache=tmp_path / "cache")
     assert [file.path for file in Manifest.decode(tree.encoded).files] == [
         "data/identity.json",
         "main.py",
         "web/login.json",
     ]
     left_out = ("attempts/r.1/0", "client", "keys", "old", "part/sdk/hopyard", "server")
-    assert tree.homes == left_out == pack(root, rules=rules, cache=tmp_path / "cache").homes
+    assert tree.homes == left_out == pack_tree(root, rules=rules, cache=tmp_path / "cache").homes
 
 
-@pytest.mark.parametrize("rules", [CODE, DATA])
-def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(rules: Rules, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [CODE_RULES, DATA_RULES])
+def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(
+    rules: IgnoreRules, tmp_path: Path
+) -> None:
     files = {
         "identity.json": b"k",
         "token": b"t",
@@ -263,32 +266,32 @@ def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(rules: R
         "cache/x": b"",
     }
     root = make_tree(tmp_path / "home", {"main.py": b"x", "lib/token": b"a user's own"} | files)
-    tree = pack(root, rules=rules)
+    tree = pack_tree(root, rules=rules)
     assert ([file.path for file in Manifest.decode(tree.encoded).files], tree.homes) == (
         ["lib/token", "main.py"],
         (".",),
     )
     with pytest.raises(SpecError, match="belongs to a home of Hopyard"):
-        pack(root / "token", rules=rules)
-    assert pack(root / "main.py", rules=rules).files == 1
+        pack_tree(root / "token", rules=rules)
+    assert pack_tree(root / "main.py", rules=rules).files == 1
 
 
 def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "t", {"x": ""})
     os.mkfifo(root / "pipe")
     with pytest.raises(SpecError, match="`pipe` is not a file but a named pipe"):
-        pack(root)
+        pack_tree(root)
     (root / "pipe").unlink()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(root / "sock"))
         with pytest.raises(SpecError, match="`sock` is not a file but a socket"):
-            pack(root)
+            pack_tree(root)
     (root / "sock").unlink()
     for name, why in ((b"bad\xff", "UTF-8"), (b"new\nline", "control"), (b"back\\slash", "backslash")):
         odd = root / os.fsdecode(name)
         odd.touch()
         with pytest.raises(SpecError, match=why) as told:
-            pack(root)
+            pack_tree(root)
         assert told.value.hints and told.value.message.isprintable()
         odd.unlink()
 
@@ -306,26 +309,26 @@ def test_names_that_hold_characters_without_a_shape_are_packed_as_they_are(tmp_p
         ]
     )
     assert paths(make_tree(tmp_path / "t", dict.fromkeys(names, ""))) == names
-    assert len({shown(name) for name in names}) == len(names)  # and listings tell them apart
+    assert len({escape(name) for name in names}) == len(names)  # and listings tell them apart
 
 
 def test_what_is_not_there_or_is_no_tree_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="No such file"):
-        pack(tmp_path / "nothing")
+        pack_tree(tmp_path / "nothing")
     with pytest.raises(SpecError, match="neither a file nor a folder"):
-        pack(Path("/dev/null"))
+        pack_tree(Path("/dev/null"))
 
 
 UNREADABLE = """
 import os, sys
 from pathlib import Path
-from hopyard.datasets.pack import pack
+from hopyard.datasets.pack import pack_tree
 from hopyard.errors import SpecError
 if os.geteuid() == 0:
     os.setgid(65534); os.setuid(65534)
 for root in sys.argv[1:]:
     try:
-        pack(Path(root))
+        pack_tree(Path(root))
     except SpecError as told:
         print(told.message, "|", *told.hints)
 """
@@ -359,9 +362,9 @@ def test_a_file_that_grows_while_it_is_packed_is_an_error(tmp_path: Path) -> Non
         def advance(self, size_bytes: int, /) -> None: ...
 
     with pytest.raises(SpecError, match="`log` changed while it was packed") as told:
-        pack(root, progress=GrowingMeanwhile(), cache=tmp_path / "cache")
+        pack_tree(root, progress=GrowingMeanwhile(), cache=tmp_path / "cache")
     assert told.value.hints
-    assert pack(root, cache=tmp_path / "cache").files == 21
+    assert pack_tree(root, cache=tmp_path / "cache").files == 21
 
 
 def test_a_file_that_is_written_all_the_time_is_an_error_or_a_moment_of_it(tmp_path: Path) -> None:
@@ -383,19 +386,18 @@ def test_a_file_that_is_written_all_the_time_is_an_error_or_a_moment_of_it(tmp_p
     try:
         for _ in range(50):
             try:
-                (file,) = Manifest.decode(pack(root, cache=tmp_path / "cache").encoded).files
+                (file,) = Manifest.decode(pack_tree(root, cache=tmp_path / "cache").encoded).files
             except SpecError:
                 continue
             assert file.size == 5000
     finally:
         done.set()
         writer.join()
-    (file,) = Manifest.decode(pack(root, cache=tmp_path / "cache").encoded).files
+    (file,) = Manifest.decode(pack_tree(root, cache=tmp_path / "cache").encoded).files
     assert set(file.chunks) <= states
 
 
-# -- what is remembered
-# ----------------------------------------------------------------------------------------------
+# -- what is remembered --------------------------------------------------------------------------------------
 
 
 class Counting:
@@ -412,8 +414,8 @@ class Counting:
 
 def hashed(root: Path, cache: Path) -> tuple[int, str]:
     counting = Counting()
-    tree = pack(root, cache=cache, progress=counting)
-    assert tree.digest == pack(root, progress=SILENT).digest
+    tree = pack_tree(root, cache=cache, progress=counting)
+    assert tree.digest == pack_tree(root, progress=NO_PROGRESS).digest
     assert digest_of(tree.encoded) == tree.digest
     return counting.hashed, tree.digest
 
@@ -437,7 +439,7 @@ def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
     assert hashed(root, cache)[0] == 0
     (root / "e").chmod(0o755)
     settle()
-    assert hashed(root, cache)[1] == pack(root).digest
+    assert hashed(root, cache)[1] == pack_tree(root).digest
 
 
 def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
@@ -447,7 +449,7 @@ def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
     for n in range(200):
         text = f"{n:010}"
         (root / "a").write_text(text)
-        tree = pack(root, cache=cache)
+        tree = pack_tree(root, cache=cache)
         (file,) = Manifest.decode(tree.encoded).files
         assert file.chunks == (digest_of(text.encode()),)
 
@@ -456,7 +458,7 @@ def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
 def test_a_damaged_memory_only_costs_time(tmp_path: Path, harm: str) -> None:
     root, cache = make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200}), tmp_path / "cache"
     settle()
-    first = pack(root, cache=cache).digest
+    first = pack_tree(root, cache=cache).digest
     (memory,) = cache.iterdir()
     data = memory.read_bytes()
     if harm == "cut":
@@ -469,16 +471,16 @@ def test_a_damaged_memory_only_costs_time(tmp_path: Path, harm: str) -> None:
         memory.unlink()
         cache.rmdir()
         cache.write_text("in the way")
-    tree = pack(root, cache=cache)
+    tree = pack_tree(root, cache=cache)
     assert tree.digest == first and digest_of(tree.encoded) == first
     (root / "a").write_text("3" * 100)
-    assert pack(root, cache=cache).digest == pack(root).digest
+    assert pack_tree(root, cache=cache).digest == pack_tree(root).digest
 
 
 def test_trees_and_rules_do_not_share_a_memory(tmp_path: Path) -> None:
     root, cache = make_tree(tmp_path / "t", {"a.pyc": "1", "b": "2"}), tmp_path / "cache"
     settle()
-    assert pack(root, rules=DATA, cache=cache).files == 2
-    assert pack(root, rules=CODE, cache=cache).files == 1
-    assert pack(root / "b", rules=DATA, cache=cache).files == 1
-    assert pack(root, rules=DATA, cache=cache).files == 2
+    assert pack_tree(root, rules=DATA_RULES, cache=cache).files == 2
+    assert pack_tree(root, rules=CODE_RULES, cache=cache).files == 1
+    assert pack_tree(root / "b", rules=DATA_RULES, cache=cache).files == 1
+    assert pack_tree(root, rules=DATA_RULES, cache=cache).files == 2

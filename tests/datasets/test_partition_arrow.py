@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.datasets.partitions.arrow import as_array, some_as_array
+from hopyard.datasets.partitions.arrow import rows_to_array, to_array
 
 pa = pytest.importorskip("pyarrow")
 
@@ -44,13 +44,13 @@ def test_it_says_what_arrow_says(name: str) -> None:
     column, dtype = COLUMNS[name]
     for begin, count in ((0, 9), (3, 5), (8, 1), (2, 0)):
         part = column.slice(begin, count)
-        array = as_array(part, "f", name)
+        array = to_array(part, "f", name)
         assert len(array) == count
         if count > 1:
             assert array.dtype == np.dtype(dtype)
         assert same(array.tolist(), part.to_pylist())
         some = np.arange(0, count, 2)
-        assert same(some_as_array(part, some, "f", name).tolist(), part.to_pylist()[::2])
+        assert same(rows_to_array(part, some, "f", name).tolist(), part.to_pylist()[::2])
 
 
 def same(one: Any, other: Any) -> bool:

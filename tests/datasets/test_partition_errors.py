@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.datasets.partitions.split import check, split
+from hopyard.datasets.partitions.split import check_partitions, split_dataset
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
 
@@ -177,12 +177,12 @@ def test_check_names_it(
     (tmp_path / "data").mkdir()
     write(tmp_path / "data")
     with pytest.raises(SpecError, match=message) as told:
-        check(tmp_path / "data", plan(**given))
+        check_partitions(tmp_path / "data", plan(**given))
     assert hint in "; ".join(told.value.hints) or any(
         one in "; ".join(told.value.hints) for one in hint.split("|")
     )
     with pytest.raises(SpecError, match=message):
-        split(tmp_path / "data", plan(**given), "m", tmp_path / "cache")
+        split_dataset(tmp_path / "data", plan(**given), "m", tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npz"))
 
 
@@ -218,8 +218,10 @@ def test_the_dataset_is_named_as_people_call_it(
     (tmp_path / ("f" * 64)).mkdir()
     write(tmp_path / ("f" * 64))
     for look in (
-        lambda: check(tmp_path / ("f" * 64), plan(**given), dataset="digits"),
-        lambda: split(tmp_path / ("f" * 64), plan(**given), "m", tmp_path / "cache", dataset="digits"),
+        lambda: check_partitions(tmp_path / ("f" * 64), plan(**given), dataset="digits"),
+        lambda: split_dataset(
+            tmp_path / ("f" * 64), plan(**given), "m", tmp_path / "cache", dataset="digits"
+        ),
     ):
         with pytest.raises(SpecError) as told:
             look()
@@ -233,17 +235,17 @@ def test_a_column_of_lists_is_no_column_of_classes(tmp_path: Path, write: Callab
     with pytest.raises(
         SpecError, match=r"partitions\.stratify: column `x` has [\dx ]+ values a row, not one"
     ):
-        check(tmp_path, plan(stratify="x"))
+        check_partitions(tmp_path, plan(stratify="x"))
 
 
 def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     broken_member(tmp_path / "data")
     with pytest.raises(SpecError, match=r"`a.tar: the .cls at byte 20,992` cannot be read"):
-        split(tmp_path / "data", plan(stratify="cls"), "m", tmp_path / "cache")
+        split_dataset(tmp_path / "data", plan(stratify="cls"), "m", tmp_path / "cache")
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines" / "a.txt").write_bytes("über\n".encode("latin1") * 3)
-    part = split(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(0)
+    part = split_dataset(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(0)
     with pytest.raises(SpecError, match=r"`a.txt`, the line at byte \d+ is not UTF-8"):
         part["text"]
     with pytest.raises(SpecError, match="no row 2"):
@@ -252,16 +254,16 @@ def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:
         part["x"]
     assert told.value.hints == ("there are text",)
     with pytest.raises(SpecError, match="there is no train partition 2"):
-        split(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(2)
+        split_dataset(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(2)
     with pytest.raises(SpecError, match="sets no rows apart") as told:
-        split(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(0, "validation")
+        split_dataset(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(0, "validation")
     assert "0.2" in told.value.hints[0]
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(40.0))
     with pytest.raises(SpecError, match="`x` has 40 different values in 40 rows, no classes"):
-        split(tmp_path, plan(stratify="x"), "m", tmp_path / "cache")
+        split_dataset(tmp_path, plan(stratify="x"), "m", tmp_path / "cache")
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     (tmp_path / "data" / "more").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data" / "circle").symlink_to(tmp_path / "data")
     (tmp_path / "elsewhere" / "circle").symlink_to(tmp_path / "elsewhere")
-    assert check(tmp_path / "data", plan()).rows == 2 * data.ROWS
+    assert check_partitions(tmp_path / "data", plan()).rows == 2 * data.ROWS
 
 
 def test_missing_values_of_whole_numbers_are_named(tmp_path: Path) -> None:
@@ -285,9 +287,9 @@ def test_missing_values_of_whole_numbers_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError, match=r"`a.parquet`: column `age` \(int64\) has rows without a value"
     ) as told:
-        check(tmp_path, plan())
+        check_partitions(tmp_path, plan())
     assert "fillna" in told.value.hints[0]
-    part = split(tmp_path, plan(parts=1, columns=("size",)), "m", tmp_path / "cache").open(0)
+    part = split_dataset(tmp_path, plan(parts=1, columns=("size",)), "m", tmp_path / "cache").open(0)
     assert np.isnan(part["size"]).sum() == 1
 
 
@@ -298,7 +300,7 @@ def test_validation_from_files_of_its_own(tmp_path: Path) -> None:
         (tmp_path / "images" / name).mkdir(parents=True)
         data.images(tmp_path / "images" / name, rows)
     for folder, label in (("npy", "y"), ("images", "label")):
-        parts = split(tmp_path / folder, plan(validation_from="test"), folder, tmp_path / "cache")
+        parts = split_dataset(tmp_path / folder, plan(validation_from="test"), folder, tmp_path / "cache")
         assert (parts.rows(), parts.rows("validation")) == ((10, 10), (3, 3))
         held = parts.open(0, "validation")
         assert all(item[label] == data.labels(6)[data.row_of(item)] for item in held.items())
@@ -307,13 +309,13 @@ def test_validation_from_files_of_its_own(tmp_path: Path) -> None:
         (tmp_path / "images" / "test" / "ash" / "0000.png").read_bytes()
     )
     with pytest.raises(SpecError, match="no file to train on is of class `yew`"):
-        check(tmp_path / "images", plan(validation_from="test"))
+        check_partitions(tmp_path / "images", plan(validation_from="test"))
     flat = tmp_path / "flat"
     flat.mkdir()
     data.npy(flat, 20)
     np.save(flat / "test_x.npy", data.numbers(6))
     np.save(flat / "test_y.npy", data.labels(6))
-    assert split(flat, plan(validation_from="test_"), "flat", tmp_path / "cache").open(
+    assert split_dataset(flat, plan(validation_from="test_"), "flat", tmp_path / "cache").open(
         1, "validation"
     ).columns == ("x", "y")
 
@@ -323,10 +325,12 @@ def test_columns_and_files_are_chosen(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("about it")
     (tmp_path / "notes.txt").write_text("a line")
     np.save(tmp_path / "names.npy", np.zeros(3))
-    parts = split(tmp_path, plan(files="*.npy", columns=("x",)), "m", tmp_path / "cache")
+    parts = split_dataset(tmp_path, plan(files="*.npy", columns=("x",)), "m", tmp_path / "cache")
     assert parts.columns == ("x",) and sum(parts.rows()) == data.ROWS
-    assert split(tmp_path, plan(files="[xy].npy"), "m", tmp_path / "cache").columns == ("x", "y")
-    lines = split(tmp_path, plan(parts=1, format="text", files="README.md"), "m", tmp_path / "cache").open(0)
+    assert split_dataset(tmp_path, plan(files="[xy].npy"), "m", tmp_path / "cache").columns == ("x", "y")
+    lines = split_dataset(
+        tmp_path, plan(parts=1, format="text", files="README.md"), "m", tmp_path / "cache"
+    ).open(0)
     assert list(lines["text"]) == ["about it"]
 
 
@@ -338,7 +342,7 @@ def test_pictures_of_several_sizes_and_kinds(tmp_path: Path) -> None:
     image.fromarray(np.zeros((6, 5, 3), dtype=np.uint8)).convert("P").save(
         tmp_path / "data" / "a" / "palette.gif"
     )
-    part = split(tmp_path / "data", plan(parts=1), "m", tmp_path / "cache").open(0)
+    part = split_dataset(tmp_path / "data", plan(parts=1), "m", tmp_path / "cache").open(0)
     assert part.classes == ("a",)
     assert sorted(picture.shape for picture in part["image"]) == [(4, 5, 3), (4, 5, 3), (6, 5, 3)]
     held = io.BytesIO()
@@ -355,7 +359,7 @@ def test_pictures_of_several_sizes_and_kinds(tmp_path: Path) -> None:
             ("2.bin", b"\1"),
         ],
     )
-    samples = split(tmp_path / "tar", plan(parts=1), "tar", tmp_path / "cache").open(0)
+    samples = split_dataset(tmp_path / "tar", plan(parts=1), "tar", tmp_path / "cache").open(0)
     assert (
         samples["x.png"].shape == (2, 4, 5)
         and sorted(samples["json"].tolist()) == [[1], [2]]

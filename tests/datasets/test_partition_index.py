@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from hopyard.datasets.partitions.once import made_once
-from hopyard.datasets.partitions.split import split
+from hopyard.datasets.partitions.build_once import build_once
+from hopyard.datasets.partitions.split import split_dataset
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import IntegrityError, SpecError
 
@@ -38,14 +38,14 @@ def test_of_many_who_ask_one_makes_it(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 import os, sys
-from hopyard.datasets.partitions.once import made_once
+from hopyard.datasets.partitions.build_once import build_once
 def write(file):
     with open({str(tmp_path / "writers")!r}, "a") as told:
         told.write("x")
     sys.stdin.readline()
     file.write(b"whole")
 print("asks", flush=True)
-made_once(Path({str(tmp_path / "there.bin")!r}), write, sound=lambda path: path.read_bytes() == b"whole")
+build_once(Path({str(tmp_path / "there.bin")!r}), write, sound=lambda path: path.read_bytes() == b"whole")
 print("has", flush=True)
 """
     crew = [
@@ -96,7 +96,9 @@ split.split(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({str(tmp_pa
     try:
         assert first.stdout is not None and first.stdout.readline() == "half\n"
         found: list[object] = []
-        second = threading.Thread(target=lambda: found.append(split(folder, PLAN, "m", tmp_path / "cache")))
+        second = threading.Thread(
+            target=lambda: found.append(split_dataset(folder, PLAN, "m", tmp_path / "cache"))
+        )
         second.start()
         assert not list((tmp_path / "cache").glob("*.npz"))
         first.send_signal(signal.SIGKILL)
@@ -106,28 +108,28 @@ split.split(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({str(tmp_pa
         first.kill()
         first.wait()
     assert len(found) == 1
-    assert split(folder, PLAN, "m", tmp_path / "cache").rows() == (51, 50)
+    assert split_dataset(folder, PLAN, "m", tmp_path / "cache").rows() == (51, 50)
 
 
 def test_a_damaged_index_is_made_again_or_told(folder: Path, tmp_path: Path) -> None:
-    split(folder, PLAN, "m", tmp_path / "cache")
+    split_dataset(folder, PLAN, "m", tmp_path / "cache")
     (index,) = (tmp_path / "cache").glob("*.npz")
     whole = index.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2]):
         index.write_bytes(damaged)
-        assert split(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
+        assert split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
         assert index.read_bytes() == whole
     index.write_bytes(whole.replace(whole[200:260], whole[200:259] + bytes([whole[259] ^ 1]), 1))
     with pytest.raises(IntegrityError, match="is damaged"):
-        split(folder, PLAN, "m", tmp_path / "cache").open(0)
-    assert split(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
+        split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)
+    assert split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
 
 
 def test_what_nobody_asked_for_in_a_month_is_removed(tmp_path: Path) -> None:
     for name, age in (("old.npz", 31), ("new.npz", 1), ("old.txt", 31)):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (time.time() - age * 86400,) * 2)
-    made_once(tmp_path / "mine.npz", lambda file: None, sound=lambda path: True)
+    build_once(tmp_path / "mine.npz", lambda file: None, is_valid=lambda path: True)
     assert sorted(path.name for path in tmp_path.glob("[a-z]*")) == ["mine.npz", "new.npz", "old.txt"]
 
 
@@ -135,7 +137,7 @@ MEMORY = """
 import json, sys
 from pathlib import Path
 import psutil
-from hopyard.datasets.partitions.split import split
+from hopyard.datasets.partitions.split import split_dataset
 from hopyard.domain.study import PartitionPlan
 import numpy
 try:
@@ -144,7 +146,7 @@ except ImportError:
     pass
 process = psutil.Process()
 before = process.memory_info().rss
-part = split(Path(sys.argv[1]), PartitionPlan(parts=4), "m", Path(sys.argv[2])).open(1)
+part = split_dataset(Path(sys.argv[1]), PartitionPlan(parts=4), "m", Path(sys.argv[2])).open(1)
 peak = before
 for name in part.columns:
     part[name]
@@ -173,7 +175,7 @@ def test_a_worker_takes_its_share_of_memory(tmp_path: Path, format: str) -> None
         )
     whole = x.nbytes
     del x
-    split(tmp_path / "data", PartitionPlan(parts=4), "m", tmp_path / "cache")
+    split_dataset(tmp_path / "data", PartitionPlan(parts=4), "m", tmp_path / "cache")
     told = subprocess.run(
         [sys.executable, "-c", MEMORY, tmp_path / "data", tmp_path / "cache"],
         capture_output=True,
@@ -188,7 +190,7 @@ def test_a_worker_takes_its_share_of_memory(tmp_path: Path, format: str) -> None
 
 
 def test_memory_is_an_amount(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = split(folder, PLAN, "m", tmp_path / "cache").open(0)
+    part = split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "lots")
     with pytest.raises(SpecError, match="`lots` is no amount of memory"):
         part["x"]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.datasets.partitions.deal import dealt, in_turn, set_apart
-from hopyard.datasets.partitions.order import cuts, epoch_order
-from hopyard.datasets.partitions.partition import Partition, in_memory
-from hopyard.datasets.partitions.split import PartitionSet, check, split
+from hopyard.datasets.partitions.partition import Partition, partition_of_arrays
+from hopyard.datasets.partitions.row_assignment import assign_rows, split_validation, stratified_order
+from hopyard.datasets.partitions.seeded_order import batch_bounds, epoch_order
+from hopyard.datasets.partitions.split import PartitionSet, check_partitions, split_dataset
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
 
@@ -37,7 +37,7 @@ def folder(format: str, tmp_path: Path) -> Path:
 
 
 def split_of(folder: Path, **plan: Any) -> PartitionSet:
-    return split(folder, PartitionPlan(**{"parts": 3, **plan}), "m1", folder.parent / "cache")
+    return split_dataset(folder, PartitionPlan(**{"parts": 3, **plan}), "m1", folder.parent / "cache")
 
 
 def row_numbers(partition: Partition) -> list[int]:
@@ -149,20 +149,20 @@ def test_windows_are_read_one_after_another(
 
 def test_equal_plans_are_one_index_and_equal_bytes(format: str, folder: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(parts=3, validation=0.1)
-    first = split(folder, plan, "m1", tmp_path / "cache")
+    first = split_dataset(folder, plan, "m1", tmp_path / "cache")
     written = next((tmp_path / "cache").glob("*.npz"))
-    again = split(folder, plan, "m1", tmp_path / "other")
+    again = split_dataset(folder, plan, "m1", tmp_path / "other")
     assert first.key == again.key == written.stem
     assert written.read_bytes() == next((tmp_path / "other").glob("*.npz")).read_bytes()
     before = written.stat().st_ino
-    split(folder, plan, "m1", tmp_path / "cache")
+    split_dataset(folder, plan, "m1", tmp_path / "cache")
     assert written.stat().st_ino == before
-    assert split(folder, plan, "m2", tmp_path / "cache").key != first.key
+    assert split_dataset(folder, plan, "m2", tmp_path / "cache").key != first.key
     assert first.open(0).key != first.open(1).key != first.open(1, "validation").key
 
 
 def test_check_says_beforehand_what_it_can(format: str, folder: Path) -> None:
-    found = check(folder, PartitionPlan(parts=3, validation=0.2))
+    found = check_partitions(folder, PartitionPlan(parts=3, validation=0.2))
     assert found.rows in (None, data.ROWS)
     assert found.columns == split_of(folder).columns
     with pytest.raises(SpecError, match="cannot be split into 102 partitions"):
@@ -180,8 +180,7 @@ def test_a_loader_of_pytorch_reads_it(format: str, folder: Path) -> None:
         assert sum(len(batch[parts.columns[0]]) for batch in loader) == parts.rows()[0]
 
 
-# -- laws of dealing
-# -------------------------------------------------------------------------------------------------
+# -- laws of dealing -----------------------------------------------------------------------------------------
 
 
 @given(
@@ -193,7 +192,7 @@ def test_a_loader_of_pytorch_reads_it(format: str, folder: Path) -> None:
 )
 def test_dealing_is_fair(classes: list[int], parts: int, share: float, seed: int, in_blocks: bool) -> None:
     strata = np.array(classes)
-    rest, apart = set_apart(in_turn(len(strata), strata, seed), share)
+    rest, apart = split_validation(stratified_order(len(strata), strata, seed), share)
     assert sorted([*rest, *apart]) == list(range(len(strata)))
     assert len(apart) == int(len(strata) * share + 0.5)
     for label in set(classes):
@@ -202,7 +201,7 @@ def test_dealing_is_fair(classes: list[int], parts: int, share: float, seed: int
         )
     blocks = np.arange(len(strata)) // 7 if in_blocks else None
     for turn in (rest, apart):
-        pieces = dealt(turn, parts, blocks, 20, seed)
+        pieces = assign_rows(turn, parts, blocks, 20, seed)
         assert sorted(row for piece in pieces for row in piece) == sorted(turn)
         for label in [None, *set(classes)]:
             counts = [
@@ -223,11 +222,11 @@ def test_an_epoch_visits_every_row_and_each_block_once(rows: int, seed: int, blo
 
 @given(st.integers(1, 200), st.integers(1, 50), st.booleans())
 def test_cuts_are_all_there_is(rows: int, size: int, drop_last: bool) -> None:
-    found = cuts(rows, size, drop_last=drop_last)
+    found = batch_bounds(rows, size, drop_last=drop_last)
     assert [b for b, _ in found] == [size * n for n in range(len(found))]
     assert rows - sum(e - b for b, e in found) == (rows % size if drop_last else 0)
     steps = -(-rows // size)
-    even = [e - b for b, e in cuts(rows, size, steps=steps)]
+    even = [e - b for b, e in batch_bounds(rows, size, steps=steps)]
     assert len(even) == steps and sum(even) == rows and max(even) <= size and max(even) - min(even) <= 1
 
 
@@ -239,7 +238,7 @@ def test_the_order_of_a_seed_is_for_ever() -> None:
 def test_no_batch_costs_the_memory_of_all_rows() -> None:
     """However a user's arrays lie in memory."""
     wide = np.zeros((64, 20_000), np.float32)
-    partition = in_memory(
+    partition = partition_of_arrays(
         {
             "turned": wide.T,
             "part": np.zeros((20_000, 65), np.float32)[:, 1:],
@@ -264,7 +263,7 @@ def test_views_share_the_memory_that_there_is(tmp_path: Path) -> None:
 
 
 def test_views_make_matrices() -> None:
-    part = in_memory(
+    part = partition_of_arrays(
         {"a": np.arange(6), "b": np.arange(6) * 10.0, "y": np.arange(6) % 2, "z": np.zeros((6, 2))}, key="k"
     )
     view = part.view(x=("a", "b"), y="y")
@@ -277,4 +276,4 @@ def test_views_make_matrices() -> None:
     with pytest.raises(SpecError, match="no column `c`"):
         part.view(x=("a", "c"))
     with pytest.raises(SpecError, match="different length"):
-        in_memory({"a": np.arange(6), "b": np.arange(5)})
+        partition_of_arrays({"a": np.arange(6), "b": np.arange(5)})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.errors import SpecError, StorageFull
 from hopyard.interfaces.streams import Segment, StreamKey
-from hopyard.stores.streams import FolderStreams
+from hopyard.stores.stream_files import FolderStreams
 
 from .shelf import small_disk
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.pack import pack
-from hopyard.datasets.transfer import pull as pull_tree
-from hopyard.datasets.transfer import push, send
+from hopyard.datasets.pack import pack_tree
+from hopyard.datasets.transfer import pull_tree as pull_tree
+from hopyard.datasets.transfer import push_tree, send_blobs
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest
 from hopyard.errors import IntegrityError, ServerUnavailable, SpecError, StorageFull
@@ -42,8 +42,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_what_is_pushed_comes_back_whole(server: FolderTransport, source: Path, tmp_path: Path) -> None:
-    tree = pack(source)
-    pushed = push(tree, server)
+    tree = pack_tree(source)
+    pushed = push_tree(tree, server)
     assert pushed.blobs == len(set(tree.blobs())) == len(server.sent)
     pull(tree.digest, tmp_path / "deep" / "dest", server)
     assert listing(tmp_path / "deep" / "dest") == listing(source)
@@ -51,37 +51,37 @@ def test_what_is_pushed_comes_back_whole(server: FolderTransport, source: Path, 
 
 
 def test_only_what_is_missing_is_sent(server: FolderTransport, source: Path) -> None:
-    push(pack(source), server)
+    push_tree(pack_tree(source), server)
     server.sent.clear()
-    assert push(pack(source), server) == (0, 0)
+    assert push_tree(pack_tree(source), server) == (0, 0)
     (source / "small" / "5").write_text("new")
-    changed = pack(source)
-    assert push(changed, server) == (2, 3 + len(changed.encoded)), "the changed file and the manifest"
+    changed = pack_tree(source)
+    assert push_tree(changed, server) == (2, 3 + len(changed.encoded)), "the changed file and the manifest"
     assert set(server.sent) == {digest_of(b"new"), changed.digest}
 
 
 def test_a_file_that_changes_before_it_is_sent_is_an_error(
     server: FolderTransport, source: Path, tmp_path: Path
 ) -> None:
-    tree = pack(source, cache=tmp_path / "cache")
+    tree = pack_tree(source, cache=tmp_path / "cache")
     before = (source / "large").stat()
     with (source / "large").open("r+b") as file:
         file.seek(CHUNK_BYTES)
         file.write(b"changed")
     os.utime(source / "large", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(SpecError, match="`large` changed while it was packed"):
-        push(tree, server)
+        push_tree(tree, server)
     assert server.missing([tree.digest]) == [tree.digest] or server.missing(tree.blobs())
-    push(pack(source, cache=tmp_path / "cache"), server)
+    push_tree(pack_tree(source, cache=tmp_path / "cache"), server)
     (source / "small" / "1").unlink()
     with pytest.raises(SpecError, match="changed"):
-        send(pack_then_lose(source), pack_lost_blobs(source), server)
+        send_blobs(pack_then_lose(source), pack_lost_blobs(source), server)
 
 
 def pack_then_lose(source: Path) -> object:
     """A tree whose file goes after it was packed."""
     (source / "going").write_text("going")
-    tree = pack(source)
+    tree = pack_tree(source)
     (source / "going").unlink()
     return tree
 
@@ -103,26 +103,25 @@ def test_an_error_of_the_server_ends_the_push_and_the_next_goes_on(
 
     server.before_put = fail_at_the_second
     with pytest.raises(ServerUnavailable):
-        push(pack(source), server)
+        push_tree(pack_tree(source), server)
     server.before_put = lambda: None
     sent = len(server.sent)
-    assert push(pack(source), server).blobs == len(pack(source).blobs()) - sent
+    assert push_tree(pack_tree(source), server).blobs == len(pack_tree(source).blobs()) - sent
 
 
 def test_what_the_tree_does_not_hold_is_not_sent(server: FolderTransport, source: Path) -> None:
     with pytest.raises(IntegrityError, match="not part of"):
-        send(pack(source), [digest_of(b"strange")], server)
+        send_blobs(pack_tree(source), [digest_of(b"strange")], server)
 
 
-# -- pull
-# ------------------------------------------------------------------------------------------------------------
+# -- pull ----------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_holds_something_else_is_not_touched(
     server: FolderTransport, source: Path, tmp_path: Path
 ) -> None:
-    tree, dest = pack(source), tmp_path / "dest"
-    push(tree, server)
+    tree, dest = pack_tree(source), tmp_path / "dest"
+    push_tree(tree, server)
     make_tree(dest, {"mine": "precious"})
     with pytest.raises(SpecError, match="in the way"):
         pull(tree.digest, dest, server)
@@ -154,8 +153,8 @@ class Breaking:
 
 
 def test_a_broken_pull_goes_on_where_it_was(server: FolderTransport, source: Path, tmp_path: Path) -> None:
-    tree = pack(source)
-    push(tree, server)
+    tree = pack_tree(source)
+    push_tree(tree, server)
     with pytest.raises(ServerUnavailable):
         pull(tree.digest, tmp_path / "dest", Breaking(server, 150))
     assert not (tmp_path / "dest").exists()
@@ -181,8 +180,8 @@ class Garbling(Breaking):
 def test_bytes_garbled_on_the_way_are_fetched_again(
     server: FolderTransport, source: Path, tmp_path: Path
 ) -> None:
-    tree = pack(source)
-    push(tree, server)
+    tree = pack_tree(source)
+    push_tree(tree, server)
     pull(tree.digest, tmp_path / "dest", Garbling(server, 2))
     assert listing(tmp_path / "dest") == listing(source)
     with pytest.raises(IntegrityError, match="came over damaged"):
@@ -194,13 +193,13 @@ def test_bytes_garbled_on_the_way_are_fetched_again(
 def test_a_damaged_blob_is_told_and_mended_by_the_next_push(
     server: FolderTransport, source: Path, tmp_path: Path, victim: str
 ) -> None:
-    tree = pack(source)
-    push(tree, server)
+    tree = pack_tree(source)
+    push_tree(tree, server)
     damage(tmp_path / "blobs", (source / victim).read_bytes()[:CHUNK_BYTES])
     with pytest.raises(IntegrityError) as told:
         pull(tree.digest, tmp_path / "dest", server)
     assert "push" in told.value.hints[0] and not (tmp_path / "dest").exists()
-    assert push(tree, server).blobs == 1
+    assert push_tree(tree, server).blobs == 1
     pull(tree.digest, tmp_path / "dest", server)
     assert listing(tmp_path / "dest") == listing(source)
 
@@ -226,8 +225,8 @@ def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
 ) -> None:
     chunk = os.urandom(CHUNK_BYTES)
     files = {"huge": chunk * 8 + b"tail" * 300_000, "middle": b"m" * 2_000_001, "small": b"s"}
-    tree = pack(make_tree(tmp_path / "near", files))
-    push(tree, server)
+    tree = pack_tree(make_tree(tmp_path / "near", files))
+    push_tree(tree, server)
     (path,) = [Path(path) for path in server.locate_files([digest_of(chunk)]) if path]
     if harm == "damaged":
         damage(tmp_path / "blobs", chunk)
@@ -247,7 +246,7 @@ def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
     else:
         with pytest.raises(IntegrityError, match="damaged"):
             pull(tree.digest, tmp_path / "dest", near)
-        assert push(tree, server).blobs == 1, "and the next push mends it"
+        assert push_tree(tree, server).blobs == 1, "and the next push mends it"
         pull(tree.digest, tmp_path / "dest", near)
         assert listing(tmp_path / "dest") == listing(tmp_path / "near")
 
@@ -274,8 +273,8 @@ def test_a_tree_that_reaches_out_is_never_written(server: FolderTransport, tmp_p
 
 
 def test_a_full_disk_leaves_no_half_tree(server: FolderTransport, source: Path, tmp_path: Path) -> None:
-    tree = pack(source)
-    push(tree, server)
+    tree = pack_tree(source)
+    push_tree(tree, server)
     with small_disk(tmp_path / "disk", "8m") as disk:
         with pytest.raises(StorageFull, match="no space left") as told:
             pull(tree.digest, disk / "dest", server)
@@ -283,8 +282,8 @@ def test_a_full_disk_leaves_no_half_tree(server: FolderTransport, source: Path, 
 
 
 def test_pulled_files_follow_the_umask(server: FolderTransport, source: Path, tmp_path: Path) -> None:
-    tree = pack(source)
-    push(tree, server)
+    tree = pack_tree(source)
+    push_tree(tree, server)
     mask = os.umask(0o027)
     try:
         pull(tree.digest, tmp_path / "dest", server)
@@ -300,18 +299,18 @@ PULLER = r"""
 import os, sys
 from pathlib import Path
 from datasets.shelf import transport
-from hopyard.datasets.transfer import pull
+from hopyard.datasets.transfer import pull_tree
 with transport(Path(sys.argv[1])) as server:
     class Telling:
         def begin(self, what, total_bytes, /): pass
         def advance(self, size_bytes, /): os.write(1, b"more\x0a")
-    pull(sys.argv[2], Path(sys.argv[3]), server, Telling())
+    pull_tree(sys.argv[2], Path(sys.argv[3]), server, Telling())
 """
 
 
 def test_killed_in_the_middle_of_a_pull(server: FolderTransport, source: Path, tmp_path: Path) -> None:
-    tree = pack(source)
-    push(tree, server)
+    tree = pack_tree(source)
+    push_tree(tree, server)
     server.end()
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", PULLER, str(tmp_path / "blobs"), tree.digest, str(tmp_path / "dest")]

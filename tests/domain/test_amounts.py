@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.amounts import decayed, use_at_end, used_after
-from hopyard.domain.queue import Used
+from hopyard.domain.amounts import decayed_share_seconds, decayed_use_at_end, past_usage_after
+from hopyard.domain.queue import PastUsage
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 shares = st.floats(0.001, 1)
@@ -22,18 +22,20 @@ held = st.floats(0, 1e7)
 def test_a_run_split_in_two_counts_as_the_whole(
     share: float, first_s: float, second_s: float, half_life_s: float
 ) -> None:
-    first = Used(use_at_end(share, first_s, half_life_s), T0)
-    in_pieces = decayed(first, T0 + timedelta(seconds=second_s), half_life_s) + use_at_end(
-        share, second_s, half_life_s
+    first = PastUsage(decayed_use_at_end(share, first_s, half_life_s), T0)
+    in_pieces = decayed_share_seconds(
+        first, T0 + timedelta(seconds=second_s), half_life_s
+    ) + decayed_use_at_end(share, second_s, half_life_s)
+    assert in_pieces == pytest.approx(
+        decayed_use_at_end(share, first_s + second_s, half_life_s), rel=1e-6, abs=1e-6
     )
-    assert in_pieces == pytest.approx(use_at_end(share, first_s + second_s, half_life_s), rel=1e-6, abs=1e-6)
 
 
 @given(shares, held, half_lives)
 def test_no_run_weighs_more_than_it_held_nor_than_the_same_share_for_ever(
     share: float, held_s: float, half_life_s: float
 ) -> None:
-    weight = use_at_end(share, held_s, half_life_s)
+    weight = decayed_use_at_end(share, held_s, half_life_s)
     # nothing is smaller than that
     assert 0 <= weight <= min(share * held_s, share * half_life_s / math.log(2)) * (1 + 1e-9) + 1e-12
 
@@ -43,18 +45,18 @@ def test_what_is_short_beside_the_half_life_counts_in_full(
     share: float, half_life_s: float, part: float
 ) -> None:
     held_s = part * half_life_s
-    assert use_at_end(share, held_s, half_life_s) == pytest.approx(share * held_s, rel=1e-4)
+    assert decayed_use_at_end(share, held_s, half_life_s) == pytest.approx(share * held_s, rel=1e-4)
 
 
 def test_a_clock_that_jumped_back_counts_nothing() -> None:
-    assert use_at_end(0.5, -10.0, 60.0) == 0.0
+    assert decayed_use_at_end(0.5, -10.0, 60.0) == 0.0
 
 
 def test_nothing_that_was_used_is_younger_after_a_clock_jumped_back() -> None:
-    before = Used(100.0, T0)
-    assert used_after(before, 0.5, 10, T0 - timedelta(hours=1), 3600) == Used(
-        100.0 + use_at_end(0.5, 10, 3600), T0
+    before = PastUsage(100.0, T0)
+    assert past_usage_after(before, 0.5, 10, T0 - timedelta(hours=1), 3600) == PastUsage(
+        100.0 + decayed_use_at_end(0.5, 10, 3600), T0
     )
-    assert used_after(before, 0.5, 10, T0 + timedelta(hours=1), 3600) == Used(
-        50.0 + use_at_end(0.5, 10, 3600), T0 + timedelta(hours=1)
+    assert past_usage_after(before, 0.5, 10, T0 + timedelta(hours=1), 3600) == PastUsage(
+        50.0 + decayed_use_at_end(0.5, 10, 3600), T0 + timedelta(hours=1)
     )

@@ -13,7 +13,7 @@ from hopyard.domain.attempt import (
     ExitKind,
     ReplicaPhase,
     ReplicaStatus,
-    summarise,
+    gang_state,
 )
 from hopyard.domain.ids import AttemptId
 
@@ -53,8 +53,8 @@ OOM = Exit(ExitKind.OUT_OF_MEMORY, 137, "used 1.2 GiB of 1.0 GiB memory")
 @given(gangs())
 def test_over_exactly_when_every_replica_has_exited(gang: tuple[AttemptStatus, int]) -> None:
     told, size = gang
-    phase, _ = summarise(told, size=size)
-    assert phase.live == (sum(r.exit is not None for r in told.replicas) < size)
+    phase, _ = gang_state(told, size=size)
+    assert phase.is_live == (sum(r.exit is not None for r in told.replicas) < size)
 
 
 @given(gangs())
@@ -62,13 +62,13 @@ def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly
     gang: tuple[AttemptStatus, int],
 ) -> None:
     told, size = gang
-    phase, exit = summarise(told, size=size)
+    phase, exit = gang_state(told, size=size)
     ends = [r.exit for r in told.replicas if r.exit is not None]
-    assert (phase is AttemptPhase.SUCCEEDED) == (len(ends) == size and all(e.ok for e in ends))
-    if any(not e.ok for e in ends):
+    assert (phase is AttemptPhase.SUCCEEDED) == (len(ends) == size and all(e.is_success for e in ends))
+    if any(not e.is_success for e in ends):
         assert exit is not None
-        assert not exit.ok
-        assert exit.kind in {e.kind for e in ends if not e.ok}
+        assert not exit.is_success
+        assert exit.kind in {e.kind for e in ends if not e.is_success}
     else:
         assert (exit is None) == (phase is not AttemptPhase.SUCCEEDED)
 
@@ -77,7 +77,7 @@ def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly
 def test_the_order_in_which_replicas_speak_does_not_matter(gang: tuple[AttemptStatus, int], random) -> None:
     told, size = gang
     shuffled = AttemptStatus(told.attempt, tuple(random.sample(told.replicas, len(told.replicas))))
-    assert summarise(shuffled, size=size) == summarise(told, size=size)
+    assert gang_state(shuffled, size=size) == gang_state(told, size=size)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_order_in_which_replicas_speak_does_not_matter(gang: tuple[AttemptSt
     ],
 )
 def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None) -> None:
-    found, exit = summarise(status(*ends), size=len(ends))
+    found, exit = gang_state(status(*ends), size=len(ends))
     assert found is phase
     assert (exit.kind if exit else None) == kind
 
@@ -111,7 +111,7 @@ def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, k
 def test_only_essential_replicas_count(
     ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None
 ) -> None:
-    found, exit = summarise(status(*ends), size=len(ends), optional={1, 2})
+    found, exit = gang_state(status(*ends), size=len(ends), optional={1, 2})
     assert found is phase
     assert (exit.kind if exit else None) == kind
 
@@ -121,12 +121,12 @@ def test_a_gang_with_optional_replicas_is_over_when_all_have_exited(
     gang: tuple[AttemptStatus, int], optional: set[int]
 ) -> None:
     told, size = gang
-    phase, _ = summarise(told, size=size, optional={rank for rank in optional if rank < size})
-    assert phase.live == (sum(r.exit is not None for r in told.replicas) < size)
+    phase, _ = gang_state(told, size=size, optional={rank for rank in optional if rank < size})
+    assert phase.is_live == (sum(r.exit is not None for r in told.replicas) < size)
 
 
 def test_the_replica_to_blame_is_named_only_among_several() -> None:
-    assert summarise(status(BAD), size=1)[1] == BAD
-    assert summarise(status(PEER, OOM), size=2)[1] == Exit(
+    assert gang_state(status(BAD), size=1)[1] == BAD
+    assert gang_state(status(PEER, OOM), size=2)[1] == Exit(
         OOM.kind, OOM.code, "replica 1: used 1.2 GiB of 1.0 GiB memory"
     )

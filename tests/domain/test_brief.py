@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.brief import brief_spec
-from hopyard.domain.gang import Where
+from hopyard.domain.gang import NodeSelector
 from hopyard.domain.ids import PoolName
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment, RoleSpec, RunSpec
+from hopyard.domain.spec_summary import summarise_spec
 
 LONG = st.integers(0, 20_000).map("x".__mul__)
 VALUES = st.integers(0, 1000).flatmap(
@@ -25,7 +25,7 @@ SPECS = st.builds(
                 (given[1],) * given[2],
                 f"role{i}",
                 resources=Resources(gpus=1, extras=tuple((f"e{j}", 1) for j in range(64))),
-                where=Where((PoolName("p"),) * 64, (("k" * 256, "v" * 1024),) * 64),
+                where=NodeSelector((PoolName("p"),) * 64, (("k" * 256, "v" * 1024),) * 64),
             )
             for i in range(given[0])
         )
@@ -49,11 +49,11 @@ SPECS = st.builds(
 
 @given(SPECS)
 def test_a_brief_spec_is_bounded_and_tells_what_listings_show(spec: RunSpec) -> None:
-    brief = brief_spec(spec)
+    brief = summarise_spec(spec)
     assert len(msgspec.json.encode(brief)) < 64 * 1024
     assert len(brief.roles) == len(spec.roles)
     assert [role.resources.gpus for role in brief.roles] == [role.resources.gpus for role in spec.roles]
-    assert brief_spec(brief) == brief
+    assert summarise_spec(brief) == brief
     if spec.study is not None:
         assert brief.study == {"name": "s", "metric": "loss", "searcher": {"name": "tpe"}, "beginning": None}
 
@@ -66,4 +66,4 @@ def test_an_ordinary_spec_is_whole_but_for_environment() -> None:
         tags={"team": "a"},
         label="x",
     )
-    assert brief_spec(spec) == spec
+    assert summarise_spec(spec) == spec

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.chunked import Chunked, Chunks
+from hopyard.domain.persistent_sequence import PersistentMap, PersistentSequence
 
 KEYS = st.integers(0, 30)
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "drop", "look"]), KEYS, st.integers(0, 3)), max_size=120)
@@ -16,8 +16,8 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "drop", "look"]), KEYS, st.in
 @given(STEPS, st.integers(1, 5))
 def test_it_holds_what_a_dictionary_holds(steps: list[tuple[str, int, int]], size: int) -> None:
     plain: dict[int, tuple[int, int]] = {}
-    found: Chunks[int, tuple[int, int]] = Chunks(size)
-    seen = [(found.seen(), ())]
+    found: PersistentMap[int, tuple[int, int]] = PersistentMap(size)
+    seen = [(found.to_sequence(), ())]
     for step, key, value in steps:
         if step == "set":
             plain[key] = found[key] = (key, value)
@@ -25,7 +25,7 @@ def test_it_holds_what_a_dictionary_holds(steps: list[tuple[str, int, int]], siz
             plain.pop(key, None)
             found.discard(key)
         else:
-            seen.append((found.seen(), tuple(plain.values())))
+            seen.append((found.to_sequence(), tuple(plain.values())))
         assert (len(found), list(found), list(found.values())) == (
             len(plain),
             list(plain),
@@ -34,7 +34,7 @@ def test_it_holds_what_a_dictionary_holds(steps: list[tuple[str, int, int]], siz
         assert all(
             found.get(each) == plain.get(each) and (each in found) == (each in plain) for each in range(31)
         )
-    seen.append((found.seen(), tuple(plain.values())))
+    seen.append((found.to_sequence(), tuple(plain.values())))
     for told, expected in seen:  # none of them has changed since
         assert told == expected
         assert expected == told
@@ -44,14 +44,14 @@ def test_it_holds_what_a_dictionary_holds(steps: list[tuple[str, int, int]], siz
 
 
 def test_what_did_not_change_is_shared() -> None:
-    many: Chunks[int, str] = Chunks(10)
+    many: PersistentMap[int, str] = PersistentMap(10)
     for number in range(1000):
         many[number] = str(number)
-    before = many.seen()
-    assert many.seen() is before
+    before = many.to_sequence()
+    assert many.to_sequence() is before
     many[505] = "another"
     del many[702]
-    after = many.seen()
+    after = many.to_sequence()
     assert [
         at
         for at, (one, other) in enumerate(zip(before.chunks, after.chunks, strict=True))
@@ -62,27 +62,27 @@ def test_what_did_not_change_is_shared() -> None:
 
 
 def test_few_that_are_left_are_packed() -> None:
-    many: Chunks[int, int] = Chunks(10)
+    many: PersistentMap[int, int] = PersistentMap(10)
     for number in range(1000):
         many[number] = number
     for number in range(1000):
         if number % 10:
             del many[number]
-    found = many.seen()
+    found = many.to_sequence()
     assert list(found) == list(range(0, 1000, 10))
     assert len(found.chunks) <= 44
     many[10] = 11
     many.discard(5)
-    assert list(many.seen())[:3] == [0, 11, 20]
+    assert list(many.to_sequence())[:3] == [0, 11, 20]
 
 
 def test_it_is_a_sequence_like_others() -> None:
-    found = Chunked([(1, 2), (3,)])
+    found = PersistentSequence([(1, 2), (3,)])
     assert found == [1, 2, 3]
     assert found != (1, 2)
     assert found != "123"
-    assert Chunked() == ()
-    assert not Chunked()
+    assert PersistentSequence() == ()
+    assert not PersistentSequence()
     assert 3 in found
     assert repr(found) == "Chunked([1, 2, 3])"
     with pytest.raises(IndexError, match="3 of 3 items"):
@@ -90,4 +90,4 @@ def test_it_is_a_sequence_like_others() -> None:
     with pytest.raises(IndexError):
         found[-4]
     with pytest.raises(KeyError):
-        del Chunks()[1]
+        del PersistentMap()[1]

@@ -9,34 +9,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.amounts import placed
-from hopyard.domain.charges import Charges
+from hopyard.domain.amounts import placed_amounts
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import NODE_LEVEL, Assignment, Closeness, Placement, Topology
-from hopyard.domain.holdings import Holdings
 from hopyard.domain.ids import NodeId
+from hopyard.domain.node_allocations import NodeAllocations
+from hopyard.domain.node_validation import validate_node
+from hopyard.domain.quota_check import QuotaCheck
 from hopyard.domain.resources import Gpu
-from hopyard.domain.sane_node import sane_node
 from hopyard.scheduler.cycle.planner import plan
 from tests.scheduler.worlds import World, beyond_limits, gang, machine, overcommitted, worlds
 
 
-def books(world: World) -> tuple[Holdings, Charges]:
+def books(world: World) -> tuple[NodeAllocations, QuotaCheck]:
     """With all that runs."""
-    holdings, charges = Holdings(), Charges(world.queues)
+    holdings, charges = NodeAllocations(), QuotaCheck(world.queues)
     for node in world.nodes.values():
         holdings.set_node(node)
     for running in world.running.values():
-        holdings.hold(running.placement)
-        charges.charge(running.gang.queue, running.gang.user, placed(running.placement, world.nodes))
+        holdings.count(running.placement)
+        charges.charge(running.gang.queue, running.gang.user, placed_amounts(running.placement, world.nodes))
     return holdings, charges
 
 
-def refusal(holdings: Holdings, charges: Charges, placement: Placement) -> str | None:
+def refusal(holdings: NodeAllocations, charges: QuotaCheck, placement: Placement) -> str | None:
     """As a store asks; what is not refused is taken."""
-    amounts = placed(placement, holdings.nodes)
+    amounts = placed_amounts(placement, holdings.nodes)
     one = placement.gang
-    reason = charges.refusal(one.queue, one.user, amounts) or holdings.take(placement)
+    reason = charges.find_violation(one.queue, one.user, amounts) or holdings.allocate(placement)
     if reason is None:
         charges.charge(one.queue, one.user, amounts)
     return reason
@@ -74,8 +74,8 @@ def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataOb
     assert set(overcommitted(world.nodes, now)) <= already
     assert len(beyond_limits(world.queues, world.nodes, now)) <= len(already)
     for placement in reversed(taken):
-        holdings.hold(placement, -1)
-        charges.charge(placement.gang.queue, placement.gang.user, placed(placement, world.nodes), -1)
+        holdings.count(placement, -1)
+        charges.charge(placement.gang.queue, placement.gang.user, placed_amounts(placement, world.nodes), -1)
     fresh_holdings, fresh_charges = books(world)
     for placement in taken:  # exactly what was free before is free again
         assert refusal(holdings, charges, placement) == refusal(fresh_holdings, fresh_charges, placement)
@@ -95,7 +95,7 @@ def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataOb
     ],
 )
 def test_slices_are_never_split(topology: Topology, nodes: str, fits: bool) -> None:
-    holdings = Holdings()
+    holdings = NodeAllocations()
     for name, rack in (("a", "1"), ("b", "1"), ("c", "2")):
         holdings.set_node(machine(name, rack=rack))
     one = gang("g", 1, replicas=4, topology=topology)
@@ -105,13 +105,13 @@ def test_slices_are_never_split(topology: Topology, nodes: str, fits: bool) -> N
         places.append((rank, name, cards[name]))
         cards[name] += 1
     assignments = tuple(Assignment(rank, NodeId(name), (card,)) for rank, name, card in places)
-    assert (holdings.take(Placement(one, assignments)) is None) is fits
+    assert (holdings.allocate(Placement(one, assignments)) is None) is fits
 
 
 def test_a_sane_node_is_left_as_it_is() -> None:
     node = machine("n", 8)
-    assert sane_node(node) == (node, ())
-    assert sane_node(node)[0] is node
+    assert validate_node(node) == (node, ())
+    assert validate_node(node)[0] is node
 
 
 @given(
@@ -130,7 +130,7 @@ def test_whatever_a_node_says_what_is_left_can_be_so(
         tuple(Gpu(index, "", size) for index, size in cards),
         extras={"fpga": cpu},
     )
-    node, wrong = sane_node(said)
+    node, wrong = validate_node(said)
     assert node.cpu_milli in (0, cpu)
     assert node.memory_bytes in (0, memory)
     assert (
@@ -142,4 +142,4 @@ def test_whatever_a_node_says_what_is_left_can_be_so(
     assert len({gpu.index for gpu in node.gpus}) == len(node.gpus)
     assert all(gpu.index >= 0 and gpu.model for gpu in node.gpus)
     assert bool(wrong) == (node != said)
-    assert sane_node(node) == (node, ())
+    assert validate_node(node) == (node, ())

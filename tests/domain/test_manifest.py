@@ -19,7 +19,7 @@ from hopyard.domain.manifest import (
     check_path,
     is_repository_name,
     link_stays_inside,
-    referred_blobs,
+    referenced_blobs,
 )
 from hopyard.errors import IntegrityError, SpecError
 
@@ -164,10 +164,10 @@ def test_a_bare_repository_is_known_as_hfs_reads_it() -> None:
 
 
 def test_what_an_old_tree_refers_to_is_known_whatever_its_paths_are() -> None:
-    assert referred_blobs(body(files=[[".git/config", 1, 0, [D]]])) == {D}
+    assert referenced_blobs(body(files=[[".git/config", 1, 0, [D]]])) == {D}
     for bad in (b"[]", b'{"files":[[1]]}', body(files=[["a", 1, 0, ["x"]]]), b"\xff"):
         with pytest.raises(IntegrityError):
-            referred_blobs(bad)
+            referenced_blobs(bad)
 
 
 def test_the_empty_tree_is_fine() -> None:

@@ -21,8 +21,8 @@ from hopyard.domain.ids import (
     slug,
     split_attempt,
 )
-from hopyard.domain.ranking import higher_is_better, sort_key
-from hopyard.domain.run import TRANSITIONS, RunPhase, RunSpec, moved
+from hopyard.domain.metric_direction import higher_is_better, sort_key
+from hopyard.domain.run import TRANSITIONS, RunPhase, RunSpec, checked_transition
 from hopyard.interfaces.run_store import NewRun
 
 legal = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9_])?", fullmatch=True)
@@ -34,7 +34,7 @@ legal = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9_])?", fullmatc
 @example("名前")
 def test_a_slug_is_always_a_legal_name(text: str) -> None:
     name = slug(text)
-    assert check_name(name, what="project") == name
+    assert check_name(name, subject="project") == name
     assert slug(name) == name
 
 
@@ -44,7 +44,7 @@ def test_a_slug_is_always_a_legal_name(text: str) -> None:
 @example(".hidden")
 def test_a_legal_name_is_one_folder_and_nothing_else(text: str) -> None:
     try:
-        check_name(text, what="dataset")
+        check_name(text, subject="dataset")
     except errors.SpecError as bad:
         assert bad.hints
         return
@@ -79,7 +79,7 @@ def test_an_id_that_no_folder_could_have_is_refused(bad: str) -> None:
 
 @given(st.from_regex(RUN_ID_PATTERN, fullmatch=True))
 def test_each_run_id_is_a_name(text: str) -> None:
-    assert check_run_id(text) == check_name(text, what="run")
+    assert check_run_id(text) == check_name(text, subject="run")
 
 
 @given(legal, legal, st.integers(1, 10**17))
@@ -184,18 +184,18 @@ def test_boards_put_the_best_first_and_what_is_no_number_last(values: list[float
 
 def test_every_phase_can_end_and_an_end_is_final() -> None:
     for phase in RunPhase:
-        assert bool(TRANSITIONS[phase]) != phase.final
-        assert phase.final or any(after.final for after in TRANSITIONS[phase])
+        assert bool(TRANSITIONS[phase]) != phase.is_final
+        assert phase.is_final or any(after.is_final for after in TRANSITIONS[phase])
 
 
 @pytest.mark.parametrize("before", RunPhase)
 @pytest.mark.parametrize("after", RunPhase)
 def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, after: RunPhase) -> None:
     if after is before or after in TRANSITIONS[before]:
-        assert moved(before, after) is after
+        assert checked_transition(before, after) is after
     else:
         with pytest.raises(errors.Conflict, match=f"a run that is {before} never becomes {after}"):
-            moved(before, after)
+            checked_transition(before, after)
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.points import (
+from hopyard.domain.metric_records import (
     MAX_NAME_BYTES,
     NO_STEP,
     POINT,
     Point,
+    complete_bytes,
     pack_definition,
     pack_point,
+    read_point_blocks,
     read_records,
-    read_stretches,
-    series_of,
-    whole_bytes,
+    series_id,
 )
 from hopyard.errors import IntegrityError
 
@@ -34,7 +34,7 @@ def write(items: list[tuple[str, int, float, float]]) -> bytes:
         if name not in known:
             out += pack_definition(name)
             known.add(name)
-        out += pack_point(POINT, series_of(name), step, time, value)
+        out += pack_point(POINT, series_id(name), step, time, value)
     return out
 
 
@@ -59,7 +59,7 @@ def test_points_come_back_however_the_bytes_are_cut(
     assert kept == b""
     assert len(found) == len(items)
     for got, (name, *rest) in zip(found, items, strict=True):
-        assert same(got, Point(series_of(name), *rest))
+        assert same(got, Point(series_id(name), *rest))
         assert known[got.series] == name
 
 
@@ -69,7 +69,7 @@ def outcome(stretches: bool, data: bytes) -> tuple[list[tuple], int | None, dict
     known: dict[int, str] = {}
     used = None
     try:
-        for item in read_stretches(data, known) if stretches else read_records(data, known):
+        for item in read_point_blocks(data, known) if stretches else read_records(data, known):
             if isinstance(item, int):
                 used = item
             else:
@@ -123,5 +123,5 @@ def test_whole_bytes_end_where_a_record_is_cut_off_or_reads_as_zeros(
     data = write(items)
     consumed = list(read_records(data[:keep], {}))[-1]
     assert isinstance(consumed, int)
-    assert whole_bytes(data[:keep]) == consumed
-    assert whole_bytes(data[:consumed] + bytes(zeros)) == consumed
+    assert complete_bytes(data[:keep]) == consumed
+    assert complete_bytes(data[:consumed] + bytes(zeros)) == consumed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopyard.domain.attempt import Exit, ExitKind
-from hopyard.domain.replica import StopOrder, order_to_peers
+from hopyard.domain.replica import StopOrder, stop_order_for_peers
 
 FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
 
@@ -30,8 +30,8 @@ def test_the_others_of_a_gang_are_told_why_they_end(
     kinds: list[ExitKind | None], kind: ExitKind, reason: str
 ) -> None:
     ended = [(rank, FINISHED if kind is None else Exit(kind, 1, "x")) for rank, kind in enumerate(kinds)]
-    assert order_to_peers(ended, 3.0) == StopOrder(3.0, kind, reason)
+    assert stop_order_for_peers(ended, 3.0) == StopOrder(3.0, kind, reason)
 
 
 def test_a_gang_whose_replicas_ended_well_is_told_nothing_here() -> None:
-    assert order_to_peers([], 3.0) is None and order_to_peers([(0, FINISHED)], 3.0) is None
+    assert stop_order_for_peers([], 3.0) is None and stop_order_for_peers([(0, FINISHED)], 3.0) is None

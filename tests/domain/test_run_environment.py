@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopyard.domain.run_environment import as_told, for_replicas, for_runs
+from hopyard.domain.run_environment import replica_variables, run_variables, visible_variables
 
 SHELL = {
     "PATH": "/bin",
@@ -38,22 +38,22 @@ def test_a_run_gets_the_list_and_what_an_administrator_adds() -> None:
         "LC_TIME": "de_DE@euro",
         "no_proxy": "a:1,b",
     }
-    assert for_runs(SHELL, ()) == usual
-    assert for_runs(SHELL, ("NCCL_*", "https_proxy", "GONE")) == usual | {
+    assert run_variables(SHELL, ()) == usual
+    assert run_variables(SHELL, ("NCCL_*", "https_proxy", "GONE")) == usual | {
         "NCCL_DEBUG": "INFO",
         "NCCL_ALGO": "Ring",
         "https_proxy": SHELL["https_proxy"],
     }
-    assert not {name for name in for_runs(SHELL, ("*", "HOPYARD_*")) if name.startswith("HOPYARD_")}
+    assert not {name for name in run_variables(SHELL, ("*", "HOPYARD_*")) if name.startswith("HOPYARD_")}
 
 
 def test_a_replica_gets_what_building_needs_and_nobodys_secrets() -> None:
-    found = for_replicas(SHELL, ("NCCL_DEBUG",))
+    found = replica_variables(SHELL, ("NCCL_DEBUG",))
     extra = {"HOPYARD_HOME", "UV_DEFAULT_INDEX", "https_proxy", "http_proxy", "PYTHONPATH", "NCCL_DEBUG"}
-    assert found == {name: SHELL[name] for name in {*for_runs(SHELL, ()), *extra}}
+    assert found == {name: SHELL[name] for name in {*run_variables(SHELL, ()), *extra}}
 
 
 def test_values_that_an_administrator_let_in_are_told_by_name_only() -> None:
-    got = for_runs(SHELL, ("NCCL_*",))
-    told = as_told(got, ("NCCL_*",))
+    got = run_variables(SHELL, ("NCCL_*",))
+    told = visible_variables(got, ("NCCL_*",))
     assert told == {**got, "NCCL_DEBUG": None, "NCCL_ALGO": None} and list(told) == sorted(told)

@@ -7,13 +7,13 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.spans import soon, span, whole_span
+from hopyard.domain.duration_text import format_duration, format_time_until, format_whole_duration
 
 SIZES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def test_how_long_until_then() -> None:
-    told = [soon(at) for at in (-3, 0, 0.99, 1, 40, 59.6, 85, 720, 5 * 3600, 3 * 86400)]
+    told = [format_time_until(at) for at in (-3, 0, 0.99, 1, 40, 59.6, 85, 720, 5 * 3600, 3 * 86400)]
     assert told == [
         "now",
         "now",
@@ -30,13 +30,18 @@ def test_how_long_until_then() -> None:
 
 @given(st.floats(10, 1e9))
 def test_from_ten_seconds_on_there_is_one_way_to_say_it(seconds: float) -> None:
-    assert span(seconds) == whole_span(seconds) == soon(seconds).removeprefix("in ")
+    assert (
+        format_duration(seconds)
+        == format_whole_duration(seconds)
+        == format_time_until(seconds).removeprefix("in ")
+    )
 
 
 @given(st.floats(0, 1e9))
 def test_what_is_told_is_near_what_is_meant(seconds: float) -> None:
     said = sum(
-        int(count) * SIZES[unit] for count, unit in re.findall(r"(\d+) (min|s|h|d)", whole_span(seconds))
+        int(count) * SIZES[unit]
+        for count, unit in re.findall(r"(\d+) (min|s|h|d)", format_whole_duration(seconds))
     )
     smallest = 1 if seconds < 3599 else 60 if seconds < 86399 else 3600
     assert said - 0.5 <= seconds < said + smallest + 0.5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain import suggest
-from hopyard.domain.suggest import close_names, closest
+from hopyard.domain.suggest import close_names, closest_name
 
 WORDS = st.text(string.ascii_lowercase[:6] + "/-1", min_size=1, max_size=20)
 
@@ -21,7 +21,7 @@ def test_few_short_names_are_compared_as_difflib_does(word: str, known: list[str
 
 @given(WORDS, WORDS)
 def test_what_sorts_out_is_never_below_the_exact_ratio(one: str, other: str) -> None:
-    assert suggest._ratio(one, other) >= difflib.SequenceMatcher(None, other, one).ratio() - 1e-9
+    assert suggest._similarity_bound(one, other) >= difflib.SequenceMatcher(None, other, one).ratio() - 1e-9
 
 
 def test_long_and_many_names_are_compared_only_in_part() -> None:
@@ -42,4 +42,4 @@ def test_long_and_many_names_are_compared_only_in_part() -> None:
 
 
 def test_case_does_not_matter_to_the_closest() -> None:
-    assert closest("MNIT", ["Mnist", "cifar"]) == "Mnist"
+    assert closest_name("MNIT", ["Mnist", "cifar"]) == "Mnist"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hopyard.domain.text import is_line, shown, shown_lines
+from hopyard.domain.text import escape, escape_lines, is_line
 
 HARMLESS = [
     "",
@@ -63,27 +63,27 @@ UNSEEN += [
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_text_of_all_scripts_is_shown_as_it_is(text: str) -> None:
-    assert shown(text) == text
+    assert escape(text) == text
     assert is_line(text)
 
 
 @pytest.mark.parametrize("text", ACTIVE)
 def test_text_that_acts_is_no_line_and_shown_as_escapes(text: str) -> None:
     assert not is_line(text)
-    assert shown(text).isprintable()
-    assert "\\" in shown(text)
+    assert escape(text).isprintable()
+    assert "\\" in escape(text)
 
 
 @pytest.mark.parametrize("text", UNSEEN)
 def test_characters_that_show_nothing_are_no_line_and_shown_as_escapes(text: str) -> None:
     assert not is_line(text)
-    assert "\\" in shown(text)
+    assert "\\" in escape(text)
 
 
 def test_marks_upon_marks_stay_in_their_line() -> None:
     piled = "a" + "\u0301" * 1000
-    assert shown(piled).count("\u0301") < 10
-    assert shown(piled).count("\\u0301") > 990
+    assert escape(piled).count("\u0301") < 10
+    assert escape(piled).count("\\u0301") > 990
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_marks_upon_marks_stay_in_their_line() -> None:
 )
 def test_a_long_text_is_judged_in_one_pass(text: str) -> None:
     assert not is_line(text)  # a pattern that matches a text in several ways would take for ever
-    assert shown(text).endswith(("\\u200d", "\\u200c", "\\ufe0f"))
+    assert escape(text).endswith(("\\u200d", "\\u200c", "\\ufe0f"))
 
 
 EDGES = st.sampled_from("a1👩❤یक\u094d\u200c\u200d\ufe0f\u20e3\u200b\u0301\\")
@@ -101,14 +101,14 @@ EDGES = st.sampled_from("a1👩❤یक\u094d\u200c\u200d\ufe0f\u20e3\u200b\u030
 @given(st.text(alphabet=st.characters(exclude_categories=())) | st.text(EDGES))
 @example("\ufeff\ufdd0\U000e0041\ud800")
 def test_what_is_shown_never_acts_on_a_terminal(text: str) -> None:
-    kinds = {unicodedata.category(c) for c in shown(text)} & {"Cc", "Zl", "Zp", "Cs", "Cn"}
+    kinds = {unicodedata.category(c) for c in escape(text)} & {"Cc", "Zl", "Zp", "Cs", "Cn"}
     assert not kinds
-    assert is_line(shown(text))
-    assert shown(shown(text)) == shown(text)
+    assert is_line(escape(text))
+    assert escape(escape(text)) == escape(text)
 
 
 def test_further_lines_of_a_message_are_indented() -> None:
     assert (
-        shown_lines("one\r\nhint: run \x1b[2J\nroot/prod/7  succeeded")
+        escape_lines("one\r\nhint: run \x1b[2J\nroot/prod/7  succeeded")
         == "one\n  hint: run \\x1b[2J\n  root/prod/7  succeeded"
     )

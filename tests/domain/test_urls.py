@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.urls import credentials, secrets_in, with_credentials, without_credentials
+from hopyard.domain.urls import collect_credentials, find_secrets, insert_credentials, strip_credentials
 
 LOCK = """--index-url http://owner:PA%20SS@127.0.0.1:18999/simple/
 --extra-index-url https://TOKEN@index.example/simple
@@ -19,15 +19,15 @@ six==1.17.0
 
 
 def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
-    assert without_credentials(LOCK) == PLAIN == without_credentials(PLAIN)
-    known = credentials([LOCK])
+    assert strip_credentials(LOCK) == PLAIN == strip_credentials(PLAIN)
+    known = collect_credentials([LOCK])
     assert known == {
         "http://127.0.0.1:18999": "owner:PA%20SS",
         "https://index.example": "TOKEN",
         "https://github.example": "TOKEN2",
     }
-    assert with_credentials(PLAIN, known) == LOCK == with_credentials(LOCK, known)
-    assert with_credentials("http://127.0.0.1:18998/simple", known) == "http://127.0.0.1:18998/simple", (
+    assert insert_credentials(PLAIN, known) == LOCK == insert_credentials(LOCK, known)
+    assert insert_credentials("http://127.0.0.1:18998/simple", known) == "http://127.0.0.1:18998/simple", (
         "another port is another server"
     )
 
@@ -46,7 +46,7 @@ def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
     ],
 )
 def test_only_credentials_go(text: str, told: str) -> None:
-    assert without_credentials(text) == told
+    assert strip_credentials(text) == told
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_only_credentials_go(text: str, told: str) -> None:
     ],
 )
 def test_passwords_and_tokens_are_found_however_they_are_written(address: str) -> None:
-    (found,) = secrets_in(f"six\n{address}\n")
+    (found,) = find_secrets(f"six\n{address}\n")
     assert found[0] == 2 and "host" in found[1]
     assert not any(
-        secret in found[1] + without_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss")
+        secret in found[1] + strip_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss")
     )
 
 
@@ -94,11 +94,11 @@ def test_passwords_and_tokens_are_found_however_they_are_written(address: str) -
     ],
 )
 def test_names_of_secrets_and_plain_user_names_are_no_secrets(address: str) -> None:
-    assert list(secrets_in(address)) == []
+    assert list(find_secrets(address)) == []
 
 
 @pytest.mark.parametrize("mark", ["?", "#", "\\"])
 def test_what_ends_the_host_of_an_address_is_in_no_user_name(mark: str) -> None:
     """A program that puts user names into addresses would send another user's packages to be fetched from
     there."""
-    assert credentials([f"https://evil.example{mark}x@pypi.example/simple"]) == {}
+    assert collect_credentials([f"https://evil.example{mark}x@pypi.example/simple"]) == {}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain.queue import CPU, GPU, MEMORY
-from hopyard.domain.usage import Period, Usage, UsageKey, pieces, sum_usage, usage_between
+from hopyard.domain.usage import Period, Usage, UsageKey, split_period, sum_usage, usage_between
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 moments = st.floats(0, 100 * 86400).map(lambda seconds: T0 + timedelta(seconds=seconds))
@@ -28,7 +28,7 @@ def test_usage_of_all_pieces_is_that_of_the_span(
         )
         return [] if found is None else [found]
 
-    cut = [one for begin, end in pieces(since, until, period) for one in between(begin, end)]
+    cut = [one for begin, end in split_period(since, until, period) for one in between(begin, end)]
     whole = between(since, until)
     for name, factor in (("held_s", 1.0), ("gpu_s", 2.5), ("cpu_s", 0.5), ("memory_byte_s", 7.0)):
         sums = [sum(getattr(one, name) for one in rows) for rows in (cut, whole)]
@@ -42,7 +42,7 @@ def test_usage_of_all_pieces_is_that_of_the_span(
 def test_pieces_join_and_begin_with_days_weeks_or_months(
     since: datetime, until: datetime, period: Period
 ) -> None:
-    found = pieces(since, until, period)
+    found = split_period(since, until, period)
     assert (not found) == (since >= until)
     if found:
         assert (found[0][0], found[-1][1]) == (since, until)

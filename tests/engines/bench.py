@@ -14,29 +14,29 @@ from pathlib import Path
 from hopyard.config.home import Home
 from hopyard.domain.replica import ReplicaState
 from hopyard.engines.local.engine import LocalEngine
-from hopyard.engines.local.folder import ReplicaFolder, replica_folders
-from hopyard.engines.local.node import NodeSettings
-from hopyard.replica.limits import Groups
-from hopyard.testing.engine_contract import EngineBench
-from hopyard.testing.replica_sink import ReplicaSink
+from hopyard.engines.local.node_detection import LocalNodeSettings
+from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
+from hopyard.replica.resource_limits import ReplicaCgroups
+from hopyard.testing.engine_contract import EngineFixture
+from hopyard.testing.fake_server import FakeServer
 
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 
 
 @dataclass(slots=True)
-class LocalBench(EngineBench):
+class LocalBench(EngineFixture):
     home: Home = Home(Path("/nonexistent"))
     use_cgroups: bool = True
     pass_environment: tuple[str, ...] = ()
 
-    def new_engine(self, *, adopt: bool = True, node: NodeSettings | None = None) -> LocalEngine:
+    def new_engine(self, *, adopt: bool = True, node: LocalNodeSettings | None = None) -> LocalEngine:
         """Another engine on the same home."""
         return LocalEngine(
             self.home,
             server_url=lambda: self.sink.url,
             spawner_command=SPAWNER,
             use_cgroups=self.use_cgroups,
-            adopt=adopt,
+            adopt_replicas=adopt,
             node=node,
             pass_environment=self.pass_environment,
         )
@@ -56,7 +56,7 @@ class LocalBench(EngineBench):
             state = self.state(attempt, rank)
             if state is not None and what(state):
                 return state
-            await self.until(lambda _: True)
+            await self.observe_until(lambda _: True)
             await asyncio.sleep(0.005)
 
 
@@ -65,11 +65,11 @@ async def local_bench(
     folder: Path,
     *,
     use_cgroups: bool = True,
-    node: NodeSettings | None = None,
+    node: LocalNodeSettings | None = None,
     pass_environment: tuple[str, ...] = (),
 ) -> AsyncIterator[LocalBench]:
     home = Home(folder / "home").create()
-    with ReplicaSink() as sink:
+    with FakeServer() as sink:
         sink.serve_home(home)
         bench = LocalBench(
             None,
@@ -94,7 +94,7 @@ async def _end_all(home: Home) -> None:
     for attempt in home.attempts.iterdir():
         for replica in replica_folders(attempt):
             state = replica.read_state()
-            while replica.is_held():
+            while replica.is_alive():
                 replica.signal(signal.SIGKILL)
                 await asyncio.sleep(0.005)
             if state is not None and state.child_pid > 0 and state.exit is None:
@@ -102,4 +102,4 @@ async def _end_all(home: Home) -> None:
                     os.killpg(state.child_pid, signal.SIGKILL)
             spec = replica.read_spec()
             if spec is not None:
-                Groups.left(spec.node).remove()
+                ReplicaCgroups.existing(spec.node).remove()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from hopyard.testing.engine_contract import EngineBench, EngineContract
+from hopyard.testing.engine_contract import EngineContract, EngineFixture
 
 from .bench import local_bench
 
 
 class TestLocalEngine(EngineContract):
-    def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
+    def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
         return local_bench(folder)
 
 
 class TestLocalEngineThatWatches(EngineContract):
-    def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
+    def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
         return local_bench(folder, use_cgroups=False)

@@ -13,9 +13,9 @@ import pytest
 
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.replica import ReplicaState
-from hopyard.engines.local.folder import ReplicaFolder
 from hopyard.engines.local.ports import choose_port
-from hopyard.testing.engine_contract import WAITS, status_of
+from hopyard.engines.local.replica_folder import ReplicaFolder
+from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
 
 from .bench import local_bench
 
@@ -23,14 +23,14 @@ from .bench import local_bench
 def kill(state: ReplicaState, folder: Path) -> None:
     """Returns when it is dead for everybody who looks at its lock."""
     os.kill(state.pid, signal.SIGKILL)
-    while ReplicaFolder(folder).is_held():
+    while ReplicaFolder(folder).is_alive():
         time.sleep(0.005)
 
 
 def test_who_has_no_descriptors_left_does_not_say_that_nothing_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with local_bench(tmp_path) as bench:
-            await bench.launch("a.1", WAITS)
+            await bench.launch("a.1", WAITING_SCRIPT)
             await bench.running("a.1")
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))  # as if all were taken
@@ -49,7 +49,7 @@ def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_nex
 ) -> None:
     async def scenario() -> None:
         async with local_bench(tmp_path) as bench:
-            await bench.launch("a.1", WAITS, WAITS)
+            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
             first = await bench.running("a.1", 0)
             kill(await bench.running("a.1", 1), bench.folder("a.1", 1))
             # what there is when engine and spawner die between two forks
@@ -58,7 +58,7 @@ def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_nex
             bench.engine = second = bench.new_engine()
             try:
                 assert status_of(await second.observe(), "a.1") is None
-                await second.launch(await bench.compose("a.1", WAITS, WAITS))
+                await second.launch(await bench.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT))
                 again = await bench.running("a.1", 1)
                 assert (await bench.running("a.1", 0)).pid == first.pid, (
                     "the one that lives is not started twice"
@@ -75,12 +75,12 @@ def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_nex
 def test_a_replica_whose_word_is_unreadable_is_adopted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with local_bench(tmp_path) as bench:
-            await bench.launch("a.1", WAITS)
+            await bench.launch("a.1", WAITING_SCRIPT)
             kill(await bench.running("a.1"), bench.folder("a.1"))
             (bench.folder("a.1") / "status.json").write_bytes(b"")  # as a power cut may leave it
             bench.engine = second = bench.new_engine()
             try:
-                (ended,) = await bench.exits("a.1")
+                (ended,) = await bench.wait_exits("a.1")
                 assert ended.kind == "lost"
                 await second.forget(AttemptId("a.1"))
             finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 from hopyard.domain.resources import Gpu
 from hopyard.engines.local.cgroups import find_cgroups
 from hopyard.engines.local.cores import choose_cores
-from hopyard.engines.local.node import NodeSettings, find_memory_bytes, find_node
+from hopyard.engines.local.node_detection import LocalNodeSettings, find_memory_bytes, find_node
 from hopyard.engines.local.ports import choose_port
 
 
@@ -24,7 +24,7 @@ def test_a_node_is_found_out() -> None:
 def test_what_is_declared_counts() -> None:
     gpus = (Gpu(0, "A100", 80 * 1024**3), Gpu(1, "A100", 80 * 1024**3))
     node, real = find_node(
-        NodeSettings(
+        LocalNodeSettings(
             id="big", cpu_milli=64_000, memory_bytes=10**12, gpus=gpus, pool="a100", labels={"room": "2"}
         )
     )
@@ -36,7 +36,7 @@ def test_what_is_declared_counts() -> None:
         "a100",
     )
     assert not real
-    assert find_node(NodeSettings(gpus=()))[0].gpus == ()
+    assert find_node(LocalNodeSettings(gpus=()))[0].gpus == ()
 
 
 def test_cores_are_spread_and_never_more_than_there_are() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hopyard.api_client.local_server import stop_server
 from hopyard.config.home import Home
-from hopyard.sdk.connect import stop_server
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from small_disk import small_disk
 
 from .world import World

@@ -121,7 +121,7 @@ def process_of(world: World, run: Any, what: str) -> int:
             return [
                 child.pid
                 for child in psutil.Process(state["child_pid"]).children()
-                if "hopyard.studies.run" in child.cmdline()
+                if "hopyard.study_app.driver_main" in child.cmdline()
             ]
         except psutil.Error:
             return []

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hopyard.sdk.client import Client
+from hopyard.api_client.client import Client
 
 from .world import World, kill, refused, until
 

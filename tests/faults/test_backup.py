@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.backup.copying import SCRATCH
+from hopyard.backup.copying import SCRATCH_FOLDER
 from hopyard.backup.create import create_backup
-from hopyard.backup.layout import MARK
+from hopyard.backup.layout import MARK_FILE
 from hopyard.backup.restore import restore_backup
 from hopyard.config.home import Home
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from hopyard.errors import Conflict, IntegrityError
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
@@ -122,15 +122,18 @@ def test_backup_that_is_killed_leaves_the_one_before_whole(
     world.ok("dataset", "push", "blob", "data")
     folder = tmp_path / "backup"
     world.ok("backup", str(folder))
-    mark = (folder / MARK).read_bytes()
+    mark = (folder / MARK_FILE).read_bytes()
     for number in range(40):
         world.write(f"data/{number}.bin", os.urandom(1_500_000))
     world.ok("dataset", "push", "blob", "data")
     child = world.begin("backup", str(folder))
-    until(lambda: any((folder / SCRATCH).glob("*")) or child.poll() is not None, "a copy that is under way")
+    until(
+        lambda: any((folder / SCRATCH_FOLDER).glob("*")) or child.poll() is not None,
+        "a copy that is under way",
+    )
     child.send_signal(signal.SIGKILL)
     world.finish(child)
-    assert (folder / MARK).read_bytes() == mark, "the kill came while files were copied"
+    assert (folder / MARK_FILE).read_bytes() == mark, "the kill came while files were copied"
     other.ok("restore", str(folder))
     assert other.get("/datasets/blob")["versions"] == 1
     other.ok("dataset", "pull", "blob", "pulled")
@@ -161,7 +164,9 @@ def test_backup_and_restore_refuse_what_would_lose_something(
     assert refused.code == 1 and "is not empty" in refused.talk
     refused = other.hop("restore", str(folder), "--database", "postgresql://x@y/z")
     assert refused.code == 2 and "leave --database out" in refused.talk
-    (folder / MARK).write_text(json.dumps({**json.loads((folder / MARK).read_text()), "format": 99}))
+    (folder / MARK_FILE).write_text(
+        json.dumps({**json.loads((folder / MARK_FILE).read_text()), "format": 99})
+    )
     assert "newer Hopyard" in other.hop("restore", str(folder)).talk
 
 
@@ -179,14 +184,14 @@ def test_backup_of_another_home_is_replaced_only_on_demand(
         and f"holds the backup of the home {world.home.root}" in refused.talk
         and "--replace" in refused.talk
     )
-    (folder / MARK).write_text(
-        json.dumps({**json.loads((folder / MARK).read_text()), "home": str(other.home.root)})
+    (folder / MARK_FILE).write_text(
+        json.dumps({**json.loads((folder / MARK_FILE).read_text()), "home": str(other.home.root)})
     )
     refused = other.hop("backup", str(folder))  # an empty home where one was that is not mounted
     assert refused.code == 1 and "one before this" in refused.talk
     assert {
-        path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK
-    } == {path: held for path, held in kept.items() if path.name != MARK}
+        path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK_FILE
+    } == {path: held for path, held in kept.items() if path.name != MARK_FILE}
     other.ok("backup", "--replace", str(folder))
     other.ok("backup", str(folder))
 
@@ -335,7 +340,7 @@ def small_home(root: Path) -> Home:
 
 def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None:
     home = small_home(tmp_path / "50% #1?")
-    work = home.kept_of("run") / "run.1-0" / "work"
+    work = home.retained_of("run") / "run.1-0" / "work"
     (work / "model.part").mkdir(parents=True)
     for name in ("model.part/weights", "best.part", ".cache/.hidden"):
         (work / name).parent.mkdir(exist_ok=True)
@@ -349,7 +354,7 @@ def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None
         create_backup(home, folder)
         assert sorted(copied(folder)) == sorted(
             [
-                MARK,
+                MARK_FILE,
                 "hopyard.db",
                 *(
                     f"kept/run/run.1-0/work/{name}"
@@ -358,7 +363,7 @@ def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None
             ]
         )
     restore_backup(folder, restored)
-    found = restored.kept_of("run") / "run.1-0" / "work"
+    found = restored.retained_of("run") / "run.1-0" / "work"
     assert all(
         (found / name).read_text() == name for name in ("model.part/weights", "best.part", ".cache/.hidden")
     )
@@ -367,7 +372,7 @@ def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None
 
 def test_links_that_scripts_made_are_backed_up_as_links(tmp_path: Path) -> None:
     home = small_home(tmp_path / "home")
-    work = home.kept_of("run") / "run.1-0" / "work"
+    work = home.retained_of("run") / "run.1-0" / "work"
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("not of the run")
     work.mkdir(parents=True)
@@ -386,7 +391,7 @@ def test_links_that_scripts_made_are_backed_up_as_links(tmp_path: Path) -> None:
     (work / "folder" / "secret").write_text("of the run")
     assert create_backup(home, folder).mark.files == len(copied(folder)) - 1
     restore_backup(folder, restored)
-    found = restored.kept_of("run") / "run.1-0" / "work"
+    found = restored.retained_of("run") / "run.1-0" / "work"
     assert (found / "newest").readlink() == Path("gone")
     assert (found / "newest").read_text() == "a file now"
     assert (found / "folder" / "secret").read_text() == "of the run"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, Manifest
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from tests.exploring import seeded, seeds
 
 from .test_node_trouble import without_descriptors
@@ -184,7 +184,7 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     )
     left = roles(world)
     assert not left["replica"] and not left["script"], left
-    kept = world.home.kept
+    kept = world.home.retained
     # of the run that was stopped: others wait until all is stored
     for left_behind in kept.iterdir() if kept.exists() else ():
         assert left_behind.name == first["id"] and world.run(first["name"])["unstored"], (

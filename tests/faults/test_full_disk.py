@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from hopyard.stores.reserve import SLICE_BYTES, SLICES
+from hopyard.stores.disk_reserve import DEFAULT_SLICE_BYTES, DEFAULT_SLICES
 
 from .world import Done, World, until
 
@@ -48,7 +48,7 @@ print("end", flush=True)
 
 # What the server has to write of the run before may come while the disk is full, and frees some of its
 # reserve.
-MORE_THAN_RESERVED = (SLICES + 4) * SLICE_BYTES
+MORE_THAN_RESERVED = (DEFAULT_SLICES + 4) * DEFAULT_SLICE_BYTES
 
 
 @contextmanager

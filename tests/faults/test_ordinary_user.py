@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 
 from .world import DEADLINE_S, HOP
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 
 from .world import World
 
@@ -16,7 +16,7 @@ ASKS = """
 import json, os, subprocess, sys
 from hopyard.config.home import Home
 from hopyard.errors import HopyardError
-from hopyard.sdk.connect import connect, start_server
+from hopyard.api_client.local_server import connect, start_server
 
 told = {"variables": dict(os.environ), "token": connect().token, "home": str(Home.default().root)}
 own = os.environ["HOPYARD_RUN"]

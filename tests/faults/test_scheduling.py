@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 
 from .test_processes_killed import TRAINS, attempts_of, steps_kept
 from .world import World, is_gone, kill, until

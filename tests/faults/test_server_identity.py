@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.api_client.home_socket import ForeignServer, HomeServerNotRunning, dial, listen
+from hopyard.api_client.local_server import find_server, start_server
 from hopyard.config.home import Home
-from hopyard.config.identity import Identity, place_of, write_identity
+from hopyard.config.home_identity import Identity, folder_identity, write_identity
 from hopyard.errors import ServerUnavailable
-from hopyard.sdk.connect import find_server, start_server
-from hopyard.sdk.home_link import NoServer, Stranger, dial, listen
 
 from .world import World, kill, until
 
@@ -138,15 +138,15 @@ def test_the_port_is_used_only_where_the_server_proves_that_it_is_the_one_of_the
     home = Home(tmp_path / "home").create()
     write_identity(home, Identity("me", "ab" * 32))
     with stranger() as (port, seen):
-        said = {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "place": place_of(home)}
+        said = {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "place": folder_identity(home)}
         home.server_file.write_text(json.dumps(said))
-        with pytest.raises(NoServer, match=f"another program listens on port {port}"):
+        with pytest.raises(HomeServerNotRunning, match=f"another program listens on port {port}"):
             dial(home, 5)
         assert find_server(home) is None
         assert seen and all("/proof?nonce=" in line and "Authorization" not in line for line in seen)
         for other in ({"pid": 0}, {"place": "1:1"}, {"url": f"http://10.0.0.1:{port}"}):
             home.server_file.write_text(json.dumps(said | other))
-            with pytest.raises(NoServer):
+            with pytest.raises(HomeServerNotRunning):
                 dial(home, 5)
 
 
@@ -172,16 +172,16 @@ def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(calm: W
                 {
                     "pid": os.getpid(),
                     "url": f"http://127.0.0.1:{between.getsockname()[1]}",
-                    "place": place_of(home),
+                    "place": folder_identity(home),
                 }
             )
         )
-        with pytest.raises(NoServer, match="another program"):
+        with pytest.raises(HomeServerNotRunning, match="another program"):
             dial(home, 5)
     home.server_file.write_text(
-        json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{true}", "place": place_of(home)})
+        json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{true}", "place": folder_identity(home)})
     )
-    with pytest.raises(NoServer, match="another program"):
+    with pytest.raises(HomeServerNotRunning, match="another program"):
         dial(home, 5)
 
 
@@ -211,7 +211,9 @@ def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
         assert serving.stdin is not None and serving.stdout is not None
         serving.stdout.readline()
         (other / "s").rename(home.socket_file)
-        with pytest.raises(Stranger, match=r"is served by 54321 \(uid 54321\), not by the owner of the home"):
+        with pytest.raises(
+            ForeignServer, match=r"is served by 54321 \(uid 54321\), not by the owner of the home"
+        ):
             dial(home, 5)
         serving.stdin.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .world import FINAL, World, is_gone, refused, until

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect
 from hopyard.config.home import Home
 from hopyard.errors import HopyardError, ServerUnavailable
-from hopyard.sdk.client import Client
-from hopyard.sdk.connect import connect
 from tests.exploring import SEED
 
 DEADLINE_S = 120.0  # generous: it only ends a test that hangs
@@ -86,8 +86,7 @@ class World:
         }
         self._started: list[subprocess.Popen[bytes]] = []
 
-    # -- what a user does
-    # ----------------------------------------------------------------------------------------
+    # -- what a user does ------------------------------------------------------------------------------------
 
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.folder / name
@@ -138,8 +137,7 @@ class World:
         """Submit a run and return its name."""
         return self.ok("run", "--detach", *words).out.strip()
 
-    # -- what is there
-    # -------------------------------------------------------------------------------------------
+    # -- what is there ---------------------------------------------------------------------------------------
 
     def client(self) -> Client:
         """Of the server that there is, or that is started now."""
@@ -214,8 +212,7 @@ class World:
 
         return until(running, "a running script")
 
-    # -- what happens to it
-    # --------------------------------------------------------------------------------------
+    # -- what happens to it ----------------------------------------------------------------------------------
 
     def server_pid(self) -> int:
         said = self.home.read_server()

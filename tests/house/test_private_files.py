@@ -13,20 +13,20 @@ ELSEWHERE = {
     "private_files.py": "the one place",
     "config/home.py": "folders above the root folder of a home",
     "cli/pull.py": "the folder that a user pulls into",
-    "cli/studyrun.py": "the journal of a study that runs below a temporary folder",
+    "cli/studies/run.py": "the journal of a study that runs below a temporary folder",
     "cli/service.py": "the unit of systemd, and the folder of logs for it",
-    "datasets/folders.py": "folders and files of trees, where a user pulls or below 0700 in the cache",
+    "datasets/open_folder.py": "folders and files of trees, where a user pulls or below 0700 in the cache",
     "datasets/transfer.py": "the folder that a user pulls into",
-    "datasets/cache.py": "copies of trees, in the 0700 folder of a replica",
+    "datasets/tree_cache.py": "copies of trees, in the 0700 folder of a replica",
     "engines/local/cgroups.py": "cgroups",
-    "replica/limits.py": "cgroups",
-    "replica/outbox.py": (
+    "replica/resource_limits.py": "cgroups",
+    "replica/uploads.py": (
         "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again"
     ),
-    "replica/mounts.py": "mount points, in the memory of a namespace",
-    "on_spark/barrier.py": "folders of a Spark task",
-    "on_spark/study.py": "folders of a Spark task",
-    "on_spark/stores/hadoop.py": "settings of Hadoop in a temporary folder",
+    "replica/mount_namespace.py": "mount points, in the memory of a namespace",
+    "spark/barrier.py": "folders of a Spark task",
+    "spark/study.py": "folders of a Spark task",
+    "spark/stores/hadoop.py": "settings of Hadoop in a temporary folder",
 }
 FOLDERS = {"mkdir", "makedirs"}
 FILES = {"write_text", "write_bytes"}  # what `tempfile` makes is private by itself

@@ -11,16 +11,16 @@ from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import (
     EvaluateState,
     EvaluationFinished,
-    Hint,
     HopFinished,
     Instruction,
+    PrefetchHint,
+    SpareWorkersChanged,
     TrainHop,
     TrialAdmitted,
     TrialWithdrawn,
     WorkerJoined,
-    WorkersToSpare,
 )
-from hopyard.mop.makespan import bound, play_epoch
+from hopyard.mop.makespan import makespan_lower_bound, simulate_epoch
 
 ONE = frozenset({PartitionId(0)})
 amounts = st.floats(0.1, 20.0)
@@ -46,10 +46,10 @@ def test_a_makespan_lies_between_the_bound_and_twice_the_bound(
     """Nobody idles who could work, and such a schedule of an open shop is below the sum of the two totals."""
     of_trials = {TrialId(f"t{i:02d}"): cost for i, cost in enumerate(costs)}
     of_workers = {WorkerId(f"w{i}"): speed for i, speed in enumerate(speeds)}
-    took = play_epoch(
-        MopCoordinator(PartitionId(i) for i in range(len(speeds))), of_trials, of_workers, tell_times=known
+    took = simulate_epoch(
+        MopCoordinator(PartitionId(i) for i in range(len(speeds))), of_trials, of_workers, known_times=known
     )
-    least = bound(of_trials, of_workers)
+    least = makespan_lower_bound(of_trials, of_workers)
     assert least * (1 - 1e-9) <= took <= 2 * least
 
 
@@ -59,8 +59,8 @@ def test_a_square_of_equal_units_is_a_latin_square() -> None:
         speeds = {WorkerId(f"w{i:02d}"): 1.0 for i in range(size)}
         for known in (True, False):
             assert (
-                play_epoch(
-                    MopCoordinator(PartitionId(i) for i in range(size)), costs, speeds, tell_times=known
+                simulate_epoch(
+                    MopCoordinator(PartitionId(i) for i in range(size)), costs, speeds, known_times=known
                 )
                 == size
             )
@@ -74,7 +74,7 @@ def test_a_trial_goes_round_from_its_turn_whoever_was_admitted_before() -> None:
         coordinator = MopCoordinator(everything)
         for one in before:
             coordinator.handle(one, TrialWithdrawn(one.trial))
-        coordinator.handle(TrialAdmitted(TrialId("two"), 2, "new", turn=2))
+        coordinator.handle(TrialAdmitted(TrialId("two"), 2, "new", first_partition=2))
         said, order = coordinator.handle(WorkerJoined(WorkerId("w"), everything)), []
         while hop := next(iter(hops(said)), None):
             order.append(hop.partitions[0])
@@ -101,14 +101,14 @@ def test_what_was_learnt_decides_who_goes_first() -> None:
 )
 def test_workers_to_spare_are_shared_out_among_the_trials_that_wait(count: int, parts: list[int]) -> None:
     coordinator = MopCoordinator(PartitionId(i) for i in range(4))
-    said = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), WorkersToSpare(True))
+    said = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), SpareWorkersChanged(True))
     assert [len(hop.partitions) for hop in hops(said)] == parts
     assert sorted(worker for hop in hops(said) for worker in hop.workers) == [f"w{i}" for i in range(4)]
 
 
 def test_a_group_that_visits_all_ends_the_epoch() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
-    (hop,) = hops(coordinator.handle(*workers(2), *trials("a", epochs=2), WorkersToSpare(True)))
+    (hop,) = hops(coordinator.handle(*workers(2), *trials("a", epochs=2), SpareWorkersChanged(True)))
     assert hop.partitions == (0, 1)
     (again,) = hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
     assert (again.epoch, again.start_from, again.partitions) == (1, "after", (0, 1))
@@ -119,16 +119,16 @@ def test_a_trial_alone_waits_for_those_that_evaluate_it() -> None:
     both = [PartitionId(0), PartitionId(1)]
     joined = [WorkerJoined(one.worker, one.partitions, None, one.partitions) for one in workers(2)]
     coordinator = MopCoordinator(both, validation=both)
-    (hop,) = hops(coordinator.handle(*joined, *trials("a", epochs=2), WorkersToSpare(True)))
+    (hop,) = hops(coordinator.handle(*joined, *trials("a", epochs=2), SpareWorkersChanged(True)))
     evaluations = [
         one for one in coordinator.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)
     ]
     assert len(evaluations) == 2
     other = MopCoordinator(both, validation=both)
-    (hop,) = hops(other.handle(*joined, *trials("a", epochs=2), WorkersToSpare(True)))
+    (hop,) = hops(other.handle(*joined, *trials("a", epochs=2), SpareWorkersChanged(True)))
     first, _ = [one for one in other.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)]
     assert not hops(other.handle(EvaluationFinished(first.unit)))
-    assert hops(other.handle(WorkersToSpare(False))), "where somebody may come, it goes at once"
+    assert hops(other.handle(SpareWorkersChanged(False))), "where somebody may come, it goes at once"
     assert not hops(coordinator.handle(EvaluationFinished(evaluations[0].unit)))
     (hop,) = hops(coordinator.handle(EvaluationFinished(evaluations[1].unit)))
     assert hop.partitions == (0, 1)
@@ -167,8 +167,8 @@ def test_a_hint_names_what_is_asked_for_next() -> None:
     out = coordinator.handle(*workers(2), *trials("a", "b", "c", "d"))
     first, second = hops(out)
     assert coordinator.hints({first.hop: 5.0, second.hop: 0.0}) == [
-        Hint(WorkerId("w0"), "new c"),
-        Hint(WorkerId("w1"), "new d"),
+        PrefetchHint(WorkerId("w0"), "new c"),
+        PrefetchHint(WorkerId("w1"), "new d"),
     ]
     (after,) = hops(coordinator.handle(HopFinished(first.hop, "s", 6.0)))
     assert (after.workers, after.start_from) == (("w0",), "new c")

@@ -16,9 +16,10 @@ from hopyard.mop.events import (
     EpochFinished,
     EvaluateState,
     EvaluationFinished,
-    EvaluationWanted,
+    EvaluationRequested,
     Event,
     HopFinished,
+    SpareWorkersChanged,
     TrainHop,
     TrialAdmitted,
     TrialFinished,
@@ -26,9 +27,8 @@ from hopyard.mop.events import (
     UnitFailed,
     WorkerJoined,
     WorkerLost,
-    WorkersToSpare,
 )
-from hopyard.mop.roster import SLOWER
+from hopyard.mop.workers import STRAGGLER_RATIO
 
 PARTITIONS = frozenset(PartitionId(i) for i in range(3))
 VALIDATION = frozenset(PartitionId(i) for i in range(2))
@@ -114,8 +114,7 @@ class Cluster(RuleBasedStateMachine):
         if evaluation is not None and (evaluation.trial, evaluation.epoch) in self.unjudged:
             self.unjudged[evaluation.trial, evaluation.epoch][1].add(evaluation.partition)
 
-    # -- trials
-    # ---------------------------------------------------------------------------------------------------
+    # -- trials ----------------------------------------------------------------------------------------------
 
     @rule(
         epochs=st.integers(1, 2),
@@ -189,15 +188,14 @@ class Cluster(RuleBasedStateMachine):
         trial = data.draw(st.sampled_from(sorted(self.state)))
         key = trial, -1 - len(self.told)
         self.unjudged[key] = "an old one", set(on)
-        self.tell(EvaluationWanted(*key, "an old one", on))
+        self.tell(EvaluationRequested(*key, "an old one", on))
 
     @rule(spare=st.booleans())
     def may_go_together(self, spare: bool) -> None:
         self.spare = spare
-        self.tell(WorkersToSpare(spare))
+        self.tell(SpareWorkersChanged(spare))
 
-    # -- workers
-    # --------------------------------------------------------------------------------------------------
+    # -- workers ---------------------------------------------------------------------------------------------
 
     @rule(
         worker=st.sampled_from("wxyz"),
@@ -219,8 +217,7 @@ class Cluster(RuleBasedStateMachine):
         self.tell(WorkerLost(worker))
         assert worker not in self.busy()
 
-    # -- units
-    # ----------------------------------------------------------------------------------------------------
+    # -- units -----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.hops or self.evaluations)
     @rule(data=st.data(), well=st.booleans(), seconds=st.sampled_from([0.0, 0.1, 7.0]))
@@ -257,8 +254,7 @@ class Cluster(RuleBasedStateMachine):
                 *(checkpoint for checkpoint, _ in self.unjudged.values()),
             ]
 
-    # -- what holds at any time
-    # -------------------------------------------------------------------------------------
+    # -- what holds at any time ------------------------------------------------------------------------------
 
     @invariant()
     def nobody_who_could_go_together_is_left_apart(self) -> None:
@@ -278,7 +274,7 @@ class Cluster(RuleBasedStateMachine):
         """Whether another, much faster one holds it too."""
         speed = self.coordinator.speed
         others = [other for other, held in self.held.items() if partition in held and other != worker]
-        return any(speed(other) >= SLOWER * speed(worker) for other in others)
+        return any(speed(other) >= STRAGGLER_RATIO * speed(worker) for other in others)
 
     @invariant()
     def nobody_idles_while_something_is_to_be_evaluated(self) -> None:

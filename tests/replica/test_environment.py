@@ -20,16 +20,16 @@ from pathlib import Path
 import pytest
 
 from engines.bench import LocalBench
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
 from hopyard.private_files import make_folder
-from hopyard.replica import environment
-from hopyard.replica.environment import packages_of
-from hopyard.replica.failure import PrepareFailed
-from hopyard.replica.mounts import Protection, View, find_protection
+from hopyard.replica import python_environment
+from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode
+from hopyard.replica.python_environment import locked_packages
 from replica.conftest import Play
 
 SHOWS = "import probe, sys; print(probe.__version__, sys.prefix)"
@@ -69,11 +69,11 @@ def test_an_environment_that_was_changed_is_built_anew(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
         await bench.launch("a.1", SHOWS)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
         poison(prefix)
         await bench.launch("b.1", SHOWS)
-        assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
         assert bench.sink.stream("b.1", 0, "stdout") == bench.sink.stream("a.1", 0, "stdout")
         assert b"had been changed on this node" in bench.sink.stream("b.1", 0, "events")
 
@@ -88,15 +88,15 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         await asyncio.gather(
             bench.launch("a.1", SHOWS, resources=two), bench.launch("b.1", SHOWS, resources=two)
         )
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
-        assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
         assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("b.1", 0, "stdout")
         prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
         assert prefix.parent == bench.home.envs
         assert len(list(bench.home.envs.glob("*/.ready"))) == 1
         lock = bench.sink.locks["a.1"]
         assert lock["packages"].keys() == {"probe"}
-        assert packages_of(bench.sink.blobs[lock["lock"]]) == lock["packages"]
+        assert locked_packages(bench.sink.blobs[lock["lock"]]) == lock["packages"]
 
         holds = (await bench.node()).holds
         assert holds == {wanted.requirements, lock["lock"]}, "others that want it are placed here"
@@ -105,12 +105,12 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         shutil.rmtree(bench.home.envs / "locks")  # nothing is resolved again
         bench.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
         await bench.launch("c.1", SHOWS, resources=two)
-        assert [ended.reason for ended in await bench.exits("c.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("c.1")] == ["finished"]
         assert (prefix / ".ready").read_bytes() == built_at
         assert "c.1" not in bench.sink.locks
         (prefix / ".ready").unlink()  # as when it is evicted
         shutil.rmtree(prefix)
-        await bench.until(lambda seen: not seen.nodes[0].holds)
+        await bench.observe_until(lambda seen: not seen.nodes[0].holds)
 
     play(scenario)
 
@@ -176,19 +176,19 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
     async def scenario(bench: LocalBench) -> None:
         bench.environment = Environment(requirements=Digest(bench.sink.put_blob(f"{first}probe\n".encode())))
         await bench.launch("a.1", SHOWS)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         lock = Digest(bench.sink.locks["a.1"]["lock"])
         assert b"probe==1.5" in bench.sink.blobs[lock]
         shutil.rmtree(bench.home.envs)
         shutil.rmtree(bench.home.envs.parent / "uv")
         bench.environment = dataclasses.replace(bench.environment, lock=lock)  # as a fork
         await bench.launch("b.1", SHOWS)
-        assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
         bench.environment = Environment(
             requirements=Digest(bench.sink.put_blob(f"{first}probe==99\nnothere\n".encode()))
         )
         await bench.launch("c.1", SHOWS)
-        (ended,) = await bench.exits("c.1")
+        (ended,) = await bench.wait_exits("c.1")
         assert ended.kind is ExitKind.PREPARE_FAILED
         said = [
             ended.reason.encode(),
@@ -222,17 +222,17 @@ def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(
     }
     # A secret may be called anything: what uv itself would obey is not handed to it by that name.
     secrets = {"INDEX_TOKEN": "INDEXPASSWORD", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
-    environments = environment.Environments(
+    environments = python_environment.Environments(
         home / "cache" / "envs", blobs.__getitem__, lambda _: None, secrets=secrets, user="bob"
     )
     try:
         with ExitStack() as stack:
-            found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
             assert (
                 found.lock is not None and b"probe==1.5" in found.lock and b"INDEXPASSWORD" not in found.lock
             )
             with pytest.raises(PrepareFailed) as failed:
-                environments.ready(Environment(requirements=Digest("2" * 64)), stack, cwd=tmp_path)
+                environments.prepare(Environment(requirements=Digest("2" * 64)), stack, cwd=tmp_path)
         assert "INDEXPASSWORD" not in failed.value.exit.reason
         assert not [
             file
@@ -248,7 +248,7 @@ def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evicted: list[Path] = []
-    held = environment._held
+    held = python_environment._lock_file
 
     @contextmanager
     def late(file: Path, how: int) -> Iterator[int]:
@@ -258,10 +258,10 @@ def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
         with held(file, how) as descriptor:
             yield descriptor
 
-    monkeypatch.setattr(environment, "_held", late)
-    environments = environment.Environments(tmp_path / "envs", lambda _: b"", lambda _: None)
+    monkeypatch.setattr(python_environment, "_lock_file", late)
+    environments = python_environment.Environments(tmp_path / "envs", lambda _: b"", lambda _: None)
     with ExitStack() as stack:
-        found = environments.ready(Environment(lock=Digest("0" * 64)), stack, cwd=tmp_path)
+        found = environments.prepare(Environment(lock=Digest("0" * 64)), stack, cwd=tmp_path)
         assert found.virtual_env == evicted[0]
         assert Path(found.path).exists()
 
@@ -269,12 +269,14 @@ def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
 def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "KEEP", 2)
+    monkeypatch.setattr(python_environment, "MAX_ENVIRONMENTS", 2)
     locks = {Digest(str(number) * 64): f"# {number}".encode() for number in range(4)}
-    environments = environment.Environments(tmp_path / "envs", lambda digest: locks[digest], lambda _: None)
+    environments = python_environment.Environments(
+        tmp_path / "envs", lambda digest: locks[digest], lambda _: None
+    )
 
     def folder(digest: Digest, stack: ExitStack) -> Path:
-        found = environments.ready(Environment(lock=digest), stack, cwd=tmp_path).virtual_env
+        found = environments.prepare(Environment(lock=digest), stack, cwd=tmp_path).virtual_env
         assert found is not None
         return found
 
@@ -295,16 +297,16 @@ def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(
 
     def build(user: str, number: int) -> None:
         remove_tree(tmp_path / "envs")
-        environments = environment.Environments(
+        environments = python_environment.Environments(
             tmp_path / "envs", lambda _: b"probe", lambda _: None, user=user
         )
-        environments.ready(Environment(requirements=Digest(str(number) * 64)), ExitStack(), cwd=tmp_path)
+        environments.prepare(Environment(requirements=Digest(str(number) * 64)), ExitStack(), cwd=tmp_path)
 
     build("bob", 0)
     build("alice", 1)
     assert (caches / "users/bob").is_dir() and (caches / "common").is_dir()
     os.utime(caches / "locks/users/bob", (1, 1))
-    with environment._held(caches / "locks/users/bob", fcntl.LOCK_SH):
+    with python_environment._lock_file(caches / "locks/users/bob", fcntl.LOCK_SH):
         build("alice", 2)
         assert (caches / "users/bob").is_dir(), "in use"
     build("alice", 3)
@@ -313,7 +315,7 @@ def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(
         and (caches / "users/alice").is_dir()
         and (caches / "common").is_dir()
     )
-    monkeypatch.setattr(environment, "CACHE_BYTES", 1)
+    monkeypatch.setattr(python_environment, "MAX_CACHE_BYTES", 1)
     build("bob", 4)
     assert [path.name for path in (caches / "users").iterdir()] == ["alice"], (
         "what alice has is measured when she builds"
@@ -396,12 +398,12 @@ def test_code_of_packages_sees_no_password_of_an_index(
         monkeypatch.setenv(
             name, value.format(index=index.address, plain=index.address.replace("owner:INDEXPASSWORD@", ""))
         )
-    environments = environment.Environments(
+    environments = python_environment.Environments(
         tmp_path / "cache" / "envs", lambda _: b"src\nprobe\n", lambda _: None, user="bob"
     )
     try:
         with ExitStack() as stack:
-            found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
         assert found.lock is not None and b"src==1" in found.lock and b"INDEXPASSWORD" not in found.lock
         assert "UV_CACHE_DIR" in seen.read_text() and "INDEXPASSWORD" not in seen.read_text()
     finally:
@@ -410,7 +412,7 @@ def test_code_of_packages_sees_no_password_of_an_index(
 
 
 def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) -> None:
-    if find_protection() is Protection.MODES:
+    if detect_isolation_mode() is IsolationMode.MODES:
         pytest.skip("the kernel allows no mounts here")
     home = tmp_path / "home"
     caches, own = home / "cache", home / "attempts" / "abcdef.1"
@@ -428,11 +430,11 @@ def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) 
     _pack_source(tmp_path / "wheels", _BACKEND.format(places=[str(place) for place in places]))
 
     def folder_of(user: str, lock: bytes) -> Path | None:
-        environments = environment.Environments(
-            caches / "envs", lambda _: lock, lambda _: None, user=user, view=View([home], [], [own])
+        environments = python_environment.Environments(
+            caches / "envs", lambda _: lock, lambda _: None, user=user, view=MountView([home], [], [own])
         )
         with ExitStack() as stack:
-            return environments.ready(Environment(lock=Digest("0" * 64)), stack, cwd=own).virtual_env
+            return environments.prepare(Environment(lock=Digest("0" * 64)), stack, cwd=own).virtual_env
 
     with_code = folder_of("bob", b"src==1\n")
     assert {path.parent for path in home.rglob("poison")} == {kept / "users" / "bob"}, (
@@ -446,7 +448,7 @@ def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play:
     async def scenario(bench: LocalBench) -> None:
         bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe==99\n")))
         await bench.launch("a.1", "print('never')")
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.PREPARE_FAILED
         assert "requirements" in ended.reason
         assert "probe==99" in ended.reason
@@ -462,12 +464,12 @@ def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
     monkeypatch.delenv("PIP_FIND_LINKS")
     index = Index(tmp_path / "wheels")
     requirements = f"--index-url {index.address.replace('http:', 'https:')}\nprobe\n".encode()
-    environments = environment.Environments(
+    environments = python_environment.Environments(
         tmp_path / "home" / "envs", lambda _: requirements, lambda _: None, user="bob"
     )
     try:
         with ExitStack() as stack, pytest.raises(PrepareFailed) as failed:
-            environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
     finally:
         index.shutdown()
         index.server_close()
@@ -507,14 +509,14 @@ def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
     ],
 )
 def test_the_words_of_uv_tell_whose_fault_a_failed_build_is(code: int, words: str, kind: ExitKind) -> None:
-    assert environment.failure_of_uv(code, words).exit == Exit(kind, 125, words)
+    assert python_environment.uv_error(code, words).exit == Exit(kind, 125, words)
 
 
 def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         bench.environment = Environment(interpreter="/no/such/python")
         await bench.launch("a.1", "pass")
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert (ended.kind, ended.reason) == (
             ExitKind.PREPARE_FAILED,
             "the interpreter /no/such/python is not on this node",
@@ -528,7 +530,7 @@ def test_a_lock_is_read_as_packages() -> None:
         b"--index-url https://example.org/simple\nsix==1.17.0\n"
         b"uvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
     )
-    assert packages_of(lock) == {"six": "1.17.0", "uvicorn": "0.3"}
+    assert locked_packages(lock) == {"six": "1.17.0", "uvicorn": "0.3"}
 
 
 @pytest.mark.parametrize("option", ["--find-links wheels", "-f ./wheels", "--find-links=wheels"])
@@ -540,23 +542,25 @@ def test_packages_of_a_folder_that_requirements_name_come_from_no_index(
     index = Index(tmp_path / "empty")
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
     blobs = {Digest("1" * 64): f"--no-index\n{option}\nprobe\n".encode()}
-    environments = environment.Environments(
+    environments = python_environment.Environments(
         tmp_path / "home" / "cache" / "envs", blobs.__getitem__, lambda _: None, user="bob"
     )
     try:
         with ExitStack() as stack:
-            found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
             assert found.lock is not None and found.lock.startswith(b"--no-index\n")
             blobs[Digest("2" * 64)] = found.lock
             assert (
-                environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path == found.path
+                environments.prepare(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path
+                == found.path
             )
             shutil.copy(
                 tmp_path / "wheels" / "probe-1.5-py3-none-any.whl",
                 tmp_path / "wheels" / "other-1.5-py3-none-any.whl",
             )
             assert (
-                environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path != found.path
+                environments.prepare(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path
+                != found.path
             ), "other files, another environment"
     finally:
         index.shutdown()

@@ -9,7 +9,7 @@ import pytest
 
 from hopyard.errors import (
     AuthError,
-    BlobsElsewhere,
+    BlobsOnOtherServer,
     HopyardError,
     IntegrityError,
     MissingBlobs,
@@ -17,8 +17,8 @@ from hopyard.errors import (
     SpecError,
     StorageFull,
 )
-from hopyard.replica.failure import NodeFault, failure_of
-from hopyard.replica.prepare import _failure
+from hopyard.replica.errors import NodeFault, prepare_error
+from hopyard.replica.prepare import _prepare_error
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from hopyard.replica.prepare import _failure
 def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(
     number: int, path: str | None, is_of_node: bool
 ) -> None:
-    found = failure_of(OSError(number, "it failed", path), "preparing", of_node=Path("/home/cache"))
+    found = prepare_error(OSError(number, "it failed", path), "preparing", is_node_fault=Path("/home/cache"))
     assert isinstance(found, NodeFault) is is_of_node
 
 
@@ -43,7 +43,7 @@ def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(
     [
         (AuthError("the token is valid for longer than any"), True),
         (StorageFull("no space"), True),
-        (BlobsElsewhere("they lie elsewhere"), True),
+        (BlobsOnOtherServer("they lie elsewhere"), True),
         (HopyardError("the server is confused"), True),
         (SpecError("a manifest leads out"), False),
         (NotFound("no such run"), False),
@@ -54,4 +54,4 @@ def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(
 def test_an_answer_of_the_server_fails_the_run_only_where_what_it_asks_for_is_wrong(
     failed: HopyardError, is_of_node: bool
 ) -> None:
-    assert isinstance(_failure(failed), NodeFault) is is_of_node
+    assert isinstance(_prepare_error(failed), NodeFault) is is_of_node

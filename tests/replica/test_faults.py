@@ -19,9 +19,9 @@ from engines.bench import LocalBench
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.resources import Resources
-from hopyard.replica import main, tree
-from hopyard.replica.folder import Folder, take_lock
-from hopyard.testing.engine_contract import WAITS, status_of
+from hopyard.replica import main, process_tree
+from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
+from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
 from replica.conftest import Play
 
 
@@ -39,29 +39,29 @@ def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.output("a.1", b"up\n")
-        await bench.output("a.1", b"child\n")
+        await bench.wait_output("a.1", b"up\n")
+        await bench.wait_output("a.1", b"child\n")
         state = await bench.running("a.1")
         grandchild = int(bench.sink.stream("a.1", 0, "stdout").split(b"pid ")[1].split()[0])
-        await asyncio.to_thread(bench.sink.take_away)
+        await asyncio.to_thread(bench.sink.stop_listening)
         with (bench.folder("a.1") / "streams" / "stdout").open("ab") as stream:
             stream.write(b"said while nobody listened\n")
         os.kill(state.pid, signal.SIGKILL)
-        bench.sink.bring_back()
-        bench.tell_address()
-        (ended,) = await bench.exits("a.1")
+        bench.sink.listen_again()
+        bench.publish_address()
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
         assert ended.reason == f"lost: its replica died on node {(await bench.node()).id}"
         assert bench.sink.stream("a.1", 0, "stdout").endswith(b"said while nobody listened\n")
         for pid in (state.child_pid, grandchild):
-            found = tree.read_stat(pid)
+            found = process_tree.read_stat(pid)
             assert found is None or found.state in "ZX"
 
     play(scenario, use_cgroups=use_cgroups)
 
 
 def wait_for_lock(folder: Path) -> int:
-    while (lock := take_lock(folder)) is None:
+    while (lock := acquire_lock(folder)) is None:
         pass
     return lock
 
@@ -69,11 +69,13 @@ def wait_for_lock(folder: Path) -> int:
 @pytest.mark.parametrize("script", ["print('done')", "import pathlib; pathlib.Path('made').write_text('x')"])
 def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(play: Play, script: str) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await asyncio.to_thread(bench.sink.take_away)
+        await asyncio.to_thread(bench.sink.stop_listening)
         await bench.launch("a.1", script)
         state = await bench.told("a.1", lambda state: state.exit is not None)
         bench.folder("a.1").rename(bench.home.root / "removed")
-        await bench.until(lambda _: (stat := tree.read_stat(state.pid)) is None or stat.state in "ZX")
+        await bench.observe_until(
+            lambda _: (stat := process_tree.read_stat(state.pid)) is None or stat.state in "ZX"
+        )
         assert not bench.folder("a.1").exists()
 
     play(scenario)
@@ -83,20 +85,20 @@ def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         os.kill((await bench.running("a.1")).pid, signal.SIGKILL)
         lock = await asyncio.to_thread(wait_for_lock, bench.folder("a.1"))
         said: list[int] = []
 
-        def look(folder: Folder, *_: object) -> None:
+        def look(folder: ReplicaDir, *_: object) -> None:
             state = folder.read_state()
             said.append(state.pid if state is not None else 0)
 
-        monkeypatch.setattr(main, "end_leftovers", look)
+        monkeypatch.setattr(main, "kill_leftover_processes", look)
         monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
-        folder = Folder(bench.folder("a.1"))
+        folder = ReplicaDir(bench.folder("a.1"))
         adopter = main.Replica(folder, folder.read_spec(), adopted=folder.read_state(), is_adoption=True)
-        assert adopter._clear_up().kind is ExitKind.LOST
+        assert adopter._finish_adoption().kind is ExitKind.LOST
         assert said == [os.getpid()]
         # whoever ends what a test left must not take us for a replica
         folder.write_state(replace(adopter._state, pid=0))
@@ -112,20 +114,20 @@ def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_t
         raise OSError(errno.EMFILE, "Too many open files")
 
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
         monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
-        monkeypatch.setattr(main.Replica, "_run", fail)
-        folder = Folder(bench.folder("a.1"))
+        monkeypatch.setattr(main.Replica, "_prepare_and_run", fail)
+        folder = ReplicaDir(bench.folder("a.1"))
         replica = main.Replica(folder, folder.read_spec())
         replica._state = state
-        ended = await asyncio.to_thread(replica._run_or_say_why_not, ExitStack())
+        ended = await asyncio.to_thread(replica._run_or_report_error, ExitStack())
         assert ended == Exit(
             ExitKind.LOST,
             1,
             f"lost: its replica failed on node {(await bench.node()).id}: Too many open files",
         )
-        found = tree.read_stat(state.child_pid)
+        found = process_tree.read_stat(state.child_pid)
         assert found is None or found.state in "ZX"
 
     play(scenario)
@@ -136,28 +138,28 @@ def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(play:
         await bench.launch(
             "a.1", "import time; print('up', flush=True); time.sleep(0.2); raise SystemExit(5)"
         )
-        await bench.output("a.1", b"up")
-        await asyncio.to_thread(bench.sink.take_away)
+        await bench.wait_output("a.1", b"up")
+        await asyncio.to_thread(bench.sink.stop_listening)
         state = await bench.told("a.1", lambda state: state.exit is not None)
         os.kill(state.pid, signal.SIGKILL)
-        bench.sink.bring_back()
-        bench.tell_address()
-        assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 5, "exit code 5")]
+        bench.sink.listen_again()
+        bench.publish_address()
+        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 5, "exit code 5")]
 
     play(scenario)
 
 
 def test_everything_killed_at_once_is_found_by_the_next_engine(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS, WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
         states = [await bench.running("a.1", rank) for rank in (0, 1)]
-        await bench.output("a.1", b"up")
+        await bench.wait_output("a.1", b"up")
         await bench.engine.close()  # type: ignore[attr-defined]
         for state in states:
             for pid in (state.pid, state.child_pid):
                 os.kill(pid, signal.SIGKILL)
         bench.engine = engine = bench.new_engine()
-        assert {ended.kind for ended in await bench.exits("a.1")} == {ExitKind.LOST}
+        assert {ended.kind for ended in await bench.wait_exits("a.1")} == {ExitKind.LOST}
         await engine.close()
 
     play(scenario)
@@ -172,12 +174,12 @@ def test_runs_go_on_without_engine_and_spawner(play: Play, tmp_path: Path) -> No
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.output("a.1", b"up")
+        await bench.wait_output("a.1", b"up")
         await bench.engine.close()  # type: ignore[attr-defined]
         go.touch()
         await asyncio.to_thread(bench.sink.wait_final, "a.1")
         bench.engine = engine = bench.new_engine()
-        assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
         await engine.close()
 
     play(scenario)
@@ -185,12 +187,12 @@ def test_runs_go_on_without_engine_and_spawner(play: Play, tmp_path: Path) -> No
 
 def test_a_killed_spawner_is_replaced(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
-        await bench.output("a.1", b"up")
+        await bench.launch("a.1", WAITING_SCRIPT)
+        await bench.wait_output("a.1", b"up")
         spawner = bench.engine._spawner.pid  # type: ignore[attr-defined]
         os.kill(spawner, signal.SIGKILL)
         await bench.launch("b.1", "print('b')")
-        assert [ended.ok for ended in await bench.exits("b.1")] == [True]
+        assert [ended.is_success for ended in await bench.wait_exits("b.1")] == [True]
         seen = status_of(await bench.engine.observe(), "a.1")
         assert seen is not None
         assert seen.replicas[0].phase is ReplicaPhase.RUNNING
@@ -200,8 +202,8 @@ def test_a_killed_spawner_is_replaced(play: Play) -> None:
 
 def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        script = "import os; print('begun', os.environ['MASTER_PORT'], flush=True); " + WAITS
-        launch = await bench.compose("a.1", script, script)
+        script = "import os; print('begun', os.environ['MASTER_PORT'], flush=True); " + WAITING_SCRIPT
+        launch = await bench.make_launch("a.1", script, script)
         first = bench.engine
         spawn = first._spawner.spawn  # type: ignore[attr-defined]
 
@@ -215,27 +217,27 @@ def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(play: P
         bench.engine = second = bench.new_engine()
         await second.launch(launch)
         for rank in (0, 1):
-            await bench.output("a.1", b"up", rank=rank)
+            await bench.wait_output("a.1", b"up", rank=rank)
         assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
         assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("a.1", 1, "stdout"), (
             "both meet at the same port"
         )
         await second.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
         await second.close()
 
     play(scenario)
 
 
 def test_a_replica_that_dies_again_and_again_is_given_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopyard.engines.local.engine.ADOPT_EVERY_S", 0.0)
+    monkeypatch.setattr("hopyard.engines.local.engine.ADOPT_INTERVAL_S", 0.0)
 
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
         (bench.folder("a.1") / "spec.json").write_text("damaged")
         os.kill(state.pid, signal.SIGKILL)
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
 
     play(scenario)
@@ -253,7 +255,7 @@ def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(play
         child = int(stdout.read_text())
         await bench.engine.close()
         os.kill(state.pid, signal.SIGKILL)
-        while (found := tree.read_stat(child)) is not None and found.state not in "ZX":
+        while (found := process_tree.read_stat(child)) is not None and found.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "it goes on, and nothing looks after it"
             await asyncio.sleep(0.01)
 
@@ -262,11 +264,11 @@ def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(play
 
 def test_the_users_process_killed_from_outside(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
-        await bench.output("a.1", b"up")
+        await bench.wait_output("a.1", b"up")
         os.kill(state.child_pid, signal.SIGKILL)
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert (ended.kind, ended.code) == (ExitKind.SIGNAL, 137)
 
     play(scenario)
@@ -281,8 +283,8 @@ def test_stragglers_end_with_the_run(play: Play, use_cgroups: bool) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        assert [ended.ok for ended in await bench.exits("a.1")] == [True]
-        assert tree.read_stat(int(bench.sink.stream("a.1", 0, "stdout"))) is None
+        assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
+        assert process_tree.read_stat(int(bench.sink.stream("a.1", 0, "stdout"))) is None
 
     play(scenario, use_cgroups=use_cgroups)
 
@@ -295,9 +297,9 @@ def test_a_program_behind_a_shell_gets_its_grace(play: Play) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", command=("sh", "-c", f'python -c "{inner}"; echo never'))
-        await bench.output("a.1", b"up")
+        await bench.wait_output("a.1", b"up")
         await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.STOPPED
         assert b"saved" in bench.sink.stream("a.1", 0, "stdout")
 
@@ -306,11 +308,11 @@ def test_a_program_behind_a_shell_gets_its_grace(play: Play) -> None:
 
 def test_the_servers_word_ends_a_run(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "print('begun', flush=True); " + WAITS)
-        await bench.output("a.1", b"up")
+        await bench.launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT)
+        await bench.wait_output("a.1", b"up")
         bench.sink.stop_requested = True
         (bench.folder("a.1") / "streams" / "stdout").open("ab").write(b"wake\n")
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.STOPPED
 
     play(scenario)
@@ -325,7 +327,7 @@ def test_memory_of_children_counts(play: Play, use_cgroups: bool) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script, resources=Resources(100, 100 * 1024**2))
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.OUT_OF_MEMORY
 
     play(scenario, use_cgroups=use_cgroups)
@@ -340,7 +342,7 @@ def test_forks_that_share_memory_are_not_counted_twice(play: Play) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script, resources=Resources(1000, 128 * 1024**2))
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
 
     play(scenario, use_cgroups=False)
 
@@ -351,7 +353,7 @@ def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
     play: Play, tmp_path: Path, use_cgroups: bool, moved: bool
 ) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
         home, copy = bench.home.root, tmp_path / "copy"
         shutil.copytree(
@@ -366,10 +368,10 @@ def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
             sys.executable, "-m", "hopyard.replica", str(place), "--adopt"
         )
         try:
-            await bench.until(
-                lambda _: (said := Folder(place).read_state()) is not None and said.exit is not None
+            await bench.observe_until(
+                lambda _: (said := ReplicaDir(place).read_state()) is not None and said.exit is not None
             )
-            ends = (tree.read_stat(pid) for pid in (state.pid, state.child_pid))
+            ends = (process_tree.read_stat(pid) for pid in (state.pid, state.child_pid))
             assert all(stat is not None and stat.state not in "ZX" for stat in ends)
         finally:
             adopter.kill()

@@ -15,9 +15,9 @@ from engines.bench import LocalBench
 from hopyard.domain.attempt import ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.engines.local import engine
-from hopyard.engines.local.folder import is_frozen
-from hopyard.replica import tree
-from hopyard.testing.engine_contract import WAITS, status_of
+from hopyard.engines.local.replica_folder import is_frozen
+from hopyard.replica import process_tree
+from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
 from replica.conftest import Play
 
 GRACE = timedelta(seconds=0.2)
@@ -28,22 +28,22 @@ def test_a_frozen_replica_is_killed_once_it_is_overdue(
     play: Play, monkeypatch: pytest.MonkeyPatch, preempt: bool
 ) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
-        await bench.launch("b.1", WAITS)
+        await bench.launch("b.1", WAITING_SCRIPT)
         await bench.running("b.1")
         os.kill(state.pid, signal.SIGSTOP)
         await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
         await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)  # its time is not over
         seen = status_of(await bench.engine.observe(), "a.1")
         assert seen is not None and [replica.phase for replica in seen.replicas] == [ReplicaPhase.RUNNING]
-        assert tree.read_stat(state.pid) is not None
+        assert process_tree.read_stat(state.pid) is not None
         deadline = asyncio.get_running_loop().time() + 60
-        while (found := tree.read_stat(state.child_pid)) is not None and found.state not in "ZX":
+        while (found := process_tree.read_stat(state.child_pid)) is not None and found.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "the script of a frozen replica lives on"
             await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
             await asyncio.sleep(0.02)
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         if preempt:
             assert ended.kind is ExitKind.PREEMPTED
             assert ended.reason.startswith("preempted: its replica died on node ")
@@ -52,21 +52,21 @@ def test_a_frozen_replica_is_killed_once_it_is_overdue(
         other = status_of(await bench.engine.observe(), "b.1")
         assert other is not None and [replica.phase for replica in other.replicas] == [ReplicaPhase.RUNNING]
 
-    monkeypatch.setattr(engine, "FROZEN_AFTER_S", 0.5)
+    monkeypatch.setattr(engine, "FROZEN_TIMEOUT_S", 0.5)
     play(scenario)
 
 
 def test_a_frozen_replica_whose_script_has_ended_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
         os.kill(state.pid, signal.SIGSTOP)
         await _says(bench, "its replica is stopped, and reports nothing")
         os.kill(state.child_pid, signal.SIGKILL)
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
 
-    monkeypatch.setattr(engine, "FROZEN_AFTER_S", 0.2)
+    monkeypatch.setattr(engine, "FROZEN_TIMEOUT_S", 0.2)
     play(scenario)
 
 
@@ -78,7 +78,7 @@ def test_a_replica_in_a_frozen_cgroup_is_seen_as_frozen(play: Play) -> None:
     group = Path(f"/sys/fs/cgroup/freezer/hopyard-test-{os.getpid()}")
 
     async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITS)
+        await bench.launch("a.1", WAITING_SCRIPT)
         state = await bench.running("a.1")
         try:
             (group / "cgroup.procs").write_text(str(state.pid))

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from engines.bench import LocalBench
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.engines.local.node import NodeSettings
-from hopyard.replica.gpu_memory import GpuMemoryWatch
+from hopyard.engines.local.node_detection import LocalNodeSettings
+from hopyard.replica.gpu_memory import GpuMemoryLimit
 from replica.conftest import Play
 
 GIB = 2**30
-CARDS = NodeSettings(gpus=(Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB)))
+CARDS = LocalNodeSettings(gpus=(Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB)))
 NAMES = (
     "CUDA_VISIBLE_DEVICES",
     "HOPYARD_GPU_SHARE",
@@ -31,10 +31,10 @@ def test_replicas_on_one_card_are_told_their_parts(play: Play) -> None:
     async def told(
         bench: LocalBench, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int
     ) -> list[str | None]:
-        launch = await bench.compose(attempt, SAYS, SAYS, resources=asked, gpus=gpus)
+        launch = await bench.make_launch(attempt, SAYS, SAYS, resources=asked, gpus=gpus)
         shared = tuple(replace(assignment, gpu_milli=milli) for assignment in launch.placement.assignments)
         await bench.engine.launch(replace(launch, placement=replace(launch.placement, assignments=shared)))
-        assert all(ended.ok for ended in await bench.exits(attempt))
+        assert all(ended.is_success for ended in await bench.wait_exits(attempt))
         first, second = (json.loads(bench.sink.stream(attempt, rank, "stdout")) for rank in (0, 1))
         assert first == second
         return list(first.values())
@@ -68,7 +68,7 @@ def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:
         def usage(card: int) -> Mapping[int, int]:
             return used if card == 1 else {}
 
-        watch = GpuMemoryWatch(20 * GIB, (0, 1), usage)
+        watch = GpuMemoryLimit(20 * GIB, (0, 1), usage)
         assert watch.check() is None
         # a neighbour that takes too much is not ours to end
         used |= {os.getpid() + 10**6: 39 * GIB, grandchild: 20 * GIB}
@@ -79,4 +79,4 @@ def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:
 
 
 def test_without_a_driver_nothing_is_said_and_nobody_ended() -> None:
-    assert GpuMemoryWatch(1, (97,)).check() is None
+    assert GpuMemoryLimit(1, (97,)).check() is None

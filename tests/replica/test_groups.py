@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hopyard.domain.attempt import ExitKind
-from hopyard.domain.replica import NodeShare
+from hopyard.domain.replica import NodeContext
 from hopyard.domain.resources import Resources
 from hopyard.engines.local.cgroups import find_cgroups
-from hopyard.replica.failure import PrepareFailed
-from hopyard.replica.limits import Groups
-from hopyard.replica.process import Command, start
+from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.resource_limits import ReplicaCgroups
+from hopyard.replica.user_process import ProcessSpec, start_process
 
 
 def test_a_group_that_cannot_be_joined_is_given_up_and_the_others_stay(tmp_path: Path) -> None:
@@ -24,8 +24,8 @@ def test_a_group_that_cannot_be_joined_is_given_up_and_the_others_stay(tmp_path:
     joined.mkdir()
     closed.mkdir()
     (joined / "cgroup.procs").touch()  # a file in its place; in `closed` there is none to write to
-    groups = Groups({"cpu": closed, "memory": joined})
-    command = Command(
+    groups = ReplicaCgroups({"cpu": closed, "memory": joined})
+    command = ProcessSpec(
         ["sh", "-c", "exit 7"],
         dict(os.environ),
         tmp_path,
@@ -34,10 +34,10 @@ def test_a_group_that_cannot_be_joined_is_given_up_and_the_others_stay(tmp_path:
         groups=[closed, joined],
     )
 
-    started = start(command)
-    groups.give_up(started.refused)
+    started = start_process(command)
+    groups.drop(started.failed_cgroups)
 
-    assert started.refused == {closed}
+    assert started.failed_cgroups == {closed}
     assert groups.folders == {"memory": joined}
     assert not closed.exists()
     assert (joined / "cgroup.procs").read_text() == "0"
@@ -65,13 +65,13 @@ def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> No
     if ours is None:
         pytest.skip("no cgroups for processes can be made here")
     folder = ours / f"test-{os.getpid()}"
-    groups = Groups.make(
-        NodeShare(
+    groups = ReplicaCgroups.create(
+        NodeContext(
             "n", str(tmp_path), str(tmp_path / "server.json"), 0, cgroups={"pids": str(folder)}, processes=20
         ),
         Resources(),
     )
-    command = Command(
+    command = ProcessSpec(
         [sys.executable, "-c", _FORKS],
         dict(os.environ),
         tmp_path,
@@ -80,8 +80,8 @@ def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> No
         groups=[folder],
     )
     try:
-        started = start(command)
-        groups.give_up(started.refused)
+        started = start_process(command)
+        groups.drop(started.failed_cgroups)
         os.waitpid(started.pid, 0)
         assert 10 < int((tmp_path / "out").read_text()) < 20
     finally:
@@ -100,5 +100,5 @@ def test_a_missing_working_folder_is_a_fault_of_the_node_and_a_missing_interpret
         (str(program), tmp_path, ExitKind.PREPARE_FAILED, "interpreter"),
     ):
         with pytest.raises(PrepareFailed) as failed:
-            start(Command([word], dict(os.environ), cwd, tmp_path / "out", tmp_path / "err"))
+            start_process(ProcessSpec([word], dict(os.environ), cwd, tmp_path / "out", tmp_path / "err"))
         assert failed.value.exit.kind is kind and told in failed.value.exit.reason

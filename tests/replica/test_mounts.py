@@ -13,26 +13,28 @@ import pytest
 
 from engines.bench import LocalBench
 from hopyard.private_files import make_folder
-from hopyard.replica.mounts import Protection, find_protection
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from replica.conftest import Play
 
 # The process under test is started by an ordinary replica's code, in a process that first becomes the user.
 _START = """
 import ctypes, os, sys
 from pathlib import Path
-from hopyard.replica.mounts import Protection, View, find_protection
-from hopyard.replica.process import Command, start
+from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode
+from hopyard.replica.user_process import ProcessSpec, start_process
 home, uid, undo = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if uid:
     os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
     # dumpable, as after exec: only then its folder below /proc is its own
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-if find_protection() is Protection.MODES:
+if detect_isolation_mode() is IsolationMode.MODES:
     sys.exit(77)
 own = home / "attempts" / "abcdef.1"
-view = View(bare=[home], read_only=[home / "cache", home / "address"], writable=[own],
+view = MountView(unmounted=[home], read_only=[home / "cache", home / "address"], writable=[own],
             links={home / "server.json": Path("address/server.json")})
-pid = start(Command(["sh", "-c", undo], dict(os.environ), own, own / "out", own / "err", view=view)).pid
+pid = start_process(
+    ProcessSpec(["sh", "-c", undo], dict(os.environ), own, own / "out", own / "err", view=view)
+).pid
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
@@ -177,9 +179,10 @@ def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> Non
         make_folder(tmp_path / folder)
     # A user namespace begins without any; this is the way without one.
     start = _START.replace(
-        "if find_protection()",
-        "from hopyard.replica import process; process.find_protection = lambda: Protection.MOUNTS\n"
-        "if find_protection()",
+        "if detect_isolation_mode()",
+        "from hopyard.replica import user_process\n"
+        "user_process.detect_isolation_mode = lambda: IsolationMode.MOUNTS\n"
+        "if detect_isolation_mode()",
     )
     command = [
         "setpriv",
@@ -224,8 +227,8 @@ while not os.path.exists(at(1 - rank, "done")):
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script, script)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"] * 2
-        expected = [True, find_protection() is Protection.MODES]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"] * 2
+        expected = [True, detect_isolation_mode() is IsolationMode.MODES]
         assert [json.loads(bench.sink.stream("a.1", rank, "stdout")) for rank in (0, 1)] == [expected] * 2
 
     play(scenario)

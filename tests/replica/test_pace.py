@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.replica.ship import Pace
+from hopyard.replica.stream_shipper import RateLimiter
 
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=60), st.integers(1, 5))
 def test_a_burst_then_an_average(gaps: list[float], burst: int) -> None:
-    pace, now, taken = Pace(0.05, burst), 1000.0, []
+    pace, now, taken = RateLimiter(0.05, burst), 1000.0, []
     for gap in gaps:
         now += gap
         if pace.wait_s(now) <= 0:
-            pace.take(now)
+            pace.record(now)
             taken.append(now)
     assert taken[0] == 1000.0 + gaps[0]
     for first in range(len(taken)):
@@ -23,9 +23,9 @@ def test_a_burst_then_an_average(gaps: list[float], burst: int) -> None:
 
 
 def test_after_a_rest_the_whole_burst_is_there_again() -> None:
-    pace = Pace(0.5, 3)  # a power of two, so that sums are exact
+    pace = RateLimiter(0.5, 3)  # a power of two, so that sums are exact
     for rest_over in (10.0, 20.0):
         for _ in range(3):
             assert pace.wait_s(rest_over) <= 0
-            pace.take(rest_over)
+            pace.record(rest_over)
         assert pace.wait_s(rest_over) == 0.5

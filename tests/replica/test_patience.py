@@ -12,10 +12,10 @@ from hopyard.errors import (
     ServerUnavailable,
     SpecError,
     StorageFull,
-    is_passing,
+    is_transient,
 )
-from hopyard.replica import checkpoints
-from hopyard.replica.checkpoints import Patience
+from hopyard.replica import checkpoint_uploads
+from hopyard.replica.checkpoint_uploads import UploadTimeout
 
 
 def caused(error: Exception, cause: OSError) -> Exception:
@@ -25,10 +25,10 @@ def caused(error: Exception, cause: OSError) -> Exception:
 
 def test_trouble_of_the_node_passes_also_where_it_is_said_as_an_error_of_the_file() -> None:
     for number in (errno.EMFILE, errno.ENOMEM, errno.EIO):
-        assert is_passing(OSError(number, "it failed"))
-        assert is_passing(caused(SpecError("`a` cannot be read"), OSError(number, "it failed")))
-    assert not is_passing(OSError(errno.EACCES, "it may not be read"))
-    assert not is_passing(SpecError("`a` changed"))
+        assert is_transient(OSError(number, "it failed"))
+        assert is_transient(caused(SpecError("`a` cannot be read"), OSError(number, "it failed")))
+    assert not is_transient(OSError(errno.EACCES, "it may not be read"))
+    assert not is_transient(SpecError("`a` changed"))
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_trouble_of_the_node_passes_also_where_it_is_said_as_an_error_of_the_fil
 def test_a_server_that_is_away_or_full_is_waited_for_and_trouble_of_the_node_for_a_while(
     failed: Exception, is_bounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "FAULTS_S", -1.0)
-    assert Patience().is_over(failed, unwanted=False) is is_bounded
+    monkeypatch.setattr(checkpoint_uploads, "SERVER_FAULT_TIMEOUT_S", -1.0)
+    assert UploadTimeout().is_expired(failed, is_stopping=False) is is_bounded

@@ -14,9 +14,9 @@ from engines.bench import LocalBench
 from hopyard.domain.attempt import ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.replica import ReplicaState, StopOrder
-from hopyard.engines.local.folder import ReplicaFolder, replica_folders
-from hopyard.private_files import open_inside
-from hopyard.replica.folder import Folder
+from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
+from hopyard.private_files import open_below
+from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.sdk.report_limit import ReportLimit
 from replica.conftest import Play
 
@@ -42,7 +42,7 @@ def test_a_replica_follows_no_link_of_its_script(play: Play) -> None:
         for file in (bench.home.root / "token", private / "spec.json"):
             file.write_text("SECRET OF ANOTHER")
         await bench.launch("a.1", _PLANTS)
-        assert [ended.code for ended in await bench.exits("a.1")] == [0]
+        assert [ended.code for ended in await bench.wait_exits("a.1")] == [0]
         assert b"made by the run" in bench.sink.blobs.values(), "its own files are sent"
         assert not [blob for blob in bench.sink.blobs.values() if b"SECRET OF ANOTHER" in blob]
         assert bench.sink.stream("a.1", 0, "tensorboard") == b""
@@ -53,7 +53,7 @@ def test_a_replica_follows_no_link_of_its_script(play: Play) -> None:
 
 
 def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp_path: Path) -> None:
-    folder, other = Folder(tmp_path / "a.1" / "0"), tmp_path / "other"
+    folder, other = ReplicaDir(tmp_path / "a.1" / "0"), tmp_path / "other"
     for place in (folder.root, other):
         place.mkdir(parents=True)
         (place / "spec.json").write_text("{}")
@@ -68,7 +68,7 @@ def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp
     ):
         with pytest.raises(FileNotFoundError):
             write()
-    assert not folder.is_there()
+    assert not folder.exists()
     assert sorted(path.name for path in other.iterdir()) == ["spec.json"]
 
 
@@ -81,7 +81,7 @@ def test_nothing_is_opened_through_a_link(tmp_path: Path, swapped: str) -> None:
     place.rename(tmp_path / "away")
     place.symlink_to(tmp_path / "other" / swapped)
     with pytest.raises(FileNotFoundError):
-        open_inside(tmp_path / "gang" / "0", "streams/events", 0)
+        open_below(tmp_path / "gang" / "0", "streams/events", 0)
 
 
 _PIPES = """
@@ -114,7 +114,7 @@ def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked:
     descriptor = os.open(stream, os.O_RDONLY)
     try:
         with pytest.raises(FileNotFoundError):
-            ReportLimit(100, replica / "reports").look(
+            ReportLimit(100, replica / "reports").update(
                 "metrics", str(stream), descriptor, 1000, acknowledged=0, now=0.0, ended=True
             )
     finally:
@@ -132,13 +132,13 @@ def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engin
         ]
         work = bench.folder("a.1") / "work"
         (work / "go").touch()
-        await bench.until(lambda _: (work / "planted").exists())
+        await bench.observe_until(lambda _: (work / "planted").exists())
         await bench.launch("b.1", "print('of another run')")
-        assert [ended.code for ended in await bench.exits("b.1")] == [0]
+        assert [ended.code for ended in await bench.wait_exits("b.1")] == [0]
         await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
         await bench.engine.forget(AttemptId("a.1"))
-        await bench.until(lambda _: not bench.folder("a.1").exists())
-        await bench.until(
+        await bench.observe_until(lambda _: not bench.folder("a.1").exists())
+        await bench.observe_until(
             lambda _: (
                 not any(
                     process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes

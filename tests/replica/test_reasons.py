@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.replica.reasons import last_line
+from hopyard.replica.exit_reasons import last_line
 
 
 @pytest.mark.parametrize(

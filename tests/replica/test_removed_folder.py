@@ -10,44 +10,44 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.api_client.client import Client
 from hopyard.config.home import Home
 from hopyard.domain.attempt import ReplicaPhase
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.launch import ReplicaLaunch
-from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.replica import NodeContext, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.resources import Resources
-from hopyard.replica.folder import Folder
-from hopyard.replica.left_behind import LeftBehind
-from hopyard.replica.outbox import push_files
+from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.unstored_folders import UnstoredFolders
+from hopyard.replica.uploads import upload_files
 from hopyard.sdk import checkpoints
-from hopyard.sdk.client import Client
 from hopyard.sdk.report_limit import ReportLimit
-from hopyard.sdk.safepoint import SafePoints
-from hopyard.sdk.streams import Events
+from hopyard.sdk.safe_points import SafePoints
+from hopyard.sdk.streams import EventStream
 
 
-def limit_reports(folder: Folder) -> None:
+def limit_reports(folder: ReplicaDir) -> None:
     descriptor = os.open(__file__, os.O_RDONLY)
     try:
-        ReportLimit(100, folder.root / "reports").look(
+        ReportLimit(100, folder.root / "reports").update(
             "events", __file__, descriptor, 1000, acknowledged=0, now=0.0, ended=True
         )
     finally:
         os.close(descriptor)
 
 
-def leave_behind(folder: Folder) -> None:
+def leave_behind(folder: ReplicaDir) -> None:
     home = folder.root.parents[2]
     launch = ReplicaLaunch(
         RunId("r1"), "alice/p/1", AttemptId("r1.1"), 0, "worker", 0, 1, ("python",), Resources(), "", ""
     )
-    LeftBehind(folder, ReplicaSpec(launch, NodeShare("box", str(home), "", 0))).keep(
+    UnstoredFolders(folder, ReplicaSpec(launch, NodeContext("box", str(home), "", 0))).retain(
         "a checkpoint", folder.work, OSError("no")
     )
 
 
-WRITES: dict[str, Callable[[Folder], object]] = {
-    "outputs": lambda folder: push_files(
+WRITES: dict[str, Callable[[ReplicaDir], object]] = {
+    "outputs": lambda folder: upload_files(
         Client("http://127.0.0.1:9", ""), folder.root, folder.work, {"made": "made"}, {}
     ),
     "status": lambda folder: folder.write_state(ReplicaState(ReplicaPhase.RUNNING, 1)),
@@ -58,8 +58,10 @@ WRITES: dict[str, Callable[[Folder], object]] = {
     "event": lambda folder: folder.append_json("events", kind="note"),
     "limited reports": limit_reports,
     "left behind": leave_behind,
-    "a script's checkpoint": lambda folder: checkpoints.write(str(folder.checkpoints), 1, {}, [], {}),
-    "a script's stream": lambda folder: Events(str(folder.streams / "events")).tell("note"),
+    "a script's checkpoint": lambda folder: checkpoints.write_checkpoint(
+        str(folder.checkpoints), 1, {}, [], {}
+    ),
+    "a script's stream": lambda folder: EventStream(str(folder.streams / "events")).append("note"),
     "a script's safe points": lambda folder: SafePoints(str(folder.root), str(folder.root), 0, 1),
 }
 
@@ -68,5 +70,5 @@ WRITES: dict[str, Callable[[Folder], object]] = {
 def test_a_removed_folder_is_not_made_anew(tmp_path: Path, what: str) -> None:
     home = Home(tmp_path / "home")
     with suppress(OSError):
-        WRITES[what](Folder(home.attempts / "r1.1" / "0"))
+        WRITES[what](ReplicaDir(home.attempts / "r1.1" / "0"))
     assert not home.root.exists()

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from engines.bench import LocalBench
-from hopyard.domain.run_environment import BY_PLACE
+from hopyard.domain.run_environment import RANK_VARIABLES
 from replica.conftest import Play
 
 SHOWS = """
@@ -32,9 +32,9 @@ def test_a_run_gets_a_defined_environment_which_is_recorded(
         replica = psutil.Process((await bench.running("a.1")).pid)
         assert "topsecret" not in str(replica.environ()), "nor can it be read from the replica beside it"
         (bench.folder("a.1") / "work" / "go").touch()
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         mine = json.loads(bench.sink.stream("a.1", 0, "stdout"))
-        assert mine.keys() >= BY_PLACE, "which users are told not to set"
+        assert mine.keys() >= RANK_VARIABLES, "which users are told not to set"
         assert (mine["NCCL_DEBUG"], mine["TZ"], mine["RANK"]) == ("WARN", "UTC", "0")
         assert not {"OWNER_AWS_SECRET", "UV_DEFAULT_INDEX", "PWD", "OLDPWD"} & mine.keys()
         events = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]

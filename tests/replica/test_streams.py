@@ -11,7 +11,7 @@ import pytest
 
 from engines.bench import LocalBench
 from hopyard.domain.attempt import ExitKind
-from hopyard.domain.points import Point, read_records
+from hopyard.domain.metric_records import Point, read_records
 from hopyard.domain.resources import Resources
 from replica.conftest import Play
 
@@ -24,7 +24,7 @@ def test_bytes_arrive_as_they_were_written(play: Play) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
         assert bench.sink.stream("a.1", 0, "stdout") == b"10%\r20%\r\xff\xfe\x00 done\r\n"
         assert bench.sink.stream("a.1", 0, "stderr") == bytes(range(256))
 
@@ -36,7 +36,7 @@ def test_a_flood_of_output_arrives_once(play: Play) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
         assert bench.sink.stream("a.1", 0, "stdout") == b"".join((b"%06d " % i) * 150_000 for i in range(50))
         assert bench.sink.refused_segments == 0
 
@@ -52,10 +52,10 @@ def test_output_arrives_while_the_run_goes_on(play: Play, tmp_path: Path) -> Non
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.output("a.1", b"first")
+        await bench.wait_output("a.1", b"first")
         assert bench.sink.statuses["a.1", 0][-1]["phase"] == "running"
         go.touch()
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
         assert bench.sink.stream("a.1", 0, "stdout") == b"first\nsecond\n"
 
     play(scenario)
@@ -77,14 +77,14 @@ wait("end")
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.output("a.1", b"first")
+        await bench.wait_output("a.1", b"first")
         os.utime(bench.folder("a.1") / "streams", (1, 1))
         (tmp_path / "second").touch()
-        await bench.output("a.1", b"second")  # the folder's time stamp was seen
+        await bench.wait_output("a.1", b"second")  # the folder's time stamp was seen
         (tmp_path / "third").touch()
-        await bench.until(lambda _: bench.sink.stream("a.1", 0, "journal") == b"third\n")
+        await bench.observe_until(lambda _: bench.sink.stream("a.1", 0, "journal") == b"third\n")
         (tmp_path / "end").touch()
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
 
     play(scenario)
 
@@ -94,14 +94,14 @@ def test_a_run_that_ends_while_the_server_is_away_is_reported_later(play: Play) 
         await bench.launch(
             "a.1", "import time; print('up', flush=True); time.sleep(0.3); print('end'); raise SystemExit(4)"
         )
-        await bench.output("a.1", b"up")
-        await asyncio.to_thread(bench.sink.take_away)
+        await bench.wait_output("a.1", b"up")
+        await asyncio.to_thread(bench.sink.stop_listening)
         await bench.told("a.1", lambda state: state.exit is not None)
         seen = await bench.engine.observe()
         assert seen.attempts[0].replicas[0].exit is None, "the news of the end comes after the streams"
-        bench.sink.bring_back()
-        bench.tell_address()
-        (ended,) = await bench.exits("a.1")
+        bench.sink.listen_again()
+        bench.publish_address()
+        (ended,) = await bench.wait_exits("a.1")
         assert (ended.kind, ended.code) == (ExitKind.EXIT_CODE, 4)
         assert bench.sink.stream("a.1", 0, "stdout") == b"up\nend\n"
 
@@ -113,15 +113,15 @@ def test_a_run_starts_when_the_server_is_back(play: Play, tmp_path: Path) -> Non
     (tmp_path / "code" / "main.py").write_text("print('here')")
 
     async def scenario(bench: LocalBench) -> None:
-        launch = await bench.compose(
+        launch = await bench.make_launch(
             "a.1", command=("python", "main.py"), code=bench.sink.put_tree(tmp_path / "code")
         )
-        await asyncio.to_thread(bench.sink.take_away)
+        await asyncio.to_thread(bench.sink.stop_listening)
         await bench.engine.launch(launch)
         await bench.told("a.1", lambda state: "waiting for the server" in state.detail)
-        bench.sink.bring_back()
-        bench.tell_address()
-        assert [ended.ok for ended in await bench.exits("a.1")] == [True]
+        bench.sink.listen_again()
+        bench.publish_address()
+        assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
         assert bench.sink.stream("a.1", 0, "stdout") == b"here\n"
 
     play(scenario)
@@ -131,7 +131,7 @@ def test_a_renewed_token_is_used_from_then_on(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         bench.sink.renewed_token = "hopr_new"
         await bench.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2)")
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
         assert bench.sink.tokens_seen == {"token-of-a.1", "hopr_new"}
         assert (bench.folder("a.1") / "token").read_text() == "hopr_new"
         assert (bench.folder("a.1") / "token").stat().st_mode & 0o777 == 0o600
@@ -147,7 +147,7 @@ def test_tensorboard_files_become_points(play: Play) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script, resources=Resources(2000))
-        assert [ended.ok for ended in await bench.exits("a.1")] == [True]
+        assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
         names: dict[int, str] = {}
         found = [
             p for p in read_records(bench.sink.stream("a.1", 0, "tensorboard"), names) if isinstance(p, Point)
@@ -167,7 +167,7 @@ def test_system_samples_tell_what_is_used(play: Play, use_cgroups: bool) -> None
 
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", script)
-        await bench.until(lambda _: bench.sink.stream("a.1", 0, "system").count(b"\n") >= 2)
+        await bench.observe_until(lambda _: bench.sink.stream("a.1", 0, "system").count(b"\n") >= 2)
         first = json.loads(bench.sink.stream("a.1", 0, "system").splitlines()[1])
         assert 60_000_000 < first["memory_bytes"] < 300_000_000
         assert 0 < first["cpu_percent"] < 150

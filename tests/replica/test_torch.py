@@ -32,7 +32,7 @@ os._exit(0)
 def test_two_replicas_train_together(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", DDP, DDP, resources=Resources(1000))
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished", "finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished", "finished"]
         said = [bench.sink.stream("a.1", rank, "stdout").decode().split(maxsplit=2) for rank in (0, 1)]
         assert [words[:2] for words in said] == [["0", "2"], ["1", "2"]]
         assert said[0][2] == said[1][2], "gradients are averaged"

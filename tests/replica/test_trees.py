@@ -12,12 +12,12 @@ import pytest
 
 from engines.bench import LocalBench
 from hopyard.domain.ids import AttemptId, Digest
-from hopyard.domain.launch import Launch, Restore
+from hopyard.domain.launch import Launch, RestorePoint
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
-from hopyard.replica.outputs import stamps, written
+from hopyard.replica.output_files import changed_since, scan_stamps
 from replica.conftest import Play
 
 
@@ -53,9 +53,9 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
         )
         said = []
         for attempt in ("a.1", "b.1"):
-            launch = await bench.compose(attempt, script, code=code)
+            launch = await bench.make_launch(attempt, script, code=code)
             await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
-            assert [ended.ok for ended in await bench.exits(attempt)] == [True]
+            assert [ended.is_success for ended in await bench.wait_exits(attempt)] == [True]
             said.append(bench.sink.stream(attempt, 0, "stdout").decode().split())
         assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
         assert said[0][:2] == ["code", "one"]
@@ -78,9 +78,9 @@ def test_a_run_cannot_change_what_another_reads(play: Play, tmp_path: Path) -> N
     async def scenario(bench: LocalBench) -> None:
         data, said = bench.sink.put_tree(folder(tmp_path / "data", a="one")), []
         for attempt in ("a.1", "b.1"):
-            launch = await bench.compose(attempt, change)
+            launch = await bench.make_launch(attempt, change)
             await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
-            assert [ended.ok for ended in await bench.exits(attempt)] == [True]
+            assert [ended.is_success for ended in await bench.wait_exits(attempt)] == [True]
             said.append(bench.sink.stream(attempt, 0, "stdout").decode().split("\n"))
         assert [words[0] for words in said] == ["one", "one"]
         if said[0][1] == "changed":
@@ -111,9 +111,9 @@ def test_the_environment_says_who_and_where(play: Play) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         asked = Resources(cpu_milli=1500, cpu_limited=True)
-        launch = await bench.compose("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
+        launch = await bench.make_launch("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
         await bench.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
         assert json.loads(first) == [
             "tester/contract/1",
@@ -144,7 +144,7 @@ def test_cpus_are_a_limit_only_where_somebody_asked_for_one(play: Play) -> None:
         shares = []
         for attempt, limited in (("a.1", True), ("b.1", False)):
             await bench.launch(attempt, script, resources=Resources(cpu_milli=100, cpu_limited=limited))
-            assert [ended.reason for ended in await bench.exits(attempt)] == ["finished"]
+            assert [ended.reason for ended in await bench.wait_exits(attempt)] == ["finished"]
             share, threads = bench.sink.stream(attempt, 0, "stdout").decode().split()
             assert threads == str(limited)
             shares.append(float(share))
@@ -164,12 +164,12 @@ def test_files_that_the_run_made_or_changed_become_its_artifact(play: Play, tmp_
     async def scenario(bench: LocalBench) -> None:
         code = bench.sink.put_tree(folder(tmp_path / "code", edited="text", same="same", untouched="u"))
         await bench.launch("a.1", script, code=code)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
         assert [file.path for file in manifest.files] == ["deep/er/x", "edited.txt", "model.bin"]
         assert all(chunk in bench.sink.blobs for chunk in manifest.blobs())
         await bench.launch("b.1", "pass", code=code)
-        await bench.exits("b.1")
+        await bench.wait_exits("b.1")
         assert "b.1" not in bench.sink.artifacts
 
     play(scenario)
@@ -192,7 +192,7 @@ os.makedirs(f'{root}/checkpoints/.tmp-4-half')
 def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", SAVES)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         found = bench.sink.checkpoints
         assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [
             (s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)
@@ -207,11 +207,11 @@ def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
 
 def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        bench.sink.full_for = 2
+        bench.sink.disk_full_streams = 2
         await bench.launch("a.1", SAVES)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
-        assert bench.sink.full_for == 0
+        assert bench.sink.disk_full_streams == 0
 
     play(scenario)
 
@@ -222,7 +222,7 @@ def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play, fault: 
         # not found, damaged: something that the server was to read for it
         bench.sink.faults, bench.sink.fault = 3, fault
         await bench.launch("a.1", SAVES + "open('made', 'w').write('x')")
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
         assert "a.1" in bench.sink.artifacts and bench.sink.faults == 0
         assert b"unstored" not in bench.sink.stream("a.1", 0, "events")
@@ -232,9 +232,9 @@ def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play, fault: 
 
 def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> None:
     async def scenario(bench: LocalBench) -> None:
-        bench.sink.refuses_checkpoints = True
+        bench.sink.reject_checkpoints = True
         await bench.launch("a.1", SAVES)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
         texts = [event["text"] for event in told if event["kind"] == "unstored"]
         assert [text.partition(" could")[0] for text in texts] == [
@@ -251,14 +251,14 @@ def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> Non
 
 def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
     work = folder(tmp_path / "work", same="s", edited="a text")
-    while "edited.txt" not in (before := stamps(work)):  # until the file system's clock has gone on
+    while "edited.txt" not in (before := scan_stamps(work)):  # until the file system's clock has gone on
         (work / "latest").write_text("l")
     (work / "edited.txt").write_text("A TEXT")
     (work / "new").write_text("n")
     for name in ("edited.txt", "new"):
         os.utime(work / name, (0, 0))  # as on a machine whose clock is years behind
-    assert set(written(work, before).files) == {"edited.txt", "new", "latest"}
-    assert set(written(work, None).files) == {"edited.txt", "new", "latest", "same.txt"}
+    assert set(changed_since(work, before).files) == {"edited.txt", "new", "latest"}
+    assert set(changed_since(work, None).files) == {"edited.txt", "new", "latest", "same.txt"}
 
 
 ODD_OUTPUTS = r"""
@@ -281,7 +281,7 @@ def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: 
     async def scenario(bench: LocalBench) -> None:
         code = bench.sink.put_tree(folder(tmp_path / "code", code="the code"))
         await bench.launch("a.1", ODD_OUTPUTS, code=code)
-        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
         manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
         files = {
             file.path: b"".join(bench.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files
@@ -327,11 +327,11 @@ def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: 
 
 def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
-        bench.sink.full_for = 10**6
+        bench.sink.disk_full_streams = 10**6
         await bench.launch("a.1", SAVES)
-        bench.sink.wait(lambda sink: sink.full_for < 10**6)
+        bench.sink.wait(lambda sink: sink.disk_full_streams < 10**6)
         await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
-        await bench.exits("a.1")
+        await bench.wait_exits("a.1")
         assert bench.sink.checkpoints == []
         assert b"could not be stored: no space is left" in bench.sink.stream("a.1", 0, "events")
 
@@ -341,7 +341,7 @@ def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:
 def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert ended.reason.startswith("lost")
         assert [c["step"] for c in bench.sink.checkpoints][-1] == 3
 
@@ -356,8 +356,10 @@ def test_a_checkpoint_is_restored(play: Play, tmp_path: Path) -> None:
 
     async def scenario(bench: LocalBench) -> None:
         manifest = Digest(bench.sink.put_tree(folder(tmp_path / "state", state="weights")))
-        await bench.engine.launch(changed(await bench.compose("a.2", script), restore=Restore(17, manifest)))
-        assert [ended.reason for ended in await bench.exits("a.2")] == ["finished"]
+        await bench.engine.launch(
+            changed(await bench.make_launch("a.2", script), restore=RestorePoint(17, manifest))
+        )
+        assert [ended.reason for ended in await bench.wait_exits("a.2")] == ["finished"]
         assert bench.sink.stream("a.2", 0, "stdout") == b"17 weights\n"
 
     play(scenario)
@@ -366,7 +368,7 @@ def test_a_checkpoint_is_restored(play: Play, tmp_path: Path) -> None:
 def test_missing_code_is_told(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", "pass", code="0" * 64)
-        (ended,) = await bench.exits("a.1")
+        (ended,) = await bench.wait_exits("a.1")
         assert (ended.kind, ended.code) == ("prepare-failed", 125)
         assert "0" * 64 in ended.reason
 
@@ -386,7 +388,7 @@ def test_commands_that_cannot_run_say_why(play: Play, tmp_path: Path) -> None:
             ("c.1", "./script.sh", 127, "interpreter"),
         ):
             await bench.launch(attempt, command=(word,), code=digest)
-            (ended,) = await bench.exits(attempt)
+            (ended,) = await bench.wait_exits(attempt)
             assert (ended.kind, ended.code) == ("prepare-failed", code_told)
             assert reason in ended.reason
 
@@ -397,4 +399,4 @@ def test_outputs_with_names_of_all_scripts_are_kept(tmp_path: Path) -> None:
     kept = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
     for name in (*kept, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
         (tmp_path / name).touch()
-    assert set(written(tmp_path, None).files) == kept
+    assert set(changed_since(tmp_path, None).files) == kept

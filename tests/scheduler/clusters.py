@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import (
-    ANYWHERE,
+    ANY_NODE,
     NODE_LEVEL,
     Assignment,
     Closeness,
     Gang,
+    NodeSelector,
     Placement,
     Role,
     Topology,
-    Where,
 )
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
@@ -71,12 +71,12 @@ def requests(draw: st.DrawFn) -> Resources:
 
 wheres = st.sampled_from(
     [
-        ANYWHERE,
-        ANYWHERE,
-        ANYWHERE,
-        Where(pools=(PoolName("p"),)),
-        Where(labels=(("rack", "r2"),)),
-        Where((PoolName("q"),), (("zone", "z2"),)),
+        ANY_NODE,
+        ANY_NODE,
+        ANY_NODE,
+        NodeSelector(pools=(PoolName("p"),)),
+        NodeSelector(labels=(("rack", "r2"),)),
+        NodeSelector((PoolName("q"),), (("zone", "z2"),)),
     ]
 )
 topologies = st.builds(Topology, st.sampled_from(LEVELS), st.sampled_from(Closeness), st.integers(1, 3))
@@ -92,7 +92,7 @@ def gangs(draw: st.DrawFn, name: str = "g") -> Gang:
         roles.append(Role(f"r{number}", count, draw(requests()), least, draw(wheres), rule))
     wants = draw(st.sampled_from([(), (), ("mnist",), ("mnist", "torch")]))
     return Gang(
-        GangId(name), tuple(roles), T0, topology=draw(st.none() | st.none() | topologies), wants=wants
+        GangId(name), tuple(roles), T0, topology=draw(st.none() | st.none() | topologies), input_digests=wants
     )
 
 
@@ -108,7 +108,7 @@ class Ledger:
         self.used: Counter[tuple[str, ...]] = Counter()
 
     def add(self, placement: Placement) -> None:
-        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+        for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
             request, node = role.resources, self.nodes[assignment.node]
             self.used[node.id, "cpu"] += request.cpu_milli
             self.used[node.id, "memory"] += request.memory_bytes
@@ -138,14 +138,15 @@ def illegal(wanted: Gang, placement: Placement, machines: Iterable[Node]) -> str
     by_id = {node.id: node for node in machines}
     counts = [role.replicas for role in placement.gang.roles]
     if any(
-        not role.fewest <= count <= role.replicas for role, count in zip(wanted.roles, counts, strict=True)
+        not role.required_replicas <= count <= role.replicas
+        for role, count in zip(wanted.roles, counts, strict=True)
     ):
         return f"{counts} replicas"
     if [a.rank for a in placement.assignments] != list(range(sum(counts))):
         return "ranks"
     if len({by_id[a.node].engine for a in placement.assignments}) > 1:
         return "two engines"
-    for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+    for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
         why = _wrong_node(role, assignment, by_id[assignment.node])
         if why:
             return f"{why}: {assignment}"
@@ -171,7 +172,7 @@ def _wrong_node(role: Role, assignment: Assignment, node: Node) -> str | None:
     wanted = {model.lower() for model in request.gpu_models}
     if wanted and any(gpu.model.lower() not in wanted for gpu in cards):
         return "model"
-    count = request.gpus or int(request.shares_gpu)
+    count = request.gpus or int(request.is_gpu_share)
     if len(cards) != count or len(assignment.gpus) != count:
         return "number of cards"
     for gpu in cards:

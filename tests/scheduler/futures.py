@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Breach, BreachCause, Node, Promise, Running, Snapshot
-from hopyard.domain.gang import ANYWHERE, Gang, Placement, Role, Where
+from hopyard.domain.gang import ANY_NODE, Gang, NodeSelector, Placement, Role
 from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, GangId, NodeId, PoolName, QueueName, Version
-from hopyard.domain.queue import ONE_QUEUE, QueueTree
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.duration_estimates import estimate_duration
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.predict import expect
-from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.leave import leave
-from hopyard.scheduler.timeline.timeline import Timeline
+from hopyard.scheduler.timeline.backfill import BackfillTimeline
+from hopyard.scheduler.timeline.reservation_preemption import preempt_for_reservations
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def asks(
     at_s: float = 0,
     queue: QueueName = DEFAULT_QUEUE,
     preemptible: bool = True,
-    where: Where = ANYWHERE,
+    where: NodeSelector = ANY_NODE,
     cpus: float = 1,
 ) -> Gang:
     role = Role("worker", replicas, Resources(int(1000 * cpus), 0, gpus), fewest, where)
@@ -64,7 +64,7 @@ def snapshot(
     *,
     now: datetime = T0,
     reservations: Sequence[Reservation] = (),
-    queues: QueueTree = ONE_QUEUE,
+    queues: QueueTree = SINGLE_QUEUE_TREE,
     promises: Mapping[GangId, Promise] | None = None,
     durations: Mapping[str, tuple[float, ...]] | None = None,
 ) -> Snapshot:
@@ -116,7 +116,7 @@ def busy(draw: st.DrawFn, nodes: Sequence[Node]) -> list[Running]:
     for gang in draw(gangs(nodes, "old", most=6)):
         placement = capacity.place(gang)
         if placement is not None:
-            capacity.take(placement)
+            capacity.allocate(placement)
             assert gang.time_limit_s is not None
             found.append(runs(placement, T0 - seconds(draw(st.integers(0, int(gang.time_limit_s) - 1)))))
     return found
@@ -164,14 +164,14 @@ class Life:
             reservations=self.reservations,
             durations=self.durations,
         )
-        future = Future.of(view.running, view.durations, view.now)
-        for preemption in leave(
+        future = RunEndEstimates.of(view.running, view.durations, view.now)
+        for preemption in preempt_for_reservations(
             self.reservations, future, view.nodes, view.queues, self.now, grace_s=60.0
-        ).ask:
+        ).preemptions:
             stopping = self.running[preemption.gang]
             self.running[preemption.gang] = replace(stopping, stopping=True)
             self.takes_s[preemption.gang] = 0.0  # it leaves before the next turn
-        timeline = Timeline.of(replace(view, running=tuple(self.running.values())))
+        timeline = BackfillTimeline.of(replace(view, running=tuple(self.running.values())))
         before, self.promises = self.promises, {}
         given = list(before)
         # those that are due come first, as in a turn: what was kept for them is not for others that could
@@ -181,9 +181,11 @@ class Life:
             key=lambda gang: (before[gang.id].start_at > self.now, given.index(gang.id)),
         )
         rest = [gang for gang in self.waiting if gang.id not in before]
-        timeline.promise_again([(gang, expect(gang, self.durations), before[gang.id]) for gang in promised])
+        timeline.renew_promises(
+            [(gang, estimate_duration(gang, self.durations), before[gang.id]) for gang in promised]
+        )
         for gang in promised:
-            at = timeline.expected_at(gang.id)
+            at = timeline.expected_start_at(gang.id)
             if at is not None and at <= self.now:
                 self._start(timeline, gang, before)
         for gang in [*promised, *rest]:
@@ -191,25 +193,29 @@ class Life:
                 self._promise(timeline, gang, before)
         self.waiting = [gang for gang in self.waiting if gang.id not in self.running]
 
-    def _start(self, timeline: Timeline, gang: Gang, before: Mapping[GangId, Promise]) -> bool:
+    def _start(self, timeline: BackfillTimeline, gang: Gang, before: Mapping[GangId, Promise]) -> bool:
         """Whether it may start now; if not, what it was promised still stands."""
-        expected, promised = expect(gang, self.durations), before.get(gang.id)
-        found = timeline.try_now(gang, expected, prefer=frozenset(promised.nodes if promised else ()))
+        expected, promised = estimate_duration(gang, self.durations), before.get(gang.id)
+        found = timeline.try_backfill(
+            gang, expected, preferred_nodes=frozenset(promised.nodes if promised else ())
+        )
         if isinstance(found, Placement):
             timeline.start(found, expected)
             self.running[gang.id] = runs(found, self.now)
             self.started[gang.id] = self.now
         elif promised is not None:
-            timeline.promise(gang, expected, before=promised)
+            timeline.promise(gang, expected, previous=promised)
         return gang.id in self.running
 
-    def _promise(self, timeline: Timeline, gang: Gang, before: Mapping[GangId, Promise]) -> None:
+    def _promise(self, timeline: BackfillTimeline, gang: Gang, before: Mapping[GangId, Promise]) -> None:
         if len(self.promises) >= self.promises_given and gang.id not in before:
             return
-        promise = timeline.promise(gang, expect(gang, self.durations), before=before.get(gang.id))
+        promise = timeline.promise(
+            gang, estimate_duration(gang, self.durations), previous=before.get(gang.id)
+        )
         if (
             gang.id in before
-            and (breach := timeline.breach(gang, before[gang.id], promise, goes_before)) is not None
+            and (breach := timeline.explain_breach(gang, before[gang.id], promise, goes_before)) is not None
         ):
             self.breaches.append(breach)
         if promise is not None:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Node, Running
+from hopyard.domain.effective_limits import child_queues, guaranteed_amounts
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Amounts, Queue, QueueTree
-from hopyard.domain.quota import children, guarantees
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 ENDLESS = Node(
@@ -60,7 +60,7 @@ def running(one: Gang, first_gpu: int = 0) -> Running:
     """On the node ENDLESS, on so many GPUs from the first on, whoever else is on them: accounts do not
     look."""
     found = []
-    for rank, role in one.requests():
+    for rank, role in one.replica_roles():
         found.append(
             Assignment(
                 rank,
@@ -78,8 +78,8 @@ def cluster(*, gpus: int, cpus: int = 0) -> list[Node]:
     return [closed, Node(NodeId("all"), "e", cpus * 1000, 2**40, tuple(Gpu(i, "A100") for i in range(gpus)))]
 
 
-def accounts(of: QueueTree, *runs: Gang, gpus: int = 16, cpus: int = 64) -> Accounts:
-    return Accounts.of(of, cluster(gpus=gpus, cpus=cpus), [running(one) for one in runs], {}, T0)
+def accounts(of: QueueTree, *runs: Gang, gpus: int = 16, cpus: int = 64) -> QuotaUsage:
+    return QuotaUsage.of(of, cluster(gpus=gpus, cpus=cpus), [running(one) for one in runs], {}, T0)
 
 
 @st.composite
@@ -91,10 +91,10 @@ def trees(draw: st.DrawFn, *, limits: bool = True) -> QueueTree:
     for i, name in enumerate(names):
         parent = draw(st.sampled_from([None, *names[max(0, i - 3) : i]]))
         queues[name] = Queue(name, parent, weight=draw(st.sampled_from([0.5, 1.0, 1.0, 3.0])))
-    below = children(QueueTree(queues))
+    below = child_queues(QueueTree(queues))
     for name in reversed(names):
         sums = {
-            r: sum(guarantees(QueueTree(queues))[c].get(r, 0) for c in below.get(name, ()))
+            r: sum(guaranteed_amounts(QueueTree(queues))[c].get(r, 0) for c in below.get(name, ()))
             for r in ("gpu", "cpu")
         }
         queues[name] = _limited(draw, queues[name], sums, limits)
@@ -121,7 +121,7 @@ def _limited(draw: st.DrawFn, one: Queue, below: dict[str, int], limits: bool) -
 
 @st.composite
 def gangs(draw: st.DrawFn, of: QueueTree, *, size: int = 30) -> list[Gang]:
-    below = children(of)
+    below = child_queues(of)
     leaves = [name for name in of.queues if name not in below]
     found = []
     for i in range(draw(st.integers(0, size))):

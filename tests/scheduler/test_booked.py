@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.ids import ReservationId
 from hopyard.domain.reservation import Reservation
-from hopyard.scheduler.timeline.booked import occurrences
+from hopyard.scheduler.timeline.reservation_windows import occurrences
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = timedelta(days=1)

@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Node, Plan, Promise, Running, Snapshot
-from hopyard.domain.durations import history_keys
+from hopyard.domain.duration_keys import history_keys
+from hopyard.domain.effective_limits import queue_path
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
-from hopyard.domain.quota import path
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.cycle import promises
 from hopyard.scheduler.cycle.planner import plan
-from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.duration_estimates import estimate_duration
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.fit import never_fits
-from hopyard.scheduler.predict import expect
-from hopyard.scheduler.timeline.booked import owns
-from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.timeline import Timeline
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+from hopyard.scheduler.timeline.backfill import BackfillTimeline
+from hopyard.scheduler.timeline.reservation_windows import may_use
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
 from .worlds import (
     GIB,
@@ -87,11 +87,11 @@ def test_a_gang_starts_whole_and_the_state_stays_legal(world: World) -> None:
     for placement in wanted.place:
         asked = world.pending[placement.gang.id]
         for role, given_role in zip(asked.roles, placement.gang.roles, strict=True):
-            assert role.fewest <= given_role.replicas <= role.replicas
+            assert role.required_replicas <= given_role.replicas <= role.replicas
         assert [a.rank for a in placement.assignments] == list(range(placement.gang.size))
-        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
-            assert world.nodes[assignment.node].open
-            assert len(assignment.gpus) == (role.resources.gpus or int(role.resources.shares_gpu))
+        for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
+            assert world.nodes[assignment.node].schedulable
+            assert len(assignment.gpus) == (role.resources.gpus or int(role.resources.is_gpu_share))
     assert not overcommitted(world.nodes, placements(snapshot, wanted))
     assert {*beyond_limits(world.queues, world.nodes, placements(snapshot, wanted))} <= {*before}
 
@@ -129,7 +129,7 @@ def test_nobody_waits_for_what_is_free(world: World) -> None:
     nodes = snapshot.nodes.values()
     there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
     capacity = Capacity.of(nodes, (one.placement for one in there))
-    accounts = Accounts.of(snapshot.queues, nodes, there, snapshot.used, snapshot.now)
+    accounts = QuotaUsage.of(snapshot.queues, nodes, there, snapshot.past_usage, snapshot.now)
     promised = {node for promise in wanted.promises for node in promise.nodes}
     for hold in wanted.hold:
         waiting = world.pending[hold.gang]
@@ -145,7 +145,9 @@ def test_a_hold_says_what_is_true(world: World) -> None:
     snapshot = world.snapshot()
     wanted = plan(snapshot)
     there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
-    accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), there, snapshot.used, snapshot.now)
+    accounts = QuotaUsage.of(
+        snapshot.queues, snapshot.nodes.values(), there, snapshot.past_usage, snapshot.now
+    )
     capacity = Capacity.of(snapshot.nodes.values(), (one.placement for one in there))
     asked_for = {one.for_gang for one in wanted.preempt} | {one.preempted_for for one in snapshot.running}
     for hold in wanted.hold:
@@ -153,7 +155,7 @@ def test_a_hold_says_what_is_true(world: World) -> None:
         if hold.reason in (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY):
             assert capacity.place(waiting, closed_models=accounts.closed_models(waiting)) is None
         elif hold.reason is HoldReason.NO_NODES:
-            assert not any(node.open for node in snapshot.nodes.values())
+            assert not any(node.schedulable for node in snapshot.nodes.values())
         elif hold.reason is HoldReason.USER_LIMIT:
             refused = accounts.refusal(waiting)
             assert refused is not None
@@ -173,12 +175,12 @@ def test_who_starts_now_leaves_a_reservation_its_nodes(world: World) -> None:
     snapshot = world.snapshot()
     for placement in plan(snapshot).place:
         waiting = world.pending[placement.gang.id]
-        until = snapshot.now + seconds(expect(waiting, snapshot.durations).high_s)
+        until = snapshot.now + seconds(estimate_duration(waiting, snapshot.durations).high_s)
         for reservation in snapshot.reservations:
             if (
                 reservation.start_at < until
                 and snapshot.now < reservation.end_at
-                and not owns(waiting, reservation, snapshot.queues)
+                and not may_use(waiting, reservation, snapshot.queues)
             ):
                 assert not {a.node for a in placement.assignments} & {*reservation.nodes}
 
@@ -220,17 +222,23 @@ def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after
     wanted = plan(snapshot)
     world.apply(wanted)
     promised = [promise for promise in wanted.promises if kept.id in promise.nodes]
-    if any(promise.made_room or owns(world.pending[promise.gang], there, queues) for promise in promised):
+    if any(
+        promise.has_preempted or may_use(world.pending[promise.gang], there, queues) for promise in promised
+    ):
         return
     for hold in wanted.hold:
-        if hold.gang in world.pending and owns(world.pending[hold.gang], there, queues):
-            after = Timeline.of(world.snapshot())
+        if hold.gang in world.pending and may_use(world.pending[hold.gang], there, queues):
+            after = BackfillTimeline.of(world.snapshot())
             for promise in wanted.promises:
                 waiting = world.pending[promise.gang]
-                after.promise(waiting, expect(waiting, snapshot.durations), before=promise)
+                after.promise(waiting, estimate_duration(waiting, snapshot.durations), previous=promise)
             waiting = world.pending[hold.gang]
             assert (
-                after.try_reserved(waiting, expect(waiting, snapshot.durations), after.unbinding(waiting))
+                after.try_in_reservation(
+                    waiting,
+                    estimate_duration(waiting, snapshot.durations),
+                    after.non_binding_promises(waiting),
+                )
                 is None
             ), hold
 
@@ -307,13 +315,15 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
 def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> bool:
     """Whether what a breach says is so, and concerns the nodes that were promised."""
     nodes = {*promise.nodes}
-    if breach.detail.startswith(promises.LATE):
+    if breach.detail.startswith(promises.LATE_MESSAGE):
         other = next(
-            one for one in wanted.breaches if breach.detail.startswith(f"{promises.LATE} {one.gang}: ")
+            one
+            for one in wanted.breaches
+            if breach.detail.startswith(f"{promises.LATE_MESSAGE} {one.gang}: ")
         )
-        return other.gang == breach.other and other.cause is breach.cause
+        return other.gang == breach.displaced_by and other.cause is breach.cause
     if breach.cause is BreachCause.NODE_LOST:  # no node of these worlds has less than before
-        return any(f"node {name} " in breach.detail and not world.nodes[name].open for name in nodes)
+        return any(f"node {name} " in breach.detail and not world.nodes[name].schedulable for name in nodes)
     if breach.cause is BreachCause.RESERVATION:
         return any(
             f"reservation {one.name} " in breach.detail and not nodes.isdisjoint(one.nodes)
@@ -323,7 +333,7 @@ def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> boo
         return any(one.maximum or one.user_limit or one.guarantee for one in world.queues.queues.values())
     if breach.cause is BreachCause.OVERRUN:
         late = next(one for one in world.running.values() if breach.detail.startswith(f"run {one.gang.id} "))
-        end = Future.of([late], world.durations, world.now, grace_s=world.grace_s).end(late.gang.id)
+        end = RunEndEstimates.of([late], world.durations, world.now, grace_s=world.grace_s).end(late.gang.id)
         limit_s, began = late.gang.time_limit_s, late.started_at or late.placed_at
         was_sure = limit_s is not None and not late.stopping and began + seconds(limit_s) > promise.start_at
         return (
@@ -335,8 +345,12 @@ def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> boo
     ours = world.pending[breach.gang]
     placed = {one.gang.id: one for one in (*wanted.place, *(one.placement for one in world.running.values()))}
     given = {one.gang: {*one.nodes} for one in wanted.promises}
-    assert breach.other is not None and breach.detail.startswith(f"run {breach.other} ")
-    other = placed[breach.other].gang if breach.other in placed else world.pending[breach.other]
+    assert breach.displaced_by is not None and breach.detail.startswith(f"run {breach.displaced_by} ")
+    other = (
+        placed[breach.displaced_by].gang
+        if breach.displaced_by in placed
+        else world.pending[breach.displaced_by]
+    )
     if nodes.isdisjoint(_nodes(placed[other.id]) if other.id in placed else given[other.id]):
         return False
     if breach.cause is BreachCause.PRIORITY:
@@ -363,11 +377,11 @@ def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world:
     snapshot = world.snapshot()
     wanted = plan(snapshot)
     running = {one.attempt: one for one in snapshot.running}
-    accounts = Accounts.of(
+    accounts = QuotaUsage.of(
         snapshot.queues,
         snapshot.nodes.values(),
         [one for one in snapshot.running if not one.stopping],
-        snapshot.used,
+        snapshot.past_usage,
         snapshot.now,
     )
     for placement in wanted.place:
@@ -385,9 +399,9 @@ def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world:
             lower = queue.preempts_lower and victim.gang.priority < waiting.priority
             assert lower or (queue.time_slices and victim.gang.priority == waiting.priority)
         else:
-            assert accounts.borrows(victim)
+            assert accounts.is_borrowed(victim)
             assert any(
-                snapshot.queues.queues[level].reclaims for level in path(snapshot.queues, waiting.queue)
+                snapshot.queues.queues[level].reclaims for level in queue_path(snapshot.queues, waiting.queue)
             )
     assert len({preemption.attempt for preemption in wanted.preempt}) == len(wanted.preempt)
     world.apply(wanted)

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import HoldReason, Running
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.persistent_sequence import PersistentMap
 from hopyard.domain.queue import GPU
-from hopyard.scheduler.cycle.changes import changed_keys, difference
-from hopyard.scheduler.cycle.contest import Contest
-from hopyard.scheduler.cycle.line import Line, order
-from hopyard.scheduler.cycle.standing import rank_in
-from hopyard.scheduler.cycle.walk import Walk
-from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.cycle.cluster_state import rank_function_for
+from hopyard.scheduler.cycle.fair_sharing import FairSharingOrder
+from hopyard.scheduler.cycle.pending_gangs import PendingGangs, submission_order
+from hopyard.scheduler.cycle.pending_iterator import PendingIterator
+from hopyard.scheduler.cycle.snapshot_diff import changed_keys, diff_sequences
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 from .worlds import T0, World, gang, machine, queue, seconds, tree
 
@@ -44,7 +44,7 @@ def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObj
             new.insert(data.draw(st.integers(0, len(new))), one)
     if data.draw(st.integers(0, 3)) == 0:
         new = list(data.draw(st.permutations(new)))
-    gone, come = difference(old, tuple(new))
+    gone, come = diff_sequences(old, tuple(new))
     assert {id(one) for one in gone} == {id(one) for one in old} - {id(one) for one in new}
     assert {id(one) for one in come} == {id(one) for one in new} - {id(one) for one in old}
     assert len(gone) == len(set(map(id, gone)))
@@ -57,16 +57,16 @@ def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObj
     st.integers(1, 6),
 )
 def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[str, int]], size: int) -> None:
-    waiting: Chunks[int, Thing] = Chunks(size)
-    before = waiting.seen()
+    waiting: PersistentMap[int, Thing] = PersistentMap(size)
+    before = waiting.to_sequence()
     for step, number in steps:
         if step == "add":
             waiting[number] = THINGS[number]
         elif step == "drop":
             waiting.discard(number)
         else:
-            after = waiting.seen()
-            gone, come = difference(before, after)
+            after = waiting.to_sequence()
+            gone, come = diff_sequences(before, after)
             assert sorted(map(id, gone)) == sorted({*map(id, before)} - {*map(id, after)})
             assert sorted(map(id, come)) == sorted({*map(id, after)} - {*map(id, before)})
             before = after
@@ -75,10 +75,10 @@ def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[st
 def test_a_difference_in_the_middle_of_many_is_found() -> None:
     many = tuple(Thing() for _ in range(5000))
     new = Thing()
-    assert difference(many, (*many[:700], *many[701:])) == ([many[700]], [])
-    assert difference(many, (*many[:4000], new, *many[4000:])) == ([], [new])
-    assert difference(many, (*many[1:], many[0])) == ([], [])
-    assert difference(many, (*many[:10], new, *many[11:])) == ([many[10]], [new])
+    assert diff_sequences(many, (*many[:700], *many[701:])) == ([many[700]], [])
+    assert diff_sequences(many, (*many[:4000], new, *many[4000:])) == ([], [new])
+    assert diff_sequences(many, (*many[1:], many[0])) == ([], [])
+    assert diff_sequences(many, (*many[:10], new, *many[11:])) == ([many[10]], [new])
 
 
 def test_keys_changed_where_the_object_is_another() -> None:
@@ -114,16 +114,16 @@ def numbered(gangs: list[Gang]) -> list[Gang]:
     return [replace(one, id=GangId(f"g{number:02}")) for number, one in enumerate(gangs)]
 
 
-def accounts_of(running: list[Running] | None = None) -> Accounts:
-    return Accounts.of(LEAVES, [machine("n", 8)], running or [], {}, T0)
+def accounts_of(running: list[Running] | None = None) -> QuotaUsage:
+    return QuotaUsage.of(LEAVES, [machine("n", 8)], running or [], {}, T0)
 
 
 @some
 @given(waiting, st.data())
 def test_a_line_is_the_same_however_it_was_formed(gangs: list[Gang], data: st.DataObject) -> None:
     gangs = numbered(gangs)
-    at_once = Line(gangs, rank_in(LEAVES))
-    little_by_little = Line([], rank_in(LEAVES))
+    at_once = PendingGangs(gangs, rank_function_for(LEAVES))
+    little_by_little = PendingGangs([], rank_function_for(LEAVES))
     others = numbered([gang("", 1, queue="a")] * 30)
     for one in data.draw(st.permutations(gangs)):
         little_by_little.add(one)
@@ -133,26 +133,31 @@ def test_a_line_is_the_same_however_it_was_formed(gangs: list[Gang], data: st.Da
         little_by_little.remove(stranger)
     assert len(at_once) == len(little_by_little) == len(gangs)
     for line in (at_once, little_by_little):
-        for name, leaf in line.leaves.items():
+        for name, leaf in line.queues.items():
             there = [one for one in gangs if one.queue == name]
-            assert sum(leaf.shapes.values()) == len(there)
-            for rank, users in leaf.ranks.items():
+            assert sum(leaf.class_counts.values()) == len(there)
+            for rank, users in leaf.by_rank.items():
                 for user, kinds in users.items():
                     for (shape, script, limit_s), alike in kinds.items():
-                        assert alike == sorted(alike, key=order)
+                        assert alike == sorted(alike, key=submission_order)
                         for one in alike:
-                            assert (rank_in(LEAVES)(one), one.user, one.script, one.time_limit_s) == (
+                            assert (
+                                rank_function_for(LEAVES)(one),
+                                one.user,
+                                one.script,
+                                one.time_limit_s,
+                            ) == (
                                 rank,
                                 user,
                                 script,
                                 limit_s,
                             )
-                            assert line.shape_of(one) is shape
+                            assert line.class_of(one) is shape
                             assert shape.key == (one.roles, one.topology)
-    assert {shape.key: shape.waiting for shape in at_once.shapes} == Counter(
+    assert {shape.key: shape.pending_count for shape in at_once.classes} == Counter(
         (one.roles, one.topology) for one in gangs
     )
-    assert {shape.key: shape.waiting for shape in little_by_little.shapes} == Counter(
+    assert {shape.key: shape.pending_count for shape in little_by_little.classes} == Counter(
         (one.roles, one.topology) for one in gangs
     )
 
@@ -163,14 +168,21 @@ def test_a_walk_goes_by_rank_then_user_then_submission(gangs: list[Gang]) -> Non
     """Nothing is charged: who comes first of those that are left can be said by looking at all."""
     gangs = numbered(gangs)
     accounts = accounts_of()
-    line = Line(gangs, rank_in(LEAVES))
-    walk = Walk(line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts, lambda *_: False)
-    ranking, left = rank_in(LEAVES), list(gangs)
+    line = PendingGangs(gangs, rank_function_for(LEAVES))
+    walk = PendingIterator(
+        line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts, lambda *_: False
+    )
+    ranking, left = rank_function_for(LEAVES), list(gangs)
     while (head := walk.head()) is not None:
         firsts = {
             name: min(
                 of_queue,
-                key=lambda one: (ranking(one), accounts.user_key(one.queue, one.user), one.user, order(one)),
+                key=lambda one: (
+                    ranking(one),
+                    accounts.user_key(one.queue, one.user),
+                    one.user,
+                    submission_order(one),
+                ),
             )
             for name in "abc"
             if (of_queue := [one for one in left if one.queue == name])
@@ -178,15 +190,15 @@ def test_a_walk_goes_by_rank_then_user_then_submission(gangs: list[Gang]) -> Non
         assert head is firsts[head.queue]
         assert head is first_by_hand(firsts, accounts)
         left.remove(head)
-        walk.step(head)
+        walk.advance(head)
     assert not left
 
 
-def first_by_hand(firsts: dict[str, Gang], accounts: Accounts) -> Gang:
+def first_by_hand(firsts: dict[str, Gang], accounts: QuotaUsage) -> Gang:
     """Of a and b the better stands for x, against c."""
 
     def key(name: str, one: Gang) -> tuple[int, float, QueueName]:
-        return accounts.level_key(QueueName(name), accounts.ask(one))
+        return accounts.fair_share_key(QueueName(name), accounts.requested(one))
 
     below = [name for name in "ab" if name in firsts]
     best = {} if not below else {"x": firsts[min(below, key=lambda name: key(name, firsts[name]))]}
@@ -197,20 +209,20 @@ def first_by_hand(firsts: dict[str, Gang], accounts: Accounts) -> Gang:
 
 def test_what_is_charged_moves_a_queue_back() -> None:
     accounts = accounts_of()
-    contest = Contest(LEAVES.queues, accounts)
+    contest = FairSharingOrder(LEAVES.queues, accounts)
     a, b = gang("a", 1, queue="a"), gang("b", 1, queue="b")
-    contest.enter({QueueName("a"): a})
-    contest.enter({QueueName("b"): b})
-    assert contest.first() is a  # sure of one GPU
+    contest.update_heads({QueueName("a"): a})
+    contest.update_heads({QueueName("b"): b})
+    assert contest.head() is a  # sure of one GPU
     world = World({NodeId("n"): machine("n", 8)}, LEAVES)
     world.submit(gang("other", 1, queue="a"))
     accounts.charge(world.turn().place[0])
-    contest.enter({QueueName("a"): a})
-    assert contest.first() is b
-    contest.enter({QueueName("b"): None})
-    assert contest.first() is a
-    contest.enter({QueueName("a"): None})
-    assert contest.first() is None
+    contest.update_heads({QueueName("a"): a})
+    assert contest.head() is b
+    contest.update_heads({QueueName("b"): None})
+    assert contest.head() is a
+    contest.update_heads({QueueName("a"): None})
+    assert contest.head() is None
 
 
 def test_what_is_passed_over_is_not_seen_again() -> None:
@@ -222,25 +234,27 @@ def test_what_is_passed_over_is_not_seen_again() -> None:
             gang("", 1, queue="a", user="bob"),
         ]
     )
-    line = Line(gangs, rank_in(LEAVES))
+    line = PendingGangs(gangs, rank_function_for(LEAVES))
 
-    def seen(walk: Walk) -> set[GangId]:
+    def seen(walk: PendingIterator) -> set[GangId]:
         found = set()
         while (head := walk.head()) is not None:
             found.add(head.id)
-            walk.step(head)
+            walk.advance(head)
         return found
 
-    def walk() -> Walk:
-        return Walk(line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts_of(), lambda *_: False)
+    def walk() -> PendingIterator:
+        return PendingIterator(
+            line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts_of(), lambda *_: False
+        )
 
-    one_gpu = line.shape_of(gangs[0])
+    one_gpu = line.class_of(gangs[0])
     queue_only, user_only, everywhere = walk(), walk(), walk()
-    queue_only.pass_queue(QueueName("a"), one_gpu)
+    queue_only.skip_queue(QueueName("a"), one_gpu)
     assert seen(queue_only) == {"g01", "g02"}
-    user_only.pass_user(gangs[0], one_gpu)
+    user_only.skip_user(gangs[0], one_gpu)
     assert seen(user_only) == {"g01", "g02", "g03"}
-    everywhere.pass_all([one_gpu])
+    everywhere.skip_all([one_gpu])
     assert seen(everywhere) == {"g01"}
 
 

@@ -14,7 +14,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.planner import Planner
-from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.placement.never_fits import never_fits
 from tests.exploring import seeded, seeds
 
 from .worlds import T0, World, beyond_limits, gang, machine, overcommitted, queue, seconds, tree
@@ -78,7 +78,7 @@ class Life:
         if not self.leaves_at:
             self.stranded += sorted(self.owed & world.pending.keys())
         world.apply(wanted)
-        self.look_at = wanted.look_again_at
+        self.look_at = wanted.next_cycle_at
         running = [run.placement for run in world.running.values()]
         assert not overcommitted(world.nodes, running)
         assert not beyond_limits(world.queues, world.nodes, running)
@@ -223,11 +223,11 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(
 
 def too_much_for_its_queue(one: Gang, queues: QueueTree) -> bool:
     """Asks, in its smallest size, for more GPUs than the queue or a user may ever use."""
-    from hopyard.domain.quota import most, path
+    from hopyard.domain.effective_limits import maximum_amounts, queue_path
 
-    asked = sum(role.fewest * role.resources.gpus for role in one.roles) * 1000
-    limits = most(queues)
-    for level in path(queues, one.queue):
+    asked = sum(role.required_replicas * role.resources.gpus for role in one.roles) * 1000
+    limits = maximum_amounts(queues)
+    for level in queue_path(queues, one.queue):
         caps = [limits[level].get(GPU), queues.queues[level].user_limit.get(GPU)]
         if any(cap is not None and asked > cap for cap in caps):
             return True

@@ -10,15 +10,15 @@ import pytest
 from hopyard.domain.cluster import HoldReason, Node, Snapshot
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, QueueName, Version
-from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.fairness.accounts import Accounts, Refusal
-from hopyard.scheduler.fairness.overview import overview, users_of
+from hopyard.scheduler.quota.queue_report import queue_report, user_report
+from hopyard.scheduler.quota.quota_usage import QuotaRefusal, QuotaUsage
 
 from .queues import ENDLESS, T0, accounts, cluster, gang, queue, running, tree
 
 
-def refused(books: Accounts, one: Gang) -> tuple[str, str, str] | None:
+def refused(books: QuotaUsage, one: Gang) -> tuple[str, str, str] | None:
     found = books.refusal(one)
     return None if found is None else (found.reason, found.queue, found.detail)
 
@@ -120,7 +120,7 @@ def test_a_queue_that_is_gone_or_has_others_below_it_takes_nothing() -> None:
 def test_models_have_limits_of_their_own() -> None:
     of = tree(queue("a", maximum={"gpu:a100": 2, "gpu": 6}))
     a100s = [Node(ENDLESS.id, "e", 8000, 0, ENDLESS.gpus[:8])]
-    books = Accounts.of(of, a100s, [running(gang("1", "a", gpus=1))], {}, T0)
+    books = QuotaUsage.of(of, a100s, [running(gang("1", "a", gpus=1))], {}, T0)
     assert books.closed_models(gang("x", "a", gpus=1)) == frozenset()
     assert books.closed_models(gang("x", "a", gpus=2)) == {"a100"}
     assert refused(books, gang("x", "a", gpus=2)) == (
@@ -129,11 +129,11 @@ def test_models_have_limits_of_their_own() -> None:
         "asks for 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs",
     )
     assert refused(books, gang("x", "a", gpus=2, models=("T4",))) is None
-    both = Accounts.of(of, [ENDLESS], [running(gang("1", "a", gpus=2))], {}, T0)
+    both = QuotaUsage.of(of, [ENDLESS], [running(gang("1", "a", gpus=2))], {}, T0)
     assert both.closed_models(gang("x", "a", gpus=1)) == {"a100"}
     assert both.refusal(gang("x", "a", gpus=1)) is None  # there are T4s too
     only = both.refusal(gang("x", "a", gpus=1, models=("A100",)))
-    assert only == Refusal(
+    assert only == QuotaRefusal(
         HoldReason.QUOTA,
         QueueName("a"),
         "asks for 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs",
@@ -147,25 +147,25 @@ def test_an_elastic_gang_is_bounded_by_what_its_queue_may_use() -> None:
     books = accounts(of, gang("1", "a", gpus=1))
     wants = gang("x", "a", gpus=1, replicas=8, least=2)
     assert books.refusal(wants) is None
-    assert [role.replicas for role in books.bounded(wants).roles] == [3]
-    assert books.bounded(wants).roles[0].min_replicas == 2
+    assert [role.replicas for role in books.limit_to_quota(wants).roles] == [3]
+    assert books.limit_to_quota(wants).roles[0].min_replicas == 2
     fixed = gang("x", "a", gpus=1, replicas=8)
-    assert books.bounded(fixed) is fixed
+    assert books.limit_to_quota(fixed) is fixed
     two = Gang(
         GangId("x"),
         (Role("w", 3, Resources(0, 0, 1), 1), Role("v", 3, Resources(0, 0, 1), 1)),
         T0,
         QueueName("a"),
     )
-    assert [role.replicas for role in books.bounded(two).roles] == [2, 1]
+    assert [role.replicas for role in books.limit_to_quota(two).roles] == [2, 1]
     anywhere = replace(two, queue=DEFAULT_QUEUE)
-    assert accounts(ONE_QUEUE).bounded(anywhere) is anywhere
+    assert accounts(SINGLE_QUEUE_TREE).limit_to_quota(anywhere) is anywhere
 
 
 def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
     of = tree(queue("a", maximum={"gpu": 1}))
     cards = [Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "A100", 80), Gpu(1, "T4", 16), Gpu(2, "old", 8)))]
-    books = Accounts.of(of, cards, (), {}, T0)
+    books = QuotaUsage.of(of, cards, (), {}, T0)
 
     def share(memory: int, replicas: int, models: tuple[str, ...] = ()) -> Gang:
         return Gang(
@@ -188,8 +188,8 @@ def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
 def test_nobody_owes_where_nothing_is_guaranteed() -> None:
     of = tree(queue("a"), queue("b"))
     books = accounts(of, gang("1", "a", gpus=8))
-    assert books.owed(gang("x", "b", gpus=1)) == frozenset()
-    assert not books.borrows(running(gang("1", "a", gpus=8)))
+    assert books.reclaimable_queues(gang("x", "b", gpus=1)) == frozenset()
+    assert not books.is_borrowed(running(gang("1", "a", gpus=8)))
 
 
 def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
@@ -204,19 +204,23 @@ def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
     )
     books = accounts(of, gang("1", "b", gpus=4), gang("2", "c", gpus=3), gang("3", "e", gpus=1), gpus=8)
     # `b` within its team, `e` beside it; `c` is within its guarantee
-    assert books.owed(gang("x", "a", gpus=3)) == {"b", "e"}
-    assert books.owed(gang("x", "a", gpus=4)) == frozenset()  # more than it is sure of
-    assert books.owed(gang("x", "c", gpus=1)) == {"e"}  # `one` as a whole uses no more than it is sure of
-    assert books.owed(gang("x", "d", gpus=1)) == {"e"}  # by the guarantee of `two`, which covers `d` too
-    assert books.owed(gang("x", "e", gpus=1)) == frozenset()
-    assert [books.borrows(running(gang("y", name, gpus=1))) for name in "abcde"] == [
+    assert books.reclaimable_queues(gang("x", "a", gpus=3)) == {"b", "e"}
+    assert books.reclaimable_queues(gang("x", "a", gpus=4)) == frozenset()  # more than it is sure of
+    assert books.reclaimable_queues(gang("x", "c", gpus=1)) == {
+        "e"
+    }  # `one` as a whole uses no more than it is sure of
+    assert books.reclaimable_queues(gang("x", "d", gpus=1)) == {
+        "e"
+    }  # by the guarantee of `two`, which covers `d` too
+    assert books.reclaimable_queues(gang("x", "e", gpus=1)) == frozenset()
+    assert [books.is_borrowed(running(gang("y", name, gpus=1))) for name in "abcde"] == [
         False,
         True,
         False,
         False,
         True,
     ]
-    assert books.owed(gang("x", "a", cpus=1)) == frozenset()  # CPUs are guaranteed to nobody
+    assert books.reclaimable_queues(gang("x", "a", cpus=1)) == frozenset()  # CPUs are guaranteed to nobody
 
 
 def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere() -> None:
@@ -227,11 +231,11 @@ def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere(
     )  # fmt: skip
     books = accounts(of, gang("1", "guest", gpus=3), gpus=6)
     assert books.refusal(gang("x", "a", gpus=3)) is not None
-    assert books.owed(gang("x", "a", gpus=3)) == {"guest"}
+    assert books.reclaimable_queues(gang("x", "a", gpus=3)) == {"guest"}
     books = accounts(of, gang("1", "a", gpus=4), gpus=7)
     # nor may it take back for itself what `inner` keeps
-    assert books.owed(gang("x", "guest", gpus=1)) == frozenset()
-    assert books.owed(gang("x", "inner", gpus=3)) == {"a"}
+    assert books.reclaimable_queues(gang("x", "guest", gpus=1)) == frozenset()
+    assert books.reclaimable_queues(gang("x", "inner", gpus=3)) == {"a"}
 
 
 def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_card_for_it() -> None:
@@ -244,16 +248,16 @@ def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_
     wants = Gang(
         GangId("x"), (Role("w", 1, Resources(0, gpu_memory_bytes=20 << 30)),), T0, QueueName("a"), user="ada"
     )
-    books = Accounts.of(of, [big, closed], (), {}, T0)
+    books = QuotaUsage.of(of, [big, closed], (), {}, T0)
     assert refused(books, wants) is None  # a quarter of `big`
     books.set_node(closed, small)
     assert refused(books, wants) is not None  # five sixths of `small`, where it may land now
     books.set_node(small, closed)
     assert refused(books, wants) is None
-    assert books.ask(wants) == Accounts.of(of, [big], (), {}, T0).ask(wants)
-    assert Accounts.of(of, [closed, tiny], (), {}, T0).ask(wants) == Accounts.of(of, [small], (), {}, T0).ask(
-        wants
-    )
+    assert books.requested(wants) == QuotaUsage.of(of, [big], (), {}, T0).requested(wants)
+    assert QuotaUsage.of(of, [closed, tiny], (), {}, T0).requested(wants) == QuotaUsage.of(
+        of, [small], (), {}, T0
+    ).requested(wants)
 
 
 @pytest.mark.parametrize(("kept", "lent"), [(0, 3000), (1, 2000), (3, 0)])
@@ -265,21 +269,21 @@ def test_what_another_queue_keeps_is_not_free_for_who_lent(kept: int, lent: int)
     )  # fmt: skip
     nodes = {node.id: node for node in cluster(gpus=6, cpus=8)}
     snapshot = Snapshot(Version(1), T0, nodes, (), (running(gang("g", "guest", gpus=3)),), of)
-    found = {use.queue.name: dict(use.lent) for use in overview(snapshot)}
+    found = {use.queue.name: dict(use.lent) for use in queue_report(snapshot)}
     assert found == {"a": {"gpu": lent} if lent else {}, "team": {}, "guest": {}, "inner": {}}
 
 
 def test_a_queue_that_does_not_reclaim_waits() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, reclaims=False), queue("b"))
     books = accounts(of, gang("1", "b", gpus=8), gpus=8)
-    assert books.owed(gang("x", "a", gpus=1)) == frozenset()
+    assert books.reclaimable_queues(gang("x", "a", gpus=1)) == frozenset()
 
 
 def test_runs_of_a_queue_that_was_removed_owe_everybody() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}))
     books = accounts(of, gang("1", "gone", gpus=8), gpus=8)
-    assert books.owed(gang("x", "a", gpus=1)) == {"gone"}
-    assert books.borrows(running(gang("1", "gone", gpus=8)))
+    assert books.reclaimable_queues(gang("x", "a", gpus=1)) == {"gone"}
+    assert books.is_borrowed(running(gang("1", "gone", gpus=8)))
 
 
 def test_below_the_guarantee_comes_first_then_the_smallest_borrowed_share_by_weight() -> None:
@@ -310,11 +314,11 @@ def test_between_users_use_now_and_in_the_past_count_on_one_scale() -> None:
     name = QueueName("default")
     week = timedelta(days=7)
     used = {
-        (name, "busy"): Used(0.25 * week.total_seconds(), T0),
-        (name, "long-ago"): Used(0.25 * week.total_seconds(), T0 - 4 * week),
+        (name, "busy"): PastUsage(0.25 * week.total_seconds(), T0),
+        (name, "long-ago"): PastUsage(0.25 * week.total_seconds(), T0 - 4 * week),
     }
     runs = [running(gang("1", "default", gpus=2, user="now"))]
-    books = Accounts.of(ONE_QUEUE, cluster(gpus=8), runs, used, T0)
+    books = QuotaUsage.of(SINGLE_QUEUE_TREE, cluster(gpus=8), runs, used, T0)
     order = sorted(["now", "busy", "long-ago", "new"], key=lambda user: books.user_key(name, user))
     assert order == ["new", "long-ago", "busy", "now"]
     assert books.user_key(name, "now") == (0.25,)
@@ -323,7 +327,7 @@ def test_between_users_use_now_and_in_the_past_count_on_one_scale() -> None:
 
 def test_nodes_that_go_leave_what_was_charged_to_be_credited_exactly() -> None:
     of = tree(queue("a", maximum={"gpu:a100": 8}))
-    books = Accounts.of(of, [ENDLESS], (), {}, T0)
+    books = QuotaUsage.of(of, [ENDLESS], (), {}, T0)
     empty = books.copy()
     one = running(gang("1", "a", gpus=2)).placement
     books.charge(one)
@@ -350,16 +354,16 @@ def test_the_overview_tells_what_is_borrowed_and_lent() -> None:
     )
     wanting = (gang("w", "sure", gpus=4), gang("v", "free", user="c"), gang("u", "lost"))
     nodes = {node.id: node for node in cluster(gpus=8, cpus=8)}
-    used = {(QueueName("free"), "z"): Used(1000.0, T0)}
+    used = {(QueueName("free"), "z"): PastUsage(1000.0, T0)}
     snapshot = Snapshot(Version(1), T0, nodes, wanting, runs, of, used)
-    found = {use.queue.name: use for use in overview(snapshot)}
+    found = {use.queue.name: use for use in queue_report(snapshot)}
     assert list(found) == ["free", "rest", "sure", "lost"]
     assert found["free"].borrowed["gpu"] == 3000
     # five are idle, and four are free
     assert (found["sure"].lent, found["sure"].borrowed) == ({"gpu": 1000}, {})
-    assert (found["free"].running, found["free"].waiting, found["lost"].waiting) == (3, 1, 1)
+    assert (found["free"].running, found["free"].pending, found["lost"].pending) == (3, 1, 1)
     assert found["free"].share == 3 / 8
-    assert [(one.user, one.running, one.waiting) for one in users_of(snapshot, QueueName("free"))] == [
+    assert [(one.user, one.running, one.pending) for one in user_report(snapshot, QueueName("free"))] == [
         ("c", 0, 1),
         ("z", 0, 0),
         ("b", 1, 0),
@@ -371,7 +375,7 @@ def test_a_queue_that_lost_its_place_as_a_leaf_still_counts_and_may_owe() -> Non
     of = tree(queue("a", guarantee={"gpu": 4}), queue("b"), queue("b1", "b"))
     books = accounts(of, gang("1", "b", gpus=6), gang("2", "b1", gpus=1), gpus=8)
     assert books.used(QueueName("b"))["gpu"] == 7000
-    assert books.owed(gang("x", "a", gpus=4)) == {"b", "b1"}
+    assert books.reclaimable_queues(gang("x", "a", gpus=4)) == {"b", "b1"}
 
 
 def test_weights_of_levels_above_decide_before_those_below() -> None:

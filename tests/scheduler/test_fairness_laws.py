@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import HoldReason
+from hopyard.domain.effective_limits import child_queues, guaranteed_amounts, maximum_amounts, queue_path
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree, Used
-from hopyard.domain.quota import children, guarantees, most, path
-from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, Queue, QueueTree
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 from .queues import T0, accounts, cluster, gang, gangs, queue, running, tree, trees
 
@@ -31,14 +31,14 @@ def sums(runs: list[Gang], name: str) -> int:
 
 def size_of(of: QueueTree, extra: int = 0) -> dict[str, int]:
     """A cluster that has what all guarantees together promise, and `extra` more."""
-    sure = guarantees(of)
+    sure = guaranteed_amounts(of)
     return {
-        f"{name}s": sum(sure[top].get(name, 0) for top in children(of)[None]) // 1000 + extra
+        f"{name}s": sum(sure[top].get(name, 0) for top in child_queues(of)[None]) // 1000 + extra
         for name in RESOURCES
     }
 
 
-def fill(books: Accounts, wanting: list[Gang], *, gpus: int, cpus: int) -> list[Gang]:
+def fill(books: QuotaUsage, wanting: list[Gang], *, gpus: int, cpus: int) -> list[Gang]:
     """Start whoever may and fits, in this order."""
     started: list[Gang] = []
     for one in wanting:
@@ -74,7 +74,7 @@ def test_what_was_asked_before_changes_no_answer(data: st.DataObject) -> None:
     of = data.draw(trees())
     size = size_of(of, data.draw(st.integers(0, 6)))
     asking = data.draw(gangs(of))
-    books: list[tuple[Accounts, list[Gang]]] = [(accounts(of, **size), [])]
+    books: list[tuple[QuotaUsage, list[Gang]]] = [(accounts(of, **size), [])]
     for _ in range(data.draw(st.integers(1, 8))):
         books_of, there = books[data.draw(st.integers(0, len(books) - 1))]
         match data.draw(st.sampled_from(["charge", "charge all", "credit", "copy"])):
@@ -102,9 +102,9 @@ def test_use_stays_within_the_limits_of_every_level_and_user(data: st.DataObject
     size = size_of(of, data.draw(st.integers(0, 12)))
     books = accounts(of, **size)
     started = fill(books, data.draw(gangs(of)), **size)
-    limits = most(of)
+    limits = maximum_amounts(of)
     for name, one in of.queues.items():
-        inside = [run for run in started if name in path(of, run.queue)]
+        inside = [run for run in started if name in queue_path(of, run.queue)]
         for resource in RESOURCES:
             assert (
                 books.used(name).get(resource, 0)
@@ -125,7 +125,7 @@ def test_what_a_queue_does_not_lend_is_there_for_it(data: st.DataObject) -> None
     of = data.draw(trees())
     size = size_of(of, data.draw(st.integers(0, 6)))
     started = fill(accounts(of, **size), data.draw(gangs(of)), **size)
-    sure, below, limits = guarantees(of), children(of), most(of)
+    sure, below, limits = guaranteed_amounts(of), child_queues(of), maximum_amounts(of)
 
     def taken(name: QueueName, resource: str) -> int:
         used = sum(taken(child, resource) for child in below.get(name, ())) or sums(
@@ -147,7 +147,7 @@ def test_a_queue_within_its_guarantee_gets_it_once_those_that_owe_it_are_gone(da
     size = size_of(of, data.draw(st.integers(0, 4)))
     books = accounts(of, **size)
     started = fill(books, data.draw(gangs(of)), **size)
-    below, sure = children(of), guarantees(of)
+    below, sure = child_queues(of), guaranteed_amounts(of)
     leaf = data.draw(st.sampled_from([name for name in of.queues if name not in below]))
     left = {name: sure[leaf].get(name, 0) - books.used(leaf).get(name, 0) for name in RESOURCES}
     wants = gang(
@@ -166,7 +166,11 @@ def test_a_queue_within_its_guarantee_gets_it_once_those_that_owe_it_are_gone(da
         return fits and (refused is None or refused.reason is HoldReason.USER_LIMIT)
 
     while not may_start():
-        owing = [one for one in started if one.queue in books.owed(wants) and books.borrows(running(one))]
+        owing = [
+            one
+            for one in started
+            if one.queue in books.reclaimable_queues(wants) and books.is_borrowed(running(one))
+        ]
         assert owing, "nobody owes it anything, and yet it may not start"
         books.credit(running(owing[0]).placement)
         started.remove(owing[0])
@@ -179,12 +183,14 @@ def test_nobody_owes_who_uses_no_more_than_the_guarantee(data: st.DataObject) ->
     size = size_of(of, 4)
     books = accounts(of, **size)
     started = fill(books, data.draw(gangs(of)), **size)
-    sure = guarantees(of)
+    sure = guaranteed_amounts(of)
     for wants in data.draw(gangs(of, size=5)):
-        owing = books.owed(wants)
-        assert not owing & set(path(of, wants.queue))
-        assert owing == {name for name in {one.queue for one in started} if books.owes(name, wants)}
-        assert not owing or books.lends(wants.queue)
+        owing = books.reclaimable_queues(wants)
+        assert not owing & set(queue_path(of, wants.queue))
+        assert owing == {
+            name for name in {one.queue for one in started} if books.is_reclaimable_from(name, wants)
+        }
+        assert not owing or books.may_reclaim(wants.queue)
         for name in owing:
             assert any(books.used(name).get(r, 0) > sure[name].get(r, 0) for r in RESOURCES)
     for one in started:
@@ -193,7 +199,7 @@ def test_nobody_owes_who_uses_no_more_than_the_guarantee(data: st.DataObject) ->
             for r in RESOURCES
             if asks(one, r) and books.used(one.queue).get(r, 0) > sure[one.queue].get(r, 0)
         ]
-        assert books.borrows(running(one)) == any(
+        assert books.is_borrowed(running(one)) == any(
             any(limits.get(r) for limits in sure.values()) for r in above
         )
 
@@ -205,8 +211,8 @@ def test_order_does_not_depend_on_the_order_of_what_is_given(data: st.DataObject
     runs = data.draw(gangs(of))
     wanting = data.draw(gangs(of, size=8))
     machines = cluster(gpus=16, cpus=64)
-    one = Accounts.of(of, machines, [running(run) for run in runs], {}, T0)
-    other = Accounts.of(
+    one = QuotaUsage.of(of, machines, [running(run) for run in runs], {}, T0)
+    other = QuotaUsage.of(
         of, machines[::-1], [running(run) for run in data.draw(st.permutations(runs))], {}, T0
     )
     assert [one.queue_key(g.queue, g) for g in wanting] == [other.queue_key(g.queue, g) for g in wanting]
@@ -225,16 +231,16 @@ def test_a_tree_without_limits_refuses_nobody(data: st.DataObject) -> None:
         gang(f"g{i}", "default", gpus=gpus, cpus=gpus)
         for i, gpus in enumerate(data.draw(st.lists(st.integers(0, 50))))
     ]
-    books = accounts(ONE_QUEUE)
+    books = accounts(SINGLE_QUEUE_TREE)
     for one in wanting:
         assert books.refusal(one) is None
         assert not books.closed_models(one)
-        assert not books.owed(one)
+        assert not books.reclaimable_queues(one)
         books.charge(running(one).placement)
-        assert not books.borrows(running(one))
+        assert not books.is_borrowed(running(one))
 
 
-def shared_out(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: int) -> Accounts:
+def shared_out(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: int) -> QuotaUsage:
     """Everybody always wants one more; whoever comes first gets it, until somebody who comes first finds no
     room."""
     books = accounts(of, gpus=gpus, cpus=cpus)
@@ -302,10 +308,10 @@ def test_a_branch_gets_no_more_for_having_more_queues(leaves: int, gpus: int) ->
 def test_past_use_fades_and_never_quite_goes(past: float, later_s: float, half_life_s: float) -> None:
     name = QueueName("q")
     of = QueueTree({name: Queue(name)}, name, half_life_s)
-    used = {(name, "busy"): Used(past, T0)}
+    used = {(name, "busy"): PastUsage(past, T0)}
 
     def score(after_s: float, user: str = "busy") -> float:
-        return Accounts.of(of, cluster(gpus=8), (), used, T0 + timedelta(seconds=after_s)).user_key(
+        return QuotaUsage.of(of, cluster(gpus=8), (), used, T0 + timedelta(seconds=after_s)).user_key(
             name, user
         )[0]
 

@@ -10,17 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Plan, Snapshot
-from hopyard.domain.durations import history_keys
-from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
+from hopyard.domain.duration_keys import history_keys
+from hopyard.domain.gang import Assignment, Gang, NodeSelector, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.cycle.planner import plan
-from hopyard.scheduler.forecast import Why, why
-from hopyard.scheduler.foreseen import expected_starts
-from hopyard.scheduler.predict import expect
-from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.whatif import LIMITS_S, MINUTES, changes
+from hopyard.scheduler.duration_estimates import estimate_duration
+from hopyard.scheduler.explain.lookahead import expected_starts
+from hopyard.scheduler.explain.what_if import MAX_EXACT_MINUTES, SUGGESTED_LIMITS_S, alternatives
+from hopyard.scheduler.explain.why_pending import PendingExplanation, explain_pending
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
 from tests.scheduler.worlds import World, gang, queue, tree, worlds
 from tests.scheduler.worlds import machine as worlds_machine
@@ -39,13 +39,13 @@ def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
     return replace(found, queues=queues) if queues else found
 
 
-def asked(view: Snapshot, name: str) -> Why:
-    found = why(view, plan(view), asks(name).id)
+def asked(view: Snapshot, name: str) -> PendingExplanation:
+    found = explain_pending(view, plan(view), asks(name).id)
     assert found is not None
     return found
 
 
-def lines(found: Why) -> list[str]:
+def lines(found: PendingExplanation) -> list[str]:
     return [line.text for line in found.what_if]
 
 
@@ -75,12 +75,14 @@ def test_whoever_is_asked_to_leave_is_expected_to_be_gone_soon_from_the_turn_on_
     assert found.expected.high_at <= found.promised_at < T0 + seconds(100)
 
 
-A100 = Where((PoolName("a100"),))
+A100 = NodeSelector((PoolName("a100"),))
 
 
 def test_it_tells_when_it_starts_what_is_in_the_way_and_what_would_be_sooner() -> None:
     found = asked(busy_cluster(asks("wide", 8, limit_s=600, where=A100)), "wide")
-    assert found.hold.reason is HoldReason.NO_CAPACITY and found.hold.position == 1 and found.waiting == 1
+    assert (
+        found.hold.reason is HoldReason.NO_CAPACITY and found.hold.position == 1 and found.pending_count == 1
+    )
     assert found.expected is not None and found.expected.mid_at == T0 + seconds(1000)
     assert [(one.name, one.until) for one in found.blocked_by[:2]] == [
         ("run:b", T0 + seconds(1000)),
@@ -156,18 +158,18 @@ def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
     )
     view = snapshot([machine("n1", 8)], [long], [asks("g", 8)])
     for part, more_s in ((0.25, 300), (0.5, 100)):
-        found = why(view, plan(view), asks("g").id, {long.gang.id: part})
+        found = explain_pending(view, plan(view), asks("g").id, {long.gang.id: part})
         assert found is not None and found.expected is not None
         assert found.expected.mid_at == T0 + seconds(more_s)
         assert found.expected.high_at == T0 + seconds(1.5 * more_s)
-    told = why(view, plan(view), asks("g").id, {long.gang.id: 0.001})  # its start counts too much
+    told = explain_pending(view, plan(view), asks("g").id, {long.gang.id: 0.001})  # its start counts too much
     assert told == asked(view, "g")
 
 
 def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
     leaving = replace(
         runs(Placement(asks("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))),
-        stopping=True, preempted_for=asks("g").id, asked_at=T0 - seconds(40),
+        stopping=True, preempted_for=asks("g").id, preempt_requested_at=T0 - seconds(40),
     )  # fmt: skip
     found = asked(
         replace(snapshot([machine("n1", 8)], [leaving], [asks("g", 8)]), preempt_grace_s=600.0), "g"
@@ -285,9 +287,9 @@ def test_a_start_is_not_foretold_where_too_few_runs_tell_and_why_says_so() -> No
         view = world.snapshot()
         planned = plan(view)
         assert (GangId("waits") in expected_starts(view, planned)) == (not says)
-        found = why(view, planned, GangId("waits"))
+        found = explain_pending(view, planned, GangId("waits"))
         assert found is not None
-        assert found.unknown == (f"{says} how long run runs takes" if says else "")
+        assert found.unknown_duration_message == (f"{says} how long run runs takes" if says else "")
 
 
 def test_the_users_own_runs_are_in_the_way_of_its_limit() -> None:
@@ -296,7 +298,7 @@ def test_the_users_own_runs_are_in_the_way_of_its_limit() -> None:
     world.turn()
     world.submit(gang("waits", 1, queue="q", limit_s=60, at=1))
     view = world.snapshot()
-    found = why(view, plan(view), GangId("waits"))
+    found = explain_pending(view, plan(view), GangId("waits"))
     assert found is not None and found.hold.reason is HoldReason.USER_LIMIT
     assert [(one.name, one.until) for one in found.blocked_by] == [("run:mine", T0 + seconds(100))]
 
@@ -322,8 +324,8 @@ def test_what_never_fits_has_no_time() -> None:
 
 def test_who_does_not_wait_is_not_explained() -> None:
     view = busy_cluster(asks("one", 1))
-    assert why(view, plan(view), asks("one").id) is None
-    assert why(view, plan(view), asks("nobody").id) is None
+    assert explain_pending(view, plan(view), asks("one").id) is None
+    assert explain_pending(view, plan(view), asks("nobody").id) is None
 
 
 def test_those_ahead_in_a_long_queue_count() -> None:
@@ -335,7 +337,9 @@ def test_those_ahead_in_a_long_queue_count() -> None:
 
 
 def test_limits_to_try_are_in_order() -> None:
-    assert [limit_s for _, limit_s in LIMITS_S] == sorted((limit_s for _, limit_s in LIMITS_S), reverse=True)
+    assert [limit_s for _, limit_s in SUGGESTED_LIMITS_S] == sorted(
+        (limit_s for _, limit_s in SUGGESTED_LIMITS_S), reverse=True
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -345,7 +349,7 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
     planned = plan(view)
     for hold in planned.hold[:3]:
         gang = next(one for one in view.pending if one.id == hold.gang)
-        found = why(view, planned, gang.id)
+        found = explain_pending(view, planned, gang.id)
         assert found is not None and found.hold == hold
         if found.expected is not None:
             assert view.now <= found.expected.low_at <= found.expected.mid_at <= found.expected.high_at
@@ -375,20 +379,20 @@ def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
     planned = plan(view)
     assume(not planned.preempt)
     for promise in planned.promises:
-        found = why(view, planned, promise.gang)
+        found = explain_pending(view, planned, promise.gang)
         assert found is not None
         assert found.promised_at == promise.start_at
         assert found.expected is not None
         if found.expected.mid_at > promise.start_at + seconds(1):
             breach = _lived_through(world)[1][promise.gang]
             # no run is longer than said
-            assert breach.cause is not BreachCause.OVERRUN and breach.detail == found.late
+            assert breach.cause is not BreachCause.OVERRUN and breach.detail == found.delay_message
 
 
 def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
     """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
     view, after = world.snapshot(), deepcopy(world)
-    groups = changes(gang, reason, view, [*range(5, 60, 5), *range(60, 60 * MINUTES, 60)])
+    groups = alternatives(gang, reason, view, [*range(5, 60, 5), *range(60, 60 * MAX_EXACT_MINUTES, 60)])
     changed = next(
         change.gang for group in groups for change in group if text.startswith(f"{change.text}: now")
     )
@@ -401,7 +405,7 @@ def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: s
 def test_every_change_asks_for_less_or_for_something_else() -> None:
     gang = asks("g", 8, replicas=4, cpus=16, where=A100)
     view = busy_cluster(gang)
-    found = [change for group in changes(gang, HoldReason.NO_CAPACITY, view) for change in group]
+    found = [change for group in alternatives(gang, HoldReason.NO_CAPACITY, view) for change in group]
     assert len({change.text for change in found}) == len(found)
     for change in found:
         before, after = gang.roles[0], change.gang.roles[0]
@@ -431,7 +435,7 @@ def test_who_waits_for_what_queues_share_counts_those_of_others_that_go_first() 
         gang("x1", 2, queue="x", user="cy", limit_s=100, at=2),
     )
     view = world.snapshot()
-    found = why(view, plan(view), GangId("x1"))
+    found = explain_pending(view, plan(view), GangId("x1"))
     assert found is not None and found.expected is not None
     assert found.hold.reason is HoldReason.QUOTA
     assert found.expected.mid_at == world.now + seconds(4000)
@@ -451,7 +455,7 @@ def test_who_will_stand_back_for_one_of_its_user_is_told_so() -> None:
         gang("one", 1, queue="b", user="bob", limit_s=1000, at=2),
     )
     view = world.snapshot()
-    found = why(view, plan(view), GangId("one"))
+    found = explain_pending(view, plan(view), GangId("one"))
     assert found is not None and found.expected is not None
     assert found.expected.mid_at == world.now + seconds(3000)
 
@@ -467,8 +471,11 @@ def test_who_was_promised_a_start_that_others_will_take_is_expected_after_them()
     names, (starts, breaches) = ["m0", "m1", "m2", "m3", "low"], _lived_through(world)
     assert _starts_s(world, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
     view = world.snapshot()
-    found = why(view, plan(view), GangId("low"))
-    assert found is not None and found.late == breaches["low"].detail == "run m1 has priority 50, this one 20"
+    found = explain_pending(view, plan(view), GangId("low"))
+    assert (
+        found is not None
+        and found.delay_message == breaches["low"].detail == "run m1 has priority 50, this one 20"
+    )
 
 
 def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that_waits() -> None:
@@ -479,7 +486,7 @@ def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that
     world.turn()
     world.submit(gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", at=2))
     view = world.snapshot()
-    large, small = (why(view, plan(view), GangId(name)) for name in ("large", "small"))
+    large, small = (explain_pending(view, plan(view), GangId(name)) for name in ("large", "small"))
     assert small is not None and small.hold.reason is HoldReason.BEHIND and small.expected is not None
     assert large is not None and large.expected is not None
     assert small.expected.mid_at >= large.expected.mid_at + seconds(600)
@@ -496,7 +503,7 @@ def test_a_time_that_ends_just_before_others_start_is_told_in_seconds() -> None:
         gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", limit_s=300, at=2)
     )
     view = world.snapshot()
-    found = why(view, plan(view), GangId("small"))
+    found = explain_pending(view, plan(view), GangId("small"))
     assert found is not None and [line.text for line in found.what_if] == [
         "with --time 40s: now, by backfill"
     ]
@@ -530,7 +537,7 @@ def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_
     world.now += seconds(100)
     world.submit(gang("new", 1, queue="b", user="bob", limit_s=20, at=100))
     view = world.snapshot()
-    found = why(view, plan(view), GangId("new"))
+    found = explain_pending(view, plan(view), GangId("new"))
     assert (
         found is not None
         and found.hold.reason is HoldReason.BEHIND
@@ -585,7 +592,7 @@ def test_a_listing_and_why_expect_the_same_start(
     progress = dict.fromkeys(world.running, 0.5) if halfway else {}
     planned = plan(view)
     for name, at in expected_starts(view, planned, progress).items():
-        found = why(view, planned, name, progress)
+        found = explain_pending(view, planned, name, progress)
         assert found is not None and found.expected is not None
         assert found.expected.mid_at == at
 
@@ -613,7 +620,7 @@ def test_a_start_that_follows_from_a_guess_is_not_foretold_on_other_nodes_either
     world = World(
         {NodeId(name): worlds_machine(name, 1, pool=name) for name in ("n0", "n1")}, tree(queue("q"))
     )
-    n0, n1 = Where((PoolName("n0"),)), Where((PoolName("n1"),))
+    n0, n1 = NodeSelector((PoolName("n0"),)), NodeSelector((PoolName("n1"),))
     world.submit(
         gang("unknown", queue="q", user="cy", where=n0),
         gang("known", queue="q", user="cy", limit_s=60, where=n1),
@@ -635,7 +642,7 @@ def _starts_s(world: World, names: list[str]) -> list[float | None]:
     view = world.snapshot()
     planned, found = plan(view), list[float | None]()
     for name in names:
-        told = why(view, planned, GangId(name))
+        told = explain_pending(view, planned, GangId(name))
         if told is None:
             found.append(
                 (view.now - T0).total_seconds() if any(one.gang.id == name for one in planned.place) else None
@@ -650,18 +657,18 @@ def _lived_through(world: World) -> tuple[dict[str, float], dict[str, Breach]]:
     everything takes as long as is expected."""
     life, starts, breaches, leaving = deepcopy(world), dict[str, float](), dict[str, Breach](), set[GangId]()
     view, durations = life.snapshot(), dict(life.durations)
-    future = Future.of(view.running, durations, view.now, pick=lambda expected: expected.mid_s)
+    future = RunEndEstimates.of(view.running, durations, view.now, pick_s=lambda expected: expected.mid_s)
     ends = {end.gang: view.now + seconds(end.mid_s) for end in future.ends()}
     for _ in range(200):
         wanted = life.turn()
         breaches = {one.gang: one for one in wanted.breaches} | breaches
         for one in wanted.place:
             starts[one.gang.id] = (life.now - T0).total_seconds()
-            ends[one.gang.id] = life.now + seconds(max(expect(one.gang, durations).mid_s, 1))
+            ends[one.gang.id] = life.now + seconds(max(estimate_duration(one.gang, durations).mid_s, 1))
         for asked_to in wanted.preempt:
             leaving.add(asked_to.gang)
             ends[asked_to.gang] = min(ends[asked_to.gang], life.now + seconds(5))
-        times = [*ends.values(), *([wanted.look_again_at] if wanted.look_again_at else [])]
+        times = [*ends.values(), *([wanted.next_cycle_at] if wanted.next_cycle_at else [])]
         if not life.pending or not times:
             break
         life.now = max(min(times), life.now + seconds(1))

@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Node
-from hopyard.domain.gang import ANYWHERE
+from hopyard.domain.gang import ANY_NODE
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
-from hopyard.scheduler.placement.fitting import Fitting, Shape
-from hopyard.scheduler.placement.free import Free
-from hopyard.scheduler.placement.gradient import ONE_BY_ONE, Gradient
-from hopyard.scheduler.placement.ground import Ground
-from hopyard.scheduler.placement.mix import Mix
-from hopyard.scheduler.placement.scores import NOT_HERE
-from hopyard.scheduler.placement.worth import Worth
+from hopyard.scheduler.placement.feasibility import NodeFeasibility, ReplicaRequest
+from hopyard.scheduler.placement.fragmentation_score import MAX_SCALAR_NODES, FragmentationScorer
+from hopyard.scheduler.placement.fragmentation_value import FragmentationValue
+from hopyard.scheduler.placement.free_resources import FreeResources
+from hopyard.scheduler.placement.node_table import NodeTable
+from hopyard.scheduler.placement.score_rules import INFEASIBLE
+from hopyard.scheduler.placement.workload_mix import WorkloadMix
 
 GIB = 1 << 30
-CORES, MEMORY_GIB, COUNT = 32, 64, 3 * ONE_BY_ONE
+CORES, MEMORY_GIB, COUNT = 32, 64, 3 * MAX_SCALAR_NODES
 REQUESTS = [
     Resources(1000, 2 * GIB, 1),
     Resources(8000, GIB, 1),
@@ -32,9 +32,9 @@ REQUESTS = [
 ]
 
 
-def ground() -> Ground:
+def ground() -> NodeTable:
     models = ("A100", "T4")
-    return Ground(
+    return NodeTable(
         Node(
             NodeId(f"n{n:02}"),
             "local",
@@ -54,16 +54,18 @@ def test_nodes_that_changed_one_by_one_or_many_at_once_are_worth_what_they_are_a
 ) -> None:
     on = ground()
     counts = data.draw(st.lists(st.integers(0, 5), min_size=len(REQUESTS), max_size=len(REQUESTS)))
-    worth = Worth(
-        on, Mix.of([(one, ANYWHERE, count) for one, count in zip(REQUESTS, counts, strict=True)]), fluid=fluid
+    worth = FragmentationValue(
+        on,
+        WorkloadMix.of([(one, ANY_NODE, count) for one, count in zip(REQUESTS, counts, strict=True)]),
+        fluid=fluid,
     )
-    free = Free.whole(on)
-    kept = Gradient(worth, free)
-    fittings = [Fitting(on, Shape(one, ANYWHERE)) for one in REQUESTS]
-    before = [kept.everywhere(free, fitting) for fitting in fittings]
+    free = FreeResources.of_empty_nodes(on)
+    kept = FragmentationScorer(worth, free)
+    fittings = [NodeFeasibility(on, ReplicaRequest(one, ANY_NODE)) for one in REQUESTS]
+    before = [kept.score_all(free, fitting) for fitting in fittings]
     for _ in range(data.draw(st.integers(1, 4))):
         rows = data.draw(
-            st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=2 * ONE_BY_ONE, unique=True)
+            st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=2 * MAX_SCALAR_NODES, unique=True)
         )
         for row in rows:
             free.cpu[row] = data.draw(st.integers(0, CORES)) * 1000
@@ -72,10 +74,10 @@ def test_nodes_that_changed_one_by_one_or_many_at_once_are_worth_what_they_are_a
                 st.lists(st.sampled_from([0, 200, 500, 700, WHOLE_GPU]), min_size=4, max_size=4)
             )
         kept.refresh(free, rows)
-        anew = Gradient(worth, free, kept.weights)
+        anew = FragmentationScorer(worth, free, kept.weights)
         for fitting, (values, columns) in zip(fittings, before, strict=True):
-            kept.again(free, fitting, np.array(rows), values, columns)
-            told, cards = anew.everywhere(free, fitting)
+            kept.rescore(free, fitting, np.array(rows), values, columns)
+            told, cards = anew.score_all(free, fitting)
             np.testing.assert_array_equal(values, told)
-            there = told != NOT_HERE
+            there = told != INFEASIBLE
             np.testing.assert_array_equal(columns[there], cards[there])

@@ -12,7 +12,7 @@ from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
-from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.placement.never_fits import never_fits
 from tests.exploring import seeded, seeds
 
 from .test_cycle_simulation import TREES, Life, demand, too_much_for_its_queue

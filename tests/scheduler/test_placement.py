@@ -8,21 +8,21 @@ import pytest
 
 from hopyard.domain.cluster import HoldReason, Node
 from hopyard.domain.gang import (
-    ANYWHERE,
+    ANY_NODE,
     NODE_LEVEL,
     Assignment,
     Closeness,
     Gang,
+    NodeSelector,
     Placement,
     Role,
     Topology,
-    Where,
 )
 from hopyard.domain.ids import GangId, NodeId, PoolName
-from hopyard.domain.resources import UNNAMED_GPU, Gpu, Resources
+from hopyard.domain.resources import UNKNOWN_GPU_MODEL, Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.fit import never_fits
-from hopyard.scheduler.placement.mix import Mix
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.placement.workload_mix import WorkloadMix
 
 from .worlds import GIB, T0
 
@@ -77,14 +77,14 @@ def role(
     asked = Resources(
         int(cpus * 1000), int(memory_gib * GIB), gpus, models, False, milli, gpu_memory_gib * GIB, extras
     )
-    where = Where(tuple(map(PoolName, pools)), tuple(sorted(labels.items())))
+    where = NodeSelector(tuple(map(PoolName, pools)), tuple(sorted(labels.items())))
     return Role(name, replicas, asked, fewest, where, topology)
 
 
 def gang(
     *roles: Role, name: str = "g", topology: Topology | None = None, wants: tuple[str, ...] = ()
 ) -> Gang:
-    return Gang(GangId(name), roles, T0, topology=topology, wants=wants)
+    return Gang(GangId(name), roles, T0, topology=topology, input_digests=wants)
 
 
 def spots(placement: Placement | None) -> list[tuple[str, tuple[int, ...]]]:
@@ -121,8 +121,10 @@ def test_a_gang_without_gpus_leaves_gpu_nodes_alone() -> None:
 def test_cards_of_which_few_can_serve_what_is_asked_for_are_kept() -> None:
     """Many ask for T4, and all may use it; so one that may use any card goes elsewhere."""
     capacity = Capacity.of([node("a", 2, model="T4"), node("b", 2, model="A100")])
-    capacity.weigh(
-        Mix.of([(Resources(gpus=1, gpu_models=("T4",)), ANYWHERE, 5), (Resources(gpus=1), ANYWHERE, 5)])
+    capacity.update_weights(
+        WorkloadMix.of(
+            [(Resources(gpus=1, gpu_models=("T4",)), ANY_NODE, 5), (Resources(gpus=1), ANY_NODE, 5)]
+        )
     )
     assert on(capacity, role(gpus=1)) == ["b"]
 
@@ -132,15 +134,15 @@ def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
     """Two T4 are left for those who need them, however many stand on nodes that are lost or cordoned."""
     closed = [node(f"z{at}", 8, model="T4", ready=ready, cordoned=ready) for at in range(10)]
     capacity = Capacity.of([node("a", 8), node("t", 2, model="T4"), *closed])
-    mix = Mix.of(
-        (role(gpus=1, models=(model,)).resources, ANYWHERE, count)
+    mix = WorkloadMix.of(
+        (role(gpus=1, models=(model,)).resources, ANY_NODE, count)
         for model, count in (("A100", 2), ("T4", 1))
     )
-    capacity.weigh(mix)
+    capacity.update_weights(mix)
     assert on(capacity, role(gpus=1)) == ["a"]
     for one in closed:
         capacity.set_node(replace(one, ready=True, cordoned=False))
-    capacity.weigh(mix)
+    capacity.update_weights(mix)
     assert on(capacity, role(gpus=1)) == ["t"]
 
 
@@ -148,36 +150,36 @@ def test_what_only_closed_nodes_can_serve_weighs_nothing_until_they_open() -> No
     """Where nobody asks for what is there, all of it counts alike: what needs no GPU goes where fewest lose
     their CPUs."""
     closed = node("z", 4, model="T4", cpus=64, cordoned=True)
-    mix = Mix.of([(role(gpus=1, models=("T4",)).resources, ANYWHERE, 1)])
+    mix = WorkloadMix.of([(role(gpus=1, models=("T4",)).resources, ANY_NODE, 1)])
     open_nodes = [node("a", 8, cpus=64), node("b", 2, cpus=64)]
     found = []
     for nodes in (open_nodes, [*open_nodes, closed], [*open_nodes, replace(closed, cordoned=False)]):
         capacity = Capacity.of(nodes)
-        capacity.weigh(mix)
+        capacity.update_weights(mix)
         found.append(on(capacity, role(cpus=16)))
     assert found[0] == found[1] == ["b"]
     turned = Capacity.of([*open_nodes, closed])
-    turned.weigh(mix)
+    turned.update_weights(mix)
     assert on(turned, role(cpus=16)) == ["b"]
     turned.set_node(replace(closed, cordoned=False))
-    turned.weigh(mix)
+    turned.update_weights(mix)
     assert on(turned, role(cpus=16)) == found[2]
     turned.set_node(closed)
-    turned.weigh(mix)
+    turned.update_weights(mix)
     assert on(turned, role(cpus=16)) == ["b"]
 
 
 def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:
     """On empty nodes the A100s would be dearer, which most ask for."""
     capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [busy("t", 0, 1, 2, 3, 4, 5, 6)])
-    capacity.weigh(
-        Mix.of(
-            (role(gpus=1, models=(model,)).resources, ANYWHERE, count)
+    capacity.update_weights(
+        WorkloadMix.of(
+            (role(gpus=1, models=(model,)).resources, ANY_NODE, count)
             for model, count in (("A100", 2), ("T4", 1))
         )
     )
     assert on(capacity, role(gpus=1)) == ["a"]
-    capacity.take_all([busy("a", 0)])
+    capacity.allocate_all([busy("a", 0)])
     assert on(capacity, role(gpus=1)) == ["a"]
 
 
@@ -228,16 +230,16 @@ def test_an_elastic_gang_is_as_large_as_fits() -> None:
     capacity = Capacity.of([node("a", 2), node("b", 1)])
     found = capacity.place(gang(role(8, gpus=1, fewest=2)))
     assert found is not None
-    assert (found.gang.size, found.gang.elastic) == (3, False)
+    assert (found.gang.size, found.gang.is_elastic) == (3, False)
     assert capacity.place(gang(role(8, gpus=1, fewest=4))) is None
 
 
 def test_what_the_gang_wants_is_where_it_goes() -> None:
     capacity = Capacity.of([node("a"), node("b", holds=("mnist",)), node("c", holds=("mnist", "torch"))])
     assert on(capacity, role(), wants=("mnist", "torch")) == ["c"]
-    assert [a.node for a in capacity.place(gang(role()), prefer=frozenset({NodeId("b")})).assignments] == [
-        "b"
-    ]  # type: ignore[union-attr]
+    assert [
+        a.node for a in capacity.place(gang(role()), preferred_nodes=frozenset({NodeId("b")})).assignments
+    ] == ["b"]  # type: ignore[union-attr]
 
 
 def test_closeness_of_several_roles_together() -> None:
@@ -260,7 +262,7 @@ def test_room_for_one_role_is_found_though_another_was_looked_for_there() -> Non
     capacity = Capacity.of([node("a", 2), node("b", 1), node("c", 1)])
     assert on(capacity, role(gpus=2, cpus=2, name="ps"), role(gpus=1)) == ["a", "b"]
     for full in ("b", "c"):
-        capacity.take(busy(full, 0))
+        capacity.allocate(busy(full, 0))
     assert on(capacity, role(gpus=1)) == ["a"]
 
 
@@ -279,7 +281,7 @@ def test_taken_of_a_node_that_left_is_taken_when_it_comes_back() -> None:
     capacity.set_node(machine)
     assert capacity.place(gang(role(gpus=1))) is None
     capacity.drop_node(machine.id)
-    capacity.give_back(held)
+    capacity.release(held)
     capacity.set_node(machine)
     assert spots(capacity.place(gang(role(gpus=1)))) == [("a", (0,))]
 
@@ -299,7 +301,7 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
         ),
         (
             gang(role(gpus=1, models=("H100",))),
-            (node("plain", 2, model=UNNAMED_GPU),),
+            (node("plain", 2, model=UNKNOWN_GPU_MODEL),),
             "needs 1 H100 GPU on one node; the only node, plain, has 2 GPUs of no named model (1 too few)",
         ),
         (

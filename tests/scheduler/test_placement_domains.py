@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.gang import Closeness
-from hopyard.scheduler.placement.domains import divide
+from hopyard.scheduler.placement.topology_domains import assign_to_domains
 
 rooms = st.lists(st.integers(0, 7), min_size=1, max_size=4)
 many = settings(max_examples=600, deadline=None)
@@ -40,7 +40,7 @@ def test_a_division_is_found_whenever_there_is_one_and_it_is_the_best(
     every = list(divisions(slices if rule is not Closeness.SAME else [count], room))
     if rule is Closeness.SPREAD:
         every = [one for one in every if len(set(one)) == len(one)]
-    found = divide(rule, slice, count, room)
+    found = assign_to_domains(rule, slice, count, room)
     if found is None:
         assert not every
         return

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology, Where
+from hopyard.domain.gang import ANY_NODE, NODE_LEVEL, Closeness, Gang, NodeSelector, Placement, Role, Topology
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.fit import never_fits
-from hopyard.scheduler.placement.hope import Hope
-from hopyard.scheduler.placement.legal import obeys_topology
-from hopyard.scheduler.placement.mix import Mix
-from hopyard.scheduler.placement.scores import GRADIENTS, SCORES
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.placement.optimistic_fit import OptimisticFit
+from hopyard.scheduler.placement.score_rules import FRAGMENTATION_SCORES, SCORES
+from hopyard.scheduler.placement.topology_check import obeys_topology
+from hopyard.scheduler.placement.workload_mix import WorkloadMix
 
 from .clusters import Ledger, broken, gangs, illegal, nodes, requests, reversed_cards
 from .test_placement_domains import divisions
@@ -28,8 +28,8 @@ from .worlds import GIB, T0
 
 many = settings(max_examples=100, deadline=None)
 some = settings(max_examples=50, deadline=None)
-scores = st.sampled_from(sorted([*SCORES, *GRADIENTS]))
-mixes = st.lists(st.tuples(requests(), st.just(ANYWHERE), st.integers(1, 9)), max_size=4).map(Mix.of)
+scores = st.sampled_from(sorted([*SCORES, *FRAGMENTATION_SCORES]))
+mixes = st.lists(st.tuples(requests(), st.just(ANY_NODE), st.integers(1, 9)), max_size=4).map(WorkloadMix.of)
 
 
 def state(capacity: Capacity) -> list[list[int]]:
@@ -50,7 +50,7 @@ def filled(
     for gang in wanted:
         found = capacity.place(gang, score=score)
         if found is not None:
-            capacity.take(found)
+            capacity.allocate(found)
             placed.append(found)
     return capacity, placed
 
@@ -67,7 +67,7 @@ def test_a_gang_is_placed_whole_and_nothing_is_given_twice(
         assert state(capacity) == before, "looking takes nothing"
         if found is not None:
             assert illegal(gang, found, machines) is None
-            capacity.take(found)
+            capacity.allocate(found)
             ledger.add(found)
     assert ledger.over() == []
 
@@ -75,7 +75,7 @@ def test_a_gang_is_placed_whole_and_nothing_is_given_twice(
 @many
 @given(nodes(), st.lists(gangs(), max_size=5), gangs(), mixes, st.randoms(use_true_random=False), scores)
 def test_the_order_in_which_things_are_told_does_not_matter(
-    machines: list[Node], before: list[Gang], wanted: Gang, mix: Mix, random: Random, score: str
+    machines: list[Node], before: list[Gang], wanted: Gang, mix: WorkloadMix, random: Random, score: str
 ) -> None:
     capacity, placed = filled(machines, before)
     other_nodes, other_placed = [reversed_cards(node) for node in machines], list(placed)
@@ -83,14 +83,14 @@ def test_the_order_in_which_things_are_told_does_not_matter(
     random.shuffle(other_placed)
     other = Capacity.of(other_nodes, other_placed)
     for one in (capacity, other):
-        one.weigh(mix)
+        one.update_weights(mix)
     assert other.place(wanted, score=score) == capacity.place(wanted, score=score)
 
 
 @many
 @given(nodes(least=1), st.lists(gangs(), max_size=4), st.data(), mixes)
 def test_what_was_remembered_is_what_would_be_found_anew(
-    machines: list[Node], wanted: list[Gang], data: st.DataObject, mix: Mix
+    machines: list[Node], wanted: list[Gang], data: st.DataObject, mix: WorkloadMix
 ) -> None:
     """Places are taken and given back, nodes change, vanish and return; every now and then all is
     compared."""
@@ -103,21 +103,21 @@ def test_what_was_remembered_is_what_would_be_found_anew(
         if step == "take" and wanted:
             found = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
             if found is not None:
-                capacity.take(found)
+                capacity.allocate(found)
                 live.append(found)
         elif step == "back" and live:
-            capacity.give_back(live.pop(data.draw(st.integers(0, len(live) - 1))))
+            capacity.release(live.pop(data.draw(st.integers(0, len(live) - 1))))
         elif step == "all":
             some = live[: data.draw(st.integers(0, len(live)))]
-            without = [array.tolist() for array in capacity.sums_without(some)]
-            capacity.give_back_all(some)
+            without = [array.tolist() for array in capacity.free_totals_without(some)]
+            capacity.release_all(some)
             assert state(capacity) == state(Capacity.of(there.values(), live[len(some) :]))
-            shrunk = any((array < 0).any() for array in capacity.sums()[:2])
-            assert shrunk or without == [array.tolist() for array in capacity.sums()]
-            capacity.take_all(some)
+            shrunk = any((array < 0).any() for array in capacity.free_totals()[:2])
+            assert shrunk or without == [array.tolist() for array in capacity.free_totals()]
+            capacity.allocate_all(some)
         elif step == "copy":
             left, capacity = capacity, capacity.copy()
-            left.close(there)  # what happens to the one it was copied from is not its business
+            left.close_nodes(there)  # what happens to the one it was copied from is not its business
         elif step == "node":
             node = data.draw(st.sampled_from(machines))
             there[node.id] = replace(
@@ -132,7 +132,7 @@ def test_what_was_remembered_is_what_would_be_found_anew(
             capacity.drop_node(gone)
         fresh = Capacity.of(there.values(), live)
         for one in (capacity, fresh):
-            one.weigh(mix)
+            one.update_weights(mix)
         assert state(capacity) == state(fresh)
         score = data.draw(scores)
         assert [capacity.place(gang, score=score) for gang in wanted] == [
@@ -167,13 +167,13 @@ def of_several_roles(draw: st.DrawFn) -> Gang:
     st.data(),
 )
 def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
-    machines: list[Node], before: list[Gang], wanted: list[Gang], mix: Mix, data: st.DataObject
+    machines: list[Node], before: list[Gang], wanted: list[Gang], mix: WorkloadMix, data: st.DataObject
 ) -> None:
     score = data.draw(scores)
     asked, placed = filled(machines, before, score)
     fresh = Capacity.of(machines, placed)
     for one in (asked, fresh):
-        one.weigh(mix)
+        one.update_weights(mix)
     alone = [
         replace(gang, roles=(replace(role, replicas=1),), topology=None)
         for gang in wanted
@@ -193,19 +193,19 @@ def test_taking_and_giving_back_and_meeting(
     for gang in more:
         found = copy.place(gang)
         if found is not None:
-            copy.take(found)
+            copy.allocate(found)
     assert state(capacity) == untouched, "a copy changes alone"
     emptier = Capacity.of(machines, placed[1:])
     met, turned = copy.copy(), emptier.copy()
-    met.meet(emptier)
-    turned.meet(copy)
+    met.intersect(emptier)
+    turned.intersect(copy)
     least = [np.minimum(a, b).tolist() for a, b in zip(state(copy), state(emptier), strict=True)]
     assert state(met) == state(turned) == least
     for gang in before:
         if copy.place(gang) is None or emptier.place(gang) is None:
             assert len(gang.roles) > 1 or gang.topology or gang.roles[0].topology or met.place(gang) is None
     for placement in placed:
-        capacity.give_back(placement)
+        capacity.release(placement)
     assert state(capacity) == state(Capacity.of(machines))
 
 
@@ -225,7 +225,7 @@ def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, 
 
 def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
     request = role.resources
-    if not node.open or (role.where.pools and node.pool not in role.where.pools):
+    if not node.schedulable or (role.where.pools and node.pool not in role.where.pools):
         return False
     if any(node.labels.get(name) != value for name, value in role.where.labels):
         return False
@@ -246,7 +246,10 @@ def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
     ]
     if request.gpus:
         return sum(free >= 1000 for _, free in left) >= count * request.gpus
-    return not request.shares_gpu or sum(max(free, 0) // request.milli_of(gpu) for gpu, free in left) >= count
+    return (
+        not request.is_gpu_share
+        or sum(max(free, 0) // request.gpu_milli_on(gpu) for gpu, free in left) >= count
+    )
 
 
 @many
@@ -277,7 +280,7 @@ def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(
                     best,
                     *(
                         count
-                        for count in range(role.fewest, role.replicas + 1)
+                        for count in range(role.required_replicas, role.replicas + 1)
                         if _divisible(role, count, list(held.values()))
                     ),
                 ]
@@ -324,7 +327,9 @@ def test_nodes_that_hold_nobody_change_nothing(
         for one in before
     ]
     _, placed = filled(machines, before)
-    mix = Mix.of([(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles])
+    mix = WorkloadMix.of(
+        [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
+    )
     useless = [
         Node(
             NodeId(name),
@@ -339,7 +344,7 @@ def test_nodes_that_hold_nobody_change_nothing(
     ]
     fewer, more = Capacity.of(machines, placed), Capacity.of([*useless, *machines], placed)
     for one in (fewer, more):
-        one.weigh(mix)
+        one.update_weights(mix)
     assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
 
 
@@ -361,11 +366,13 @@ def test_nodes_that_are_closed_change_nothing(
         for at, node in enumerate(others)
     ]
     _, placed = filled(machines, before)
-    mix = Mix.of([(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles])
+    mix = WorkloadMix.of(
+        [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
+    )
     fewer, more = Capacity.of(machines, placed), Capacity.of([*closed, *machines], placed)
     assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
     for one in (fewer, more):
-        one.weigh(mix)
+        one.update_weights(mix)
     assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
 
 
@@ -379,8 +386,8 @@ def test_what_does_not_fit_says_why_and_what_never_fits_does_not_fit_an_empty_cl
     if capacity.place(wanted) is None:
         reason, why = capacity.why_not(wanted)
         assert why
-        assert (reason is HoldReason.NO_NODES) == (not any(node.open for node in machines))
-        assert capacity.reason(wanted) is reason
+        assert (reason is HoldReason.NO_NODES) == (not any(node.schedulable for node in machines))
+        assert capacity.why_not_reason(wanted) is reason
     else:
         assert never is None
     empty = Capacity.of(replace(node, ready=True, cordoned=False) for node in machines)
@@ -394,12 +401,12 @@ def test_what_is_hoped_for_is_no_less_than_what_fits(
 ) -> None:
     capacity, placed = filled(machines, before)
     gone = [one for one in placed if data.draw(st.booleans())]
-    hope = Hope(capacity, gone)
+    hope = OptimisticFit(capacity, gone)
     for one in gone:
-        capacity.give_back(one)
-    smallest = wanted.sized([role.fewest for role in wanted.roles])
+        capacity.release(one)
+    smallest = wanted.with_replica_counts([role.required_replicas for role in wanted.roles])
     if capacity.place(smallest, score="first-fit") is not None:
-        assert hope.holds(smallest)
+        assert hope.may_fit(smallest)
 
 
 @some
@@ -409,7 +416,7 @@ def test_what_is_legal_is_judged_as_here(machines: list[Node], wanted: Gang) -> 
     found = Capacity.of(machines).place(loose)
     if found is not None:
         by_id = {node.id: node for node in machines}
-        sized = replace(wanted.sized([role.replicas for role in found.gang.roles]))
+        sized = replace(wanted.with_replica_counts([role.replicas for role in found.gang.roles]))
         start, why = 0, broken(wanted.topology, found.assignments, by_id) if wanted.topology else None
         for role in sized.roles:
             if role.topology:
@@ -426,11 +433,15 @@ def test_models_that_are_closed_are_not_used(machines: list[Node], closed: set[s
     usable = [
         sum(gpu.model.lower() not in {m.lower() for m in closed} for gpu in n.gpus)
         for n in machines
-        if n.open
+        if n.schedulable
     ]
     if found is None:
         by_engine = {
-            e: sum(u for u, n in zip(usable, [m for m in machines if m.open], strict=True) if n.engine == e)
+            e: sum(
+                u
+                for u, n in zip(usable, [m for m in machines if m.schedulable], strict=True)
+                if n.engine == e
+            )
             for e in ("local", "ray")
         }
         assert max(by_engine.values()) < 2
@@ -452,9 +463,9 @@ def of_roles_together(draw: st.DrawFn) -> Gang:
             Resources(
                 1000 * draw(st.integers(0, 3)), GIB * draw(st.integers(0, 2)), gpus=draw(st.integers(0, 2))
             ),
-            where=Where((PoolName(draw(st.sampled_from(["p", "q"]))),))
+            where=NodeSelector((PoolName(draw(st.sampled_from(["p", "q"]))),))
             if draw(st.integers(0, 2)) == 0
-            else ANYWHERE,
+            else ANY_NODE,
         )
         for number in range(draw(st.integers(2, 3)))
     ]
@@ -471,8 +482,8 @@ def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(
     """And so whatever the rule: what is promised where it is found by one starts where it is looked for by
     another."""
     machines = [replace(node, engine="local", extras={}) for node in machines]
-    roles = [role for _, role in wanted.requests()]
-    ways = product([node for node in machines if node.open], repeat=len(roles))
+    roles = [role for _, role in wanted.replica_roles()]
+    ways = product([node for node in machines if node.schedulable], repeat=len(roles))
     possible = any(_holds_each(dict(_grouped(way, roles)), machines) for way in ways)
     found = Capacity.of(machines).place(wanted, score=score)
     assert (found is not None) == possible

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import Node, Snapshot
-from hopyard.domain.gang import ANYWHERE, Assignment, Gang, Placement, Role, Where
+from hopyard.domain.gang import ANY_NODE, Assignment, Gang, NodeSelector, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName
+from hopyard.domain.persistent_sequence import PersistentMap
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.cycle import asking, promises, turn
+from hopyard.scheduler.cycle import preemption_requests, promises, scheduling_cycle
 from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .futures import T0, asks, runs, snapshot
@@ -114,7 +114,7 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
         world.submit(data.draw(gangs(f"r{count}", world.queues, at=-1000)))
 
 
-def as_stored(snapshot: Snapshot, waiting: Chunks[GangId, Gang]) -> Snapshot:
+def as_stored(snapshot: Snapshot, waiting: PersistentMap[GangId, Gang]) -> Snapshot:
     """With those who wait as a store gives them: `waiting` is what it keeps."""
     pending = {gang.id: gang for gang in snapshot.pending}
     for gone in set(waiting) - pending.keys():
@@ -122,13 +122,13 @@ def as_stored(snapshot: Snapshot, waiting: Chunks[GangId, Gang]) -> Snapshot:
     for gang in pending.values():
         if waiting.get(gang.id) is not gang:
             waiting[gang.id] = gang
-    return replace(snapshot, pending=waiting.seen())
+    return replace(snapshot, pending=waiting.to_sequence())
 
 
 @histories
 @given(worlds(), st.data())
 def test_a_planner_with_a_memory_plans_as_one_without(world: World, data: st.DataObject) -> None:
-    planner, waiting = Planner(), Chunks[GangId, Gang](data.draw(st.integers(1, 4)))
+    planner, waiting = Planner(), PersistentMap[GangId, Gang](data.draw(st.integers(1, 4)))
     for count in range(data.draw(st.integers(2, 8))):
         snapshot = world.snapshot()
         remembered = planner(as_stored(snapshot, waiting))
@@ -145,7 +145,7 @@ def test_so_it_does_where_a_plan_places_so_many_at_most(world: World, most: int,
     """Whoever is left to the next plan has a hold like everybody else, and nothing is given out twice."""
     planner = Planner()
     for count in range(data.draw(st.integers(2, 8))):
-        snapshot = replace(world.snapshot(), place_most=most)
+        snapshot = replace(world.snapshot(), max_placements=most)
         remembered = planner(snapshot)
         assert remembered == plan(snapshot)
         placed, held = {one.gang.id for one in remembered.place}, {one.gang for one in remembered.hold}
@@ -197,10 +197,10 @@ def test_pieces_come_to_what_one_plan_does() -> None:
         pending={one.id: one for one in waiting},
     )
     planner = Planner()
-    pieces = [planner(replace(world.snapshot(), place_most=4))]
+    pieces = [planner(replace(world.snapshot(), max_placements=4))]
     while len(pieces[-1].place) == 4:
         world.apply(pieces[-1])
-        pieces.append(planner(replace(world.snapshot(), place_most=4)))
+        pieces.append(planner(replace(world.snapshot(), max_placements=4)))
     assert {one.gang.id for piece in pieces for one in piece.place} == whole
     assert len(pieces) > 3
 
@@ -218,9 +218,9 @@ def test_it_forgets_nothing_when_nothing_changes(world: World) -> None:
 def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, data: st.DataObject) -> None:
     """As in a large cluster: one promise, one look for victims a turn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(promises, "PROMISES", 1)
-        patch.setattr(asking, "LOOKS", (1, 1))
-        patch.setattr(turn, "LOOKS_EACH", 1)
+        patch.setattr(promises, "MAX_PROMISES", 1)
+        patch.setattr(preemption_requests, "GANG_SEARCH_BUDGET", (1, 1))
+        patch.setattr(scheduling_cycle, "SEARCHES_PER_QUEUE", 1)
         planner = Planner()
         for count in range(data.draw(st.integers(2, 6))):
             snapshot = world.snapshot()
@@ -289,7 +289,7 @@ def test_a_limit_on_one_model_leaves_what_others_there_are(
             most,
             Resources(1000, GIB, 1, models),
             fewest,
-            Where((PoolName(pool),)) if pool else ANYWHERE,
+            NodeSelector((PoolName(pool),)) if pool else ANY_NODE,
         )
         for name, most, fewest, models, pool in roles
     ]

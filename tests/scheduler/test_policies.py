@@ -11,8 +11,8 @@ from hopyard.domain.queue import QueueTree
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.scheduler.policies.capacity_order import CapacityOrder
 from hopyard.scheduler.policies.fifo import Fifo
-from hopyard.scheduler.policies.las import LeastAttained
-from hopyard.scheduler.policies.overtaking import Overtaking
+from hopyard.scheduler.policies.greedy_fifo import GreedyFifo
+from hopyard.scheduler.policies.least_attained_service import LeastAttained
 
 from .worlds import T0, World, gang, machine, queue, seconds, tree
 
@@ -93,13 +93,13 @@ def test_fifo_where_no_node_is_ready() -> None:
 def test_who_fits_overtakes_who_does_not_and_goes_where_least_is_left() -> None:
     found = world({"a": 4, "b": 4}, gang("big", 8), gang("small", 1, at=1))
     runs(found, gang("r", 3), "b", (0, 1, 2))
-    plan = Overtaking("best-fit")(found.snapshot())
+    plan = GreedyFifo("best-fit")(found.snapshot())
     assert placed(plan) == {"small": {"b"}}
     assert held(plan) == {"big": HoldReason.NEVER_FITS}
 
 
 def test_a_shape_that_was_refused_is_tried_again_when_something_ended() -> None:
-    found, policy = world({"n": 2}, gang("g", 2)), Overtaking("best-fit")
+    found, policy = world({"n": 2}, gang("g", 2)), GreedyFifo("best-fit")
     runs(found, gang("r", 1), "n", (0,))
     assert not found.turn(policy).place
     found.end(GangId("r"))
@@ -107,7 +107,7 @@ def test_a_shape_that_was_refused_is_tried_again_when_something_ended() -> None:
 
 
 def test_a_place_that_the_store_refused_is_offered_again() -> None:
-    found, policy = world({"n": 2}, gang("one", 2), gang("two", 2, at=1)), Overtaking("best-fit")
+    found, policy = world({"n": 2}, gang("one", 2), gang("two", 2, at=1)), GreedyFifo("best-fit")
     assert set(placed(policy(found.snapshot()))) == {"one"}
     del found.pending[GangId("one")]  # it was cancelled meanwhile; nothing was committed
     assert set(placed(policy(found.snapshot()))) == {"two"}
@@ -201,7 +201,7 @@ def test_las_looks_again_when_the_next_run_passes_the_threshold() -> None:
     served(found, 0, 1, for_s=1000)
     plan = LeastAttained(threshold=3000)(found.snapshot())
     assert not plan.preempt
-    assert plan.look_again_at == T0 + seconds(500)
+    assert plan.next_cycle_at == T0 + seconds(500)
     found.now += seconds(500)
     assert preempted(LeastAttained(threshold=3000)(found.snapshot())) == {"r01": "g"}
 
@@ -209,7 +209,7 @@ def test_las_looks_again_when_the_next_run_passes_the_threshold() -> None:
 def test_las_looks_again_when_one_that_starts_now_passes_the_threshold() -> None:
     plan = LeastAttained(threshold=3000)(world({"n": 1}, gang("a", 1), gang("b", 1, at=1)).snapshot())
     assert set(placed(plan)) == {"a"}
-    assert plan.look_again_at == T0 + seconds(3000)
+    assert plan.next_cycle_at == T0 + seconds(3000)
 
 
 def test_las_never_preempts_who_may_not_be_or_where_it_would_not_help() -> None:

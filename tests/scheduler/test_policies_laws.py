@@ -54,7 +54,7 @@ def test_plans_are_legal_and_do_not_depend_on_the_past_or_on_order(name: str, da
         assert sorted(plan.place, key=lambda p: p.gang.id) == sorted(fresh.place, key=lambda p: p.gang.id)
         assert sorted(plan.preempt, key=lambda p: p.attempt) == sorted(fresh.preempt, key=lambda p: p.attempt)
         assert list(plan.hold) == list(fresh.hold)
-        assert plan.look_again_at == fresh.look_again_at
+        assert plan.next_cycle_at == fresh.next_cycle_at
         if data.draw(st.integers(0, 4)):  # else the store refuses all of it
             world.apply(plan)
             check(snapshot, plan, world)

@@ -9,8 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.durations import history_keys
-from hopyard.scheduler.predict import NEVER_S, expect, history, remaining, whole
+from hopyard.domain.duration_keys import history_keys
+from hopyard.scheduler.duration_estimates import (
+    MAX_DURATION_S,
+    estimate_duration,
+    estimate_remaining,
+    estimate_total,
+    history_for,
+)
 from tests.scheduler.futures import asks
 
 samples = st.lists(st.floats(0.1, 1e6), max_size=40).map(tuple)
@@ -27,20 +33,23 @@ def test_a_band_is_in_order_and_never_beyond_the_limit(
     mine: tuple[float, ...], all_: tuple[float, ...], limit_s: float | None, gone_s: float
 ) -> None:
     durations = {"script:ada/train.py": mine, "all": all_}
-    for found in (expect(gang(limit_s), durations), remaining(gang(limit_s), durations, gone_s)):
-        assert 0 <= found.low_s <= found.mid_s <= found.high_s <= NEVER_S
-        assert found.certain == (limit_s is not None)
+    for found in (
+        estimate_duration(gang(limit_s), durations),
+        estimate_remaining(gang(limit_s), durations, gone_s),
+    ):
+        assert 0 <= found.low_s <= found.mid_s <= found.high_s <= MAX_DURATION_S
+        assert found.is_limit == (limit_s is not None)
     if limit_s is not None:
-        assert expect(gang(limit_s), durations).high_s == limit_s
-        assert remaining(gang(limit_s), durations, gone_s).high_s == max(limit_s - gone_s, 0)
+        assert estimate_duration(gang(limit_s), durations).high_s == limit_s
+        assert estimate_remaining(gang(limit_s), durations, gone_s).high_s == max(limit_s - gone_s, 0)
 
 
 @given(samples, elapsed)
 def test_who_still_runs_is_expected_to_take_longer_than_it_did(
     known: tuple[float, ...], gone_s: float
 ) -> None:
-    total, _ = whole(gang(), {"all": known}, gone_s)
-    assert total.mid_s > gone_s or total.mid_s == NEVER_S
+    total, _ = estimate_total(gang(), {"all": known}, gone_s)
+    assert total.mid_s > gone_s or total.mid_s == MAX_DURATION_S
 
 
 @given(samples, elapsed, st.floats(0.0, 1.0), st.just(0.0) | elapsed)
@@ -48,56 +57,65 @@ def test_an_answer_holds_as_long_as_it_says(
     known: tuple[float, ...], gone_s: float, part: float, served_s: float
 ) -> None:
     one = replace(gang(), served_s=served_s)
-    total, until_s = whole(one, {"all": known}, gone_s)
+    total, until_s = estimate_total(one, {"all": known}, gone_s)
     assert until_s > gone_s
     later_s = gone_s + part * (until_s - gone_s)
     if later_s < until_s:
-        assert whole(one, {"all": known}, later_s)[0] == total
+        assert estimate_total(one, {"all": known}, later_s)[0] == total
 
 
 def test_the_longer_it_overran_the_longer_it_goes_on() -> None:
-    left = [remaining(gang(), {"all": (100.0,) * 20}, gone_s).mid_s for gone_s in (50, 150, 1_000, 10_000)]
+    left = [
+        estimate_remaining(gang(), {"all": (100.0,) * 20}, gone_s).mid_s
+        for gone_s in (50, 150, 1_000, 10_000)
+    ]
     assert left[0] == 50 and left[1] < left[2] < left[3]
 
 
 def test_what_tells_most_counts_alone_where_there_is_enough_of_it() -> None:
     keys = history_keys(gang())
     durations = {keys[0]: (100.0,) * 8, keys[-1]: (9_000.0,) * 200}
-    assert expect(gang(), durations).mid_s == 100 and expect(gang(), durations).high_s < 150
-    assert expect(gang(script="other.py"), durations).mid_s == 9_000
+    assert (
+        estimate_duration(gang(), durations).mid_s == 100
+        and estimate_duration(gang(), durations).high_s < 150
+    )
+    assert estimate_duration(gang(script="other.py"), durations).mid_s == 9_000
 
 
 def test_two_runs_of_the_same_script_weigh_more_than_two_of_anybody() -> None:
     keys = history_keys(gang())
-    found = history(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
+    found = history_for(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
     mine = found.weights[found.seconds.index(9_000.0) - 1]
     assert mine == 4 and round(found.weights[-1]) == 8
 
 
 def test_few_runs_tell_little_under_however_many_names_they_are_kept() -> None:
     one, seconds = gang(), (100.0, 110.0)
-    found = history(one, dict.fromkeys(history_keys(one), seconds))
+    found = history_for(one, dict.fromkeys(history_keys(one), seconds))
     assert found.runs == 2
-    expected = expect(one, dict.fromkeys(history_keys(one), seconds))
+    expected = estimate_duration(one, dict.fromkeys(history_keys(one), seconds))
     assert expected.low_s <= 100 and expected.high_s >= 86400
-    assert history(one, dict.fromkeys(history_keys(one), seconds * 4)).runs == 8
-    assert expect(one, dict.fromkeys(history_keys(one), seconds * 4)).high_s < 300
+    assert history_for(one, dict.fromkeys(history_keys(one), seconds * 4)).runs == 8
+    assert estimate_duration(one, dict.fromkeys(history_keys(one), seconds * 4)).high_s < 300
 
 
 def test_a_run_that_outlived_its_like_in_earlier_attempts_is_not_expected_to_end_at_once() -> None:
     durations = {"all": (5.0,) * 20}
-    fresh, back = expect(gang(), durations), expect(replace(gang(), served_s=40.0), durations)
+    fresh, back = (
+        estimate_duration(gang(), durations),
+        estimate_duration(replace(gang(), served_s=40.0), durations),
+    )
     assert fresh.high_s < 10
     assert back.mid_s >= 40 and back.high_s >= 300
-    young = expect(replace(gang(), served_s=2.0), durations)
+    young = estimate_duration(replace(gang(), served_s=2.0), durations)
     assert young.high_s == fresh.high_s  # it may begin anew
 
 
 def test_nothing_known_is_a_wide_band_and_a_limit_is_expected_to_be_used_up() -> None:
-    unknown = expect(gang(), {})
-    assert unknown.high_s >= 100 * unknown.mid_s >= 100 * unknown.low_s and not unknown.certain
-    limited = expect(gang(600.0), {})
-    assert (limited.mid_s, limited.high_s, limited.certain) == (600.0, 600.0, True)
+    unknown = estimate_duration(gang(), {})
+    assert unknown.high_s >= 100 * unknown.mid_s >= 100 * unknown.low_s and not unknown.is_limit
+    limited = estimate_duration(gang(600.0), {})
+    assert (limited.mid_s, limited.high_s, limited.is_limit) == (600.0, 600.0, True)
 
 
 def test_eight_of_ten_end_within_the_band() -> None:
@@ -112,7 +130,7 @@ def test_eight_of_ten_end_within_the_band() -> None:
         one = replace(gang(), user=user)
         took_s = 2.718281828 ** random.gauss(centres[user], 1.0)
         if i >= 200:
-            found = expect(one, durations)
+            found = estimate_duration(one, durations)
             inside += found.low_s <= took_s <= found.high_s
             count += 1
         for key in history_keys(one):
@@ -124,10 +142,10 @@ def test_eight_of_ten_end_within_the_band() -> None:
 def test_many_at_once_are_what_each_is_alone(
     mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]
 ) -> None:
-    known = history(gang(), {"script:ada/train.py": mine, "all": all_})
-    for each, found in zip(gone_s, known.ends_s(np.array(gone_s)).T.tolist(), strict=True):
+    known = history_for(gang(), {"script:ada/train.py": mine, "all": all_})
+    for each, found in zip(gone_s, known.bands_after(np.array(gone_s)).T.tolist(), strict=True):
         if found[0] == found[0]:
-            (_, mid_s, high_s), until_s = known.total_s(each)
+            (_, mid_s, high_s), until_s = known.band_after(each)
             assert found == [mid_s, high_s, until_s]
         else:
             assert not known.seconds or each >= known.seconds[0]

@@ -10,15 +10,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import HoldReason, Running
+from hopyard.domain.effective_limits import guaranteed_amounts
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import CPU, GPU, QueueTree
-from hopyard.domain.quota import guarantees
-from hopyard.scheduler.cycle.preempt import Preemptor
-from hopyard.scheduler.cycle.standing import Standing
-from hopyard.scheduler.cycle.victims import Victim, lost, weight
-from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.cycle.cluster_state import ClusterState
+from hopyard.scheduler.cycle.preemptor import Preemptor
+from hopyard.scheduler.cycle.victim_search import Victim, gpu_weight_of, unsaved_gpu_seconds
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 from .worlds import T0, World, gang, leaves, machine, queue, seconds, tree
 
@@ -282,8 +282,8 @@ def test_what_was_expected_to_end_soon_and_did_not_is_asked_after_all() -> None:
         wanted = found.turn()
         if wanted.preempt:
             break
-        assert wanted.look_again_at is not None
-        found.now = wanted.look_again_at
+        assert wanted.next_cycle_at is not None
+        found.now = wanted.next_cycle_at
     assert [one.gang for one in wanted.preempt] == ["low"]
     assert found.now - T0 < seconds(180)
 
@@ -390,7 +390,9 @@ def test_who_others_leave_for_is_not_late_before_their_grace_is_over(grace_s: fl
     found.grace_s = grace_s
     assert asked(found) == {"low"}
     promise = found.promises[GangId("g")]
-    assert promise.made_room and seconds(grace_s) < promise.start_at - T0 <= seconds(max(grace_s, 60) + 10)
+    assert promise.has_preempted and seconds(grace_s) < promise.start_at - T0 <= seconds(
+        max(grace_s, 60) + 10
+    )
     for at_s in (grace_s / 2, grace_s - 1, grace_s):
         found.now = T0 + seconds(at_s)
         wanted = found.turn()
@@ -441,17 +443,24 @@ def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
 def test_work_on_cpus_counts_by_its_part_of_the_cluster() -> None:
     nodes = [machine("n", 4, cpus=40)]
     share = Placement(gang("c", 0, cpus=10), (Assignment(0, NodeId("n")),))
-    assert weight(nodes)(share) == 1000  # a quarter of all cores is one of four GPUs
-    assert weight([machine("n", 0, cpus=40)])(share) == 10000
-    assert weight(nodes)(held("g", "n", (0, 1)).placement) == 2000
+    assert gpu_weight_of(nodes)(share) == 1000  # a quarter of all cores is one of four GPUs
+    assert gpu_weight_of([machine("n", 0, cpus=40)])(share) == 10000
+    assert gpu_weight_of(nodes)(held("g", "n", (0, 1)).placement) == 2000
 
 
 @pytest.mark.parametrize(("saved_s", "expected_s"), [(None, 100.0), (40, 40.0), (400, 100.0)])
 def test_what_is_lost_is_what_ran_since_it_was_saved(saved_s: float | None, expected_s: float) -> None:
     one = held("g", "n", (0, 1), ran_s=100, saved_s=saved_s)
-    assert lost(one, T0, weight([machine("n", 4)])) == 2000 * expected_s * 1000
-    assert lost(replace(one, started_at=None, saved_at=None), T0, weight([machine("n", 4)])) == 0
-    assert lost(one, T0 - seconds(1000), weight([machine("n", 4)])) == 0  # a clock went back
+    assert unsaved_gpu_seconds(one, T0, gpu_weight_of([machine("n", 4)])) == 2000 * expected_s * 1000
+    assert (
+        unsaved_gpu_seconds(
+            replace(one, started_at=None, saved_at=None), T0, gpu_weight_of([machine("n", 4)])
+        )
+        == 0
+    )
+    assert (
+        unsaved_gpu_seconds(one, T0 - seconds(1000), gpu_weight_of([machine("n", 4)])) == 0
+    )  # a clock went back
 
 
 @st.composite
@@ -491,7 +500,7 @@ def crowds(draw: st.DrawFn) -> World:
 
 
 def cheapest_of_all(
-    waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: Accounts
+    waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: QuotaUsage
 ) -> int | None:
     """By trying every set."""
     costs = []
@@ -499,13 +508,13 @@ def cheapest_of_all(
         for chosen in combinations(victims, count):
             free, after = capacity.copy(), accounts.copy()
             for victim in chosen:
-                free.give_back(victim.running.placement)
+                free.release(victim.running.placement)
                 after.credit(victim.running.placement)
             if (
                 after.refusal(waiting) is None
                 and free.place(waiting, closed_models=after.closed_models(waiting)) is not None
             ):
-                costs.append(sum(victim.lost for victim in chosen))
+                costs.append(sum(victim.unsaved_work for victim in chosen))
     return min(costs, default=None)
 
 
@@ -513,22 +522,22 @@ def cheapest_of_all(
 @given(crowds())
 def test_no_set_of_runs_would_lose_less(found: World) -> None:
     snapshot = found.snapshot()
-    standing = Standing(snapshot)
+    standing = ClusterState(snapshot)
     waiting = snapshot.pending[0]
-    preemptor = Preemptor(standing, standing.capacity, standing.accounts)
-    victims = preemptor.victims(waiting)
+    preemptor = Preemptor(standing, standing.capacity, standing.quota_usage)
+    victims = preemptor.candidate_victims(waiting)
     assume(victims)
-    chosen = preemptor.find(waiting, victims)
-    best = cheapest_of_all(waiting, victims, standing.capacity, standing.accounts)
+    chosen = preemptor.find_victims(waiting, victims)
+    best = cheapest_of_all(waiting, victims, standing.capacity, standing.quota_usage)
     if chosen is None:
-        fits = standing.accounts.refusal(waiting) is None and standing.capacity.place(waiting) is not None
+        fits = standing.quota_usage.refusal(waiting) is None and standing.capacity.place(waiting) is not None
         assert best is None or fits
         return
-    costs = {victim.running.gang.id: victim.lost for victim in victims}
+    costs = {victim.running.gang.id: victim.unsaved_work for victim in victims}
     assert sum(costs[run.gang.id] for run in chosen[0]) == best
     for run in chosen[0]:  # and nobody of them could be spared
         rest = [victim for victim in victims if victim.running in chosen[0] and victim.running is not run]
-        assert preemptor.find(waiting, rest) is None
+        assert preemptor.find_victims(waiting, rest) is None
 
 
 @settings(max_examples=100, deadline=None)
@@ -536,9 +545,9 @@ def test_no_set_of_runs_would_lose_less(found: World) -> None:
 def test_only_what_was_borrowed_is_taken_back_and_its_queue_keeps_its_guarantee(found: World) -> None:
     assume(all(run.gang.preemptible for run in found.running.values()))
     snapshot = found.snapshot()
-    standing = Standing(snapshot)
+    standing = ClusterState(snapshot)
     waiting = snapshot.pending[0]
-    victims = Preemptor(standing, standing.capacity, standing.accounts).victims(waiting)
+    victims = Preemptor(standing, standing.capacity, standing.quota_usage).candidate_victims(waiting)
     taken = [victim.running for victim in victims if victim.running.gang.queue != waiting.queue]
     kept = [run for run in snapshot.running if run not in taken]
     for name in {run.gang.queue for run in taken}:
@@ -557,14 +566,16 @@ def test_only_what_was_borrowed_is_taken_back_and_its_queue_keeps_its_guarantee(
 @settings(max_examples=40, deadline=None)
 @given(crowds())
 def test_what_was_only_looked_at_is_as_it_was(found: World) -> None:
-    standing = Standing(found.snapshot())
+    standing = ClusterState(found.snapshot())
     waiting = found.snapshot().pending[0]
-    capacity, accounts = standing.capacity.copy(), standing.accounts.copy()
-    preemptor = Preemptor(standing, standing.capacity, standing.accounts)
-    preemptor.find(waiting, preemptor.victims(waiting))
-    again = Preemptor(standing, standing.capacity, standing.accounts)
-    assert preemptor.find(waiting, preemptor.victims(waiting)) == again.find(waiting, again.victims(waiting))
-    assert standing.accounts == accounts
+    capacity, accounts = standing.capacity.copy(), standing.quota_usage.copy()
+    preemptor = Preemptor(standing, standing.capacity, standing.quota_usage)
+    preemptor.find_victims(waiting, preemptor.candidate_victims(waiting))
+    again = Preemptor(standing, standing.capacity, standing.quota_usage)
+    assert preemptor.find_victims(waiting, preemptor.candidate_victims(waiting)) == again.find_victims(
+        waiting, again.candidate_victims(waiting)
+    )
+    assert standing.quota_usage == accounts
     for gpus in range(5):
         assert standing.capacity.place(gang("x", gpus)) == capacity.place(gang("x", gpus))
 
@@ -629,11 +640,11 @@ def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_orde
     queues: QueueTree, more: int, came: list[int], wants: int, gpus: int
 ) -> None:
     named = leaves(queues)
-    there = max(1, guarantees(queues)[QueueName("root")].get(GPU, 0) // 1000 + more)
+    there = max(1, guaranteed_amounts(queues)[QueueName("root")].get(GPU, 0) // 1000 + more)
     node, runs = machine("n", there), list[Running]()
 
-    def books() -> Accounts:
-        return Accounts.of(queues, [node], runs, {}, T0)
+    def books() -> QuotaUsage:
+        return QuotaUsage.of(queues, [node], runs, {}, T0)
 
     for number, which in enumerate(came):
         if (
@@ -642,7 +653,7 @@ def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_orde
         ):
             runs.append(held(f"r{number}", "n", (len(runs),), ran_s=1000 - number, queue=leaf))
     waiting = gang("waits", gpus, queue=named[wants % len(named)], cpus=0)
-    assume(books().lender(waiting)[0] is not None)
+    assume(books().find_lender(waiting)[0] is not None)
     found = world(queues, {"n": there}, *runs, pending=(waiting,))
     for preemption in found.turn().preempt:
         found.leave(preemption.gang)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.durations import history_keys
+from hopyard.domain.duration_keys import history_keys
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.domain.queue import QueueTree

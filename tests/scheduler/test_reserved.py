@@ -15,7 +15,7 @@ from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.timeline.grant import Granted, Refused, grant
+from hopyard.scheduler.timeline.reservation_admission import Admitted, Rejected, admit_reservation
 
 from .worlds import T0, World, gang, machine, queue, seconds, tree
 
@@ -294,9 +294,9 @@ def test_what_may_not_be_preempted_and_what_is_reserved_already_leave_room_toget
     there = world({"n1": 8})
     comes(there, gang("stays", 4, user=owner, limit_s=9000, preemptible=False))
     there.reservations = (reserved("exam", "bob", "n1", piece=four),)
-    found = grant(replace(reserved("lab", "cy", piece=four), pieces=(1,)), there.snapshot())
-    assert isinstance(found, Refused) == (owner == "ada")
-    if isinstance(found, Refused):
+    found = admit_reservation(replace(reserved("lab", "cy", piece=four), pieces=(1,)), there.snapshot())
+    assert isinstance(found, Rejected) == (owner == "ada")
+    if isinstance(found, Rejected):
         assert found.conflicts == ("run:stays",)
 
 
@@ -324,8 +324,8 @@ def test_only_those_are_named_who_are_in_its_way(gpus: int, preemptible: bool) -
     comes(there, gang("hers", gpus, user="ada", preemptible=preemptible))
     there.now += seconds(10)
     wanted = replace(reserved("exam", "bob", piece=Resources(4000, 0, 4)), pieces=(1,), start_at=there.now)
-    found = grant(wanted, there.snapshot())
-    assert isinstance(found, Granted)
+    found = admit_reservation(wanted, there.snapshot())
+    assert isinstance(found, Admitted)
     there.reservations = (found.reservation,)
     asked = [one.gang for one in there.turn().preempt]
     assert asked == ([GangId("hers")] if gpus == 5 else [])

@@ -16,10 +16,10 @@ def test_the_reason_alone_is_that_of_the_sentence(world: World) -> None:
     for gang in world.pending.values():
         if capacity.place(gang) is None:
             reason, detail = capacity.why_not(gang)
-            assert capacity.reason(gang) is reason
-            later = capacity.copy().sentence(gang)
+            assert capacity.why_not_reason(gang) is reason
+            later = capacity.copy().why_not_message(gang)
             for running in world.running.values():
-                capacity.give_back(running.placement)
+                capacity.release(running.placement)
             assert later() == detail
             for running in world.running.values():
-                capacity.take(running.placement)
+                capacity.allocate(running.placement)

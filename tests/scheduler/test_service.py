@@ -14,13 +14,13 @@ from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.resources import Resources
-from hopyard.scheduler.cycle.slices import Slices
-from hopyard.scheduler.service import (
-    CLASSES,
-    FACTOR,
-    FIRST_S,
+from hopyard.scheduler.cycle.time_slices import TimeSlices
+from hopyard.scheduler.time_slicing import (
+    CLASS_COUNT,
+    CLASS_GROWTH_FACTOR,
+    FIRST_CLASS_END_S,
     QUANTUM_S,
-    gives_way_after_s,
+    preemptible_after_s,
     served_s,
     service_class,
 )
@@ -44,14 +44,25 @@ def class_of(one: Gang) -> int:
 
 
 def test_classes_grow_by_a_factor_and_the_last_has_no_end() -> None:
-    served = (0.0, FIRST_S - 0.001, FIRST_S, FIRST_S * FACTOR - 0.001, FIRST_S * FACTOR)
+    served = (
+        0.0,
+        FIRST_CLASS_END_S - 0.001,
+        FIRST_CLASS_END_S,
+        FIRST_CLASS_END_S * CLASS_GROWTH_FACTOR - 0.001,
+        FIRST_CLASS_END_S * CLASS_GROWTH_FACTOR,
+    )
     assert [class_of(gang("a", s)) for s in served] == [0, 0, 1, 1, 2]
-    assert class_of(gang("a", 1e300)) == CLASSES - 1
+    assert class_of(gang("a", 1e300)) == CLASS_COUNT - 1
 
 
 def test_gpus_count_by_their_square_root_and_none_as_one() -> None:
-    assert [class_of(gang("a", FIRST_S / 2 - 1, gpus=count)) for count in (0, 1, 4, 64)] == [0, 0, 0, 1]
-    assert class_of(gang("a", FIRST_S / 2, gpus=4)) == 1
+    assert [class_of(gang("a", FIRST_CLASS_END_S / 2 - 1, gpus=count)) for count in (0, 1, 4, 64)] == [
+        0,
+        0,
+        0,
+        1,
+    ]
+    assert class_of(gang("a", FIRST_CLASS_END_S / 2, gpus=4)) == 1
 
 
 @given(seconds, seconds, gpus)
@@ -75,7 +86,7 @@ def test_earlier_attempts_count_as_served_and_preparing_does_not() -> None:
     ],
 )
 def test_when_a_run_gives_way(served: float, waits: int, after_s: float) -> None:
-    assert gives_way_after_s(gang("r", served))[waits] == pytest.approx(after_s)
+    assert preemptible_after_s(gang("r", served))[waits] == pytest.approx(after_s)
 
 
 @given(seconds, gpus)
@@ -83,8 +94,8 @@ def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one
     served: float, gpus: int
 ) -> None:
     one = gang("r", served, gpus=gpus)
-    after = gives_way_after_s(one)
-    assert len(after) == CLASSES - 1, "nobody gives way to the last class"
+    after = preemptible_after_s(one)
+    assert len(after) == CLASS_COUNT - 1, "nobody gives way to the last class"
     assert after == sorted(after)
     for waits, after_s in enumerate(after):
         assert service_class(one, served + after_s + 1e-3) > waits
@@ -95,11 +106,11 @@ def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one
 def test_two_gangs_on_one_place_change_it_seldom(first: float, second: float, gpus: int, others: int) -> None:
     """Both want the only place for ever. Whoever waits takes it as soon as the other gives way."""
     here, waits, turns = gang("a", first, gpus=gpus), gang("b", second, gpus=others), 0
-    while class_of(waits) < CLASSES - 1:
-        ran_s = gives_way_after_s(here)[class_of(waits)] + 1e-2
+    while class_of(waits) < CLASS_COUNT - 1:
+        ran_s = preemptible_after_s(here)[class_of(waits)] + 1e-2
         assert ran_s >= QUANTUM_S
         here, waits, turns = waits, replace(here, served_s=here.served_s + ran_s), turns + 1
-    assert turns <= 2 * CLASSES
+    assert turns <= 2 * CLASS_COUNT
 
 
 QUEUES = QueueTree(
@@ -127,7 +138,7 @@ held = st.builds(
 def test_slices_know_who_gives_way_to_whom_now_and_next(
     rows: list[tuple[float, float | None, int, str, int, bool]], data: st.DataObject
 ) -> None:
-    slices, there = Slices(QUEUES), {}
+    slices, there = TimeSlices(QUEUES), {}
     for number, (served, for_s, gpus, queue, priority, preemptible) in enumerate(rows):
         run = running(f"r{number}", served=served, for_s=for_s, gpus=gpus)
         of = replace(run.gang, queue=QueueName(queue), priority=priority, preemptible=preemptible)
@@ -136,8 +147,10 @@ def test_slices_know_who_gives_way_to_whom_now_and_next(
         slices.add(there[of.id])
     for name in data.draw(st.sets(st.sampled_from(sorted(there)))) if there else ():
         slices.drop(there.pop(name))
-    for waits in range(CLASSES):
-        told = {run.gang.id: worst for worst, run in slices.giving_way(QueueName("sliced"), 50, waits, NOW)}
+    for waits in range(CLASS_COUNT):
+        told = {
+            run.gang.id: worst for worst, run in slices.preemptible_runs(QueueName("sliced"), 50, waits, NOW)
+        }
         expected, next_in = {}, []
         for name, run in there.items():
             if (
@@ -148,14 +161,14 @@ def test_slices_know_who_gives_way_to_whom_now_and_next(
             ):
                 continue
             ran_s = (NOW - run.started_at).total_seconds()
-            due = [ran_s - after_s for after_s in gives_way_after_s(run.gang)]
+            due = [ran_s - after_s for after_s in preemptible_after_s(run.gang)]
             if waits < len(due):
                 if due[waits] >= 0:
                     expected[name] = sum(since >= 0 for since in due) - 1
                 else:
                     next_in.append(-due[waits])
         assert told == expected
-        assert slices.next_in_s(QueueName("sliced"), 50, waits, NOW) == (
+        assert slices.next_preemptible_in_s(QueueName("sliced"), 50, waits, NOW) == (
             pytest.approx(min(next_in), abs=1e-3) if next_in else None
         )
-    assert not list(slices.giving_way(QueueName("still"), 50, 0, NOW))
+    assert not list(slices.preemptible_runs(QueueName("still"), 50, 0, NOW))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 
 from hopyard.domain.gang import Assignment, Placement
 from hopyard.domain.ids import NodeId
+from hopyard.scheduler.cycle.cluster_state import ClusterState
+from hopyard.scheduler.cycle.imminent_releases import IMMINENT_WINDOW, ImminentReleases
 from hopyard.scheduler.cycle.planner import plan
-from hopyard.scheduler.cycle.soon import SOON, Soon
-from hopyard.scheduler.cycle.standing import Standing
 
 from .futures import T0, asks, machine, runs, seconds, snapshot
 from .worlds import World, worlds
@@ -19,34 +19,37 @@ from .worlds import World, worlds
 @settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_who_may_start_soon_follows_what_starts(world: World) -> None:
-    standing = Standing(world.snapshot())
-    future, capacity, accounts = standing.future, standing.capacity, standing.accounts.copy()
-    kept = Soon(future, capacity, accounts)
+    standing = ClusterState(world.snapshot())
+    future, capacity, accounts = standing.run_ends, standing.capacity, standing.quota_usage.copy()
+    kept = ImminentReleases(future, capacity, accounts)
     waiting = list(world.pending.values())
     for one in waiting:
-        anew = Soon(future, capacity, accounts)
+        anew = ImminentReleases(future, capacity, accounts)
         for gang in waiting:
-            smallest = gang.sized([role.fewest for role in gang.roles])
-            assert (kept.allows(gang), kept.holds(smallest)) == (anew.allows(gang), anew.holds(smallest))
+            smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
+            assert (kept.quota_allows(gang), kept.has_room_for(smallest)) == (
+                anew.quota_allows(gang),
+                anew.has_room_for(smallest),
+            )
         place = capacity.place(one) if accounts.refusal(one) is None else None
         if place is not None:
-            capacity.take(place)
+            capacity.allocate(place)
             accounts.charge(place)
-            kept.starts(place)
+            kept.record_start(place)
 
 
 @settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_there_is_room_soon_where_a_place_is_found_once_they_have_gone(world: World) -> None:
-    standing = Standing(world.snapshot())
-    gone, _ = standing.future.gone_by(SOON.total_seconds())
+    standing = ClusterState(world.snapshot())
+    gone, _ = standing.run_ends.ended_by(IMMINENT_WINDOW.total_seconds())
     capacity = standing.capacity.copy()
-    capacity.give_back_all(gone)
-    soon = Soon(standing.future, standing.capacity, standing.accounts)
+    capacity.release_all(gone)
+    soon = ImminentReleases(standing.run_ends, standing.capacity, standing.quota_usage)
     for gang in world.pending.values():
-        smallest = gang.sized([role.fewest for role in gang.roles])
+        smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
         fits = bool(gone) and capacity.place(smallest, score="first-fit") is not None
-        assert soon.holds(smallest) == (fits and soon.allows(smallest))
+        assert soon.has_room_for(smallest) == (fits and soon.quota_allows(smallest))
 
 
 def test_room_on_machines_of_two_engines_is_no_room_for_one_gang() -> None:

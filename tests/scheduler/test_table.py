@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.scheduler.placement.table import A_FEW, SPARE, Table
+from hopyard.scheduler.placement.copy_on_write_rows import MIN_SPARE_ROWS, SPARE_ROW_FRACTION, CopyOnWriteRows
 
 WIDTH = 3
 Step = tuple[str, int, list[int], int]
@@ -25,7 +25,7 @@ def steps(count: int) -> st.SearchStrategy[list[Step]]:
 
 def play(count: int, moves: Sequence[Step]) -> None:
     plain = [np.arange(count * WIDTH, dtype=np.float32).reshape(count, WIDTH)]
-    tables = [Table(plain[0])]
+    tables = [CopyOnWriteRows(plain[0])]
     for what, which, rows, value in moves:
         table, mine = tables[which % len(tables)], plain[which % len(tables)]
         values = np.full((len(rows), WIDTH), value, np.float32)
@@ -33,17 +33,17 @@ def play(count: int, moves: Sequence[Step]) -> None:
             tables.append(table.copy())
             plain.append(mine.copy())
         elif what == "put":
-            table.put(np.array(rows), values)
+            table.write(np.array(rows), values)
             mine[rows] = values
         elif what == "one":
-            table.put_one(rows[0], values[0])
+            table.write_one(rows[0], values[0])
             mine[rows[0]] = values[0]
         else:
-            table.change(rows[0], values[0])
+            table.add_to(rows[0], values[0])
             mine[rows[0]] += values[0]
         everything = np.arange(count)
         for shared, alone in zip(tables, plain, strict=True):
-            np.testing.assert_array_equal(shared.take(everything), alone)
+            np.testing.assert_array_equal(shared.read(everything), alone)
 
 
 @given(st.data())
@@ -55,11 +55,16 @@ def test_each_of_them_has_what_was_put_into_it_alone(data: st.DataObject) -> Non
 def test_tables_with_more_changes_than_spare_rows_are_laid_out_anew() -> None:
     count = 8
     one_by_one: list[Step] = [
-        ("one", 0, [n % count], n) if n % 2 else ("change", 0, [n % count], n) for n in range(2 * A_FEW)
+        ("one", 0, [n % count], n) if n % 2 else ("change", 0, [n % count], n)
+        for n in range(2 * MIN_SPARE_ROWS)
     ]
     copied: list[Step] = [step for one in one_by_one for step in (("copy", 0, [0], 0), one)]
-    play(count, copied[: 4 * (A_FEW + count // SPARE)])
+    play(count, copied[: 4 * (MIN_SPARE_ROWS + count // SPARE_ROW_FRACTION)])
     play(
         count,
-        [step for n in range(A_FEW) for step in (("copy", 0, [0], 0), ("put", 0, list(range(count)), n))],
+        [
+            step
+            for n in range(MIN_SPARE_ROWS)
+            for step in (("copy", 0, [0], 0), ("put", 0, list(range(count)), n))
+        ],
     )

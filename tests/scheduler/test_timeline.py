@@ -10,54 +10,61 @@ import pytest
 from hopyard.domain.cluster import BreachCause, HoldReason, Promise, Running
 from hopyard.domain.gang import Assignment, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName, ReservationId
-from hopyard.domain.queue import GPU, ONE_QUEUE, Queue, QueueTree
+from hopyard.domain.queue import GPU, SINGLE_QUEUE_TREE, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
-from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline.blocked import Blocked
-from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.leave import Leave, leave
-from hopyard.scheduler.timeline.timeline import Timeline
+from hopyard.scheduler.duration_estimates import DurationEstimate, estimate_duration
+from hopyard.scheduler.timeline.backfill import BackfillTimeline
+from hopyard.scheduler.timeline.block_reason import BlockReason
+from hopyard.scheduler.timeline.reservation_preemption import ReservationPreemptions, preempt_for_reservations
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 from tests.scheduler.futures import T0, Life, asks, goes_before, machine, runs, seconds, snapshot
 
 FULL = [machine("n1", 2), machine("n2", 2)]
 
 
-def exact(gang_limit_s: float) -> Expected:
-    return Expected(gang_limit_s, gang_limit_s, gang_limit_s, certain=True)
+def exact(gang_limit_s: float) -> DurationEstimate:
+    return DurationEstimate(gang_limit_s, gang_limit_s, gang_limit_s, is_limit=True)
 
 
-def half_busy() -> Timeline:
+def half_busy() -> BackfillTimeline:
     """n1 is full until 100 s, n2 has one GPU free until 300 s, and `wide` waits for both whole nodes."""
     running = [
         runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
         runs(Placement(asks("b", 1, limit_s=300), (Assignment(0, NodeId("n2"), (0,)),))),
     ]
-    return Timeline.of(snapshot(FULL, running))
+    return BackfillTimeline.of(snapshot(FULL, running))
 
 
 def test_a_blocked_gang_is_promised_the_end_of_the_last_run_that_it_needs() -> None:
     timeline, wide = half_busy(), asks("wide", 2, replicas=2)
-    found = timeline.try_now(wide, exact(100))
-    assert isinstance(found, Blocked) and found.reason is HoldReason.NO_CAPACITY
+    found = timeline.try_backfill(wide, exact(100))
+    assert isinstance(found, BlockReason) and found.reason is HoldReason.NO_CAPACITY
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(300) and promise.nodes == ("n1", "n2")
-    assert timeline.waits_for(wide.id) == ("run:b", "run:a")
+    assert timeline.blocking_runs(wide.id) == ("run:b", "run:a")
 
 
 def test_who_ends_before_a_promised_start_may_jump_ahead() -> None:
     timeline = half_busy()
     timeline.promise(asks("wide", 2, replicas=2), exact(100))
-    assert isinstance(timeline.try_now(asks("short"), exact(300)), Placement)
-    late = timeline.try_now(asks("long"), exact(301))
-    assert isinstance(late, Blocked) and late.reason is HoldReason.BEHIND and late.blocked_by == ("run:wide",)
+    assert isinstance(timeline.try_backfill(asks("short"), exact(300)), Placement)
+    late = timeline.try_backfill(asks("long"), exact(301))
+    assert (
+        isinstance(late, BlockReason)
+        and late.reason is HoldReason.BEHIND
+        and late.blocked_by == ("run:wide",)
+    )
 
 
 def test_who_may_take_for_ever_does_not_jump_ahead() -> None:
     timeline = half_busy()
     timeline.promise(asks("wide", 2, replicas=2), exact(100))
     assert isinstance(
-        timeline.try_now(asks("unknown", limit_s=None), expect(asks("unknown", limit_s=None), {})), Blocked
+        timeline.try_backfill(
+            asks("unknown", limit_s=None), estimate_duration(asks("unknown", limit_s=None), {})
+        ),
+        BlockReason,
     )
 
 
@@ -65,7 +72,7 @@ def test_who_fits_beside_what_is_promised_may_take_as_long_as_it_likes() -> None
     timeline = half_busy()
     promise = timeline.promise(asks("two", 2), exact(100))
     assert promise is not None and promise.nodes == ("n1",) and promise.start_at == T0 + seconds(100)
-    found = timeline.try_now(asks("beside"), exact(10_000))
+    found = timeline.try_backfill(asks("beside"), exact(10_000))
     assert isinstance(found, Placement) and found.assignments[0].node == "n2"
 
 
@@ -74,33 +81,35 @@ def test_a_promise_keeps_to_its_nodes_and_its_time() -> None:
     promise = first.promise(asks("two", 2, limit_s=50), exact(50))
     later = replace(promise, start_at=T0 + seconds(200)) if promise else None
     again = half_busy()
-    kept = again.promise(asks("two", 2, limit_s=50), exact(50), before=later)
-    assert kept == later and again.breach(asks("two", 2), later, kept, goes_before) is None  # type: ignore[arg-type]
-    assert again.expected_at(asks("two").id) == T0 + seconds(100)
+    kept = again.promise(asks("two", 2, limit_s=50), exact(50), previous=later)
+    assert kept == later and again.explain_breach(asks("two", 2), later, kept, goes_before) is None  # type: ignore[arg-type]
+    assert again.expected_start_at(asks("two").id) == T0 + seconds(100)
 
 
 def test_who_waits_for_somebody_who_waits_is_promised_no_sooner_than_that_one_is_gone_at_the_latest() -> None:
     history = {"all": (100.0,) * 20}
     running = [runs(Placement(asks("a", 2, limit_s=300), (Assignment(0, NodeId("n1"), (0, 1)),)))]
-    timeline = Timeline.of(snapshot([machine("n1", 2)], running, durations=history))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running, durations=history))
     first, second = (
         timeline.promise(asks("first", 2), exact(50)),
         timeline.promise(asks("second", 2), exact(50)),
     )
     assert first is not None and first.start_at == T0 + seconds(300)
     assert second is not None and second.start_at == T0 + seconds(350)
-    assert timeline.expected_at(asks("second", 2).id) == T0 + seconds(150)
+    assert timeline.expected_start_at(asks("second", 2).id) == T0 + seconds(150)
 
 
 def test_who_may_start_sooner_than_was_promised_makes_nobody_late() -> None:
     running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]
-    timeline = Timeline.of(snapshot([machine("n1", 2)], running))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running))
     early = Promise(GangId("early"), T0 + seconds(500), T0 - seconds(20), (NodeId("n1"),))
     due = Promise(GangId("due"), T0 + seconds(100), T0 - seconds(10), (NodeId("n1"),))
-    found = timeline.promise_again([(asks("early", 2), exact(200), early), (asks("due", 2), exact(200), due)])
+    found = timeline.renew_promises(
+        [(asks("early", 2), exact(200), early), (asks("due", 2), exact(200), due)]
+    )
     assert found == {"early": early, "due": due}
-    assert timeline.expected_at(GangId("due")) == T0 + seconds(100)
-    assert timeline.expected_at(GangId("early")) == T0 + seconds(300)
+    assert timeline.expected_start_at(GangId("due")) == T0 + seconds(100)
+    assert timeline.expected_start_at(GangId("early")) == T0 + seconds(300)
 
 
 def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
@@ -108,13 +117,13 @@ def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
     longer than was promised."""
     wide, narrow = asks("wide", replicas=2), asks("narrow")
     later = runs(Placement(asks("later", limit_s=45), (Assignment(0, NodeId("n1"), (2,)),)))
-    timeline = Timeline.of(snapshot([machine("n1", 3), machine("n2", 1)], [later]))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 3), machine("n2", 1)], [later]))
     first = Promise(wide.id, T0 + seconds(60), T0, (NodeId("n1"), NodeId("n2")))
     second = Promise(narrow.id, T0 + seconds(60), T0 + seconds(0.1), (NodeId("n1"),))
-    timeline.promise_again(
-        [(wide, exact(100), first), (narrow, exact(100), second)], firm={wide.id, narrow.id}
+    timeline.renew_promises(
+        [(wide, exact(100), first), (narrow, exact(100), second)], protected={wide.id, narrow.id}
     )
-    assert timeline.expected_at(wide.id) == timeline.expected_at(narrow.id) == T0
+    assert timeline.expected_start_at(wide.id) == timeline.expected_start_at(narrow.id) == T0
 
 
 def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now() -> None:
@@ -125,13 +134,18 @@ def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now(
         runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))), stopping=True
     )
     later = runs(Placement(asks("later", limit_s=2), (Assignment(0, NodeId("n1"), (3,)),)))
-    timeline = Timeline.of(snapshot([machine("n1", 4)], [leaving, later]))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 4)], [leaving, later]))
     promises = {
         one.id: Promise(one.id, T0 + seconds(60), T0 + seconds(at_s), (NodeId("n1"),))
         for at_s, one in ((0.1, large), (0, small))
     }
-    timeline.promise_again([(one, exact(100), promises[one.id]) for one in (large, small)], firm=promises)
-    assert (timeline.expected_at(small.id), timeline.expected_at(large.id)) == (T0, T0 + seconds(5))
+    timeline.renew_promises(
+        [(one, exact(100), promises[one.id]) for one in (large, small)], protected=promises
+    )
+    assert (timeline.expected_start_at(small.id), timeline.expected_start_at(large.id)) == (
+        T0,
+        T0 + seconds(5),
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,11 +168,13 @@ def test_who_takes_long_to_leave_is_expected_to_take_as_long_again(
         runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))),
         stopping=True,
         preempted_for=None if preempted_for is None else GangId(preempted_for),
-        asked_at=None if asked_s is None else T0 - seconds(asked_s),
+        preempt_requested_at=None if asked_s is None else T0 - seconds(asked_s),
     )
-    (likely,) = Future.of([leaving], {}, T0, grace_s=600.0, pick=lambda expected: expected.mid_s).ends()
+    (likely,) = RunEndEstimates.of(
+        [leaving], {}, T0, grace_s=600.0, pick_s=lambda expected: expected.mid_s
+    ).ends()
     assert likely.mid_s == mid_s
-    (planned,) = Future.of([leaving], {}, T0, grace_s=600.0).ends()
+    (planned,) = RunEndEstimates.of([leaving], {}, T0, grace_s=600.0).ends()
     assert (planned.mid_s, planned.high_s) == (min(5, high_s), high_s)
 
 
@@ -166,9 +182,9 @@ def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
     promise = half_busy().promise(asks("two", 2), exact(50))
     assert promise is not None
     running = [runs(Placement(asks("b", 2, limit_s=300), (Assignment(0, NodeId("n2"), (0, 1)),)))]
-    timeline = Timeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
-    after = timeline.promise(asks("two", 2), exact(50), before=promise)
-    breach = timeline.breach(asks("two", 2), promise, after, goes_before)
+    timeline = BackfillTimeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
+    after = timeline.promise(asks("two", 2), exact(50), previous=promise)
+    breach = timeline.explain_breach(asks("two", 2), promise, after, goes_before)
     assert breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach.detail
     assert breach.expected_at == T0 + seconds(300)
 
@@ -176,11 +192,13 @@ def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
 def test_an_overrun_breaks_a_promise_and_is_named() -> None:
     history = {"all": (100.0,) * 20}
     running = [runs(Placement(asks("a", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
-    promise = Timeline.of(snapshot(FULL[:1], running, durations=history)).promise(asks("two", 2), exact(50))
+    promise = BackfillTimeline.of(snapshot(FULL[:1], running, durations=history)).promise(
+        asks("two", 2), exact(50)
+    )
     assert promise is not None and promise.start_at <= T0 + seconds(110)
-    timeline = Timeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
-    breach = timeline.breach(
-        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
+    breach = timeline.explain_breach(
+        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), previous=promise), goes_before
     )
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
@@ -191,11 +209,11 @@ def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> N
         runs(Placement(asks("first", limit_s=100), (Assignment(0, NodeId("n1"), (0,)),))),
         runs(Placement(asks("then", limit_s=300), (Assignment(0, NodeId("n1"), (1,)),))),
     ]
-    promise = Timeline.of(snapshot([machine("n1", 2)], running)).promise(asks("one"), exact(50))
+    promise = BackfillTimeline.of(snapshot([machine("n1", 2)], running)).promise(asks("one"), exact(50))
     assert promise is not None and promise.start_at == T0 + seconds(100)
-    timeline = Timeline.of(snapshot([machine("n1", 2)], running, now=T0 + seconds(4000)))
-    breach = timeline.breach(
-        asks("one"), promise, timeline.promise(asks("one"), exact(50), before=promise), goes_before
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running, now=T0 + seconds(4000)))
+    breach = timeline.explain_breach(
+        asks("one"), promise, timeline.promise(asks("one"), exact(50), previous=promise), goes_before
     )
     assert breach is not None and breach.detail == "run first takes longer than was expected"
 
@@ -208,14 +226,14 @@ def test_who_took_long_to_start_overran(said: bool) -> None:
         runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))), started_at=None
     )
     now = T0 + seconds(70)
-    promise = Timeline.of(snapshot(FULL[:1], [starting], now=T0 + seconds(10))).promise(
+    promise = BackfillTimeline.of(snapshot(FULL[:1], [starting], now=T0 + seconds(10))).promise(
         asks("two", 2), exact(50)
     )
     assert promise is not None and promise.start_at == T0 + seconds(100)
     started = replace(starting, started_at=T0 + seconds(60) if said else None)
-    timeline = Timeline.of(snapshot(FULL[:1], [started], now=now))
-    breach = timeline.breach(
-        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], [started], now=now))
+    breach = timeline.explain_breach(
+        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), previous=promise), goes_before
     )
     if not said:
         assert breach is None
@@ -225,14 +243,14 @@ def test_who_took_long_to_start_overran(said: bool) -> None:
 
 
 def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
-    promise = Timeline.of(snapshot([machine("n1", 2)])).promise(asks("two", 2), exact(50))
+    promise = BackfillTimeline.of(snapshot([machine("n1", 2)])).promise(asks("two", 2), exact(50))
     assert promise is not None
-    timeline = Timeline.of(snapshot([machine("n1", 2)]))
-    placement = timeline.try_now(asks("jumper", limit_s=500), exact(500))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 2)]))
+    placement = timeline.try_backfill(asks("jumper", limit_s=500), exact(500))
     assert isinstance(placement, Placement)
     timeline.start(placement, exact(500))
-    breach = timeline.breach(
-        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before
+    breach = timeline.explain_breach(
+        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), previous=promise), goes_before
     )
     assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
 
@@ -289,11 +307,11 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(
     unlimited = asks("b", limit_s=None)
     if happened == "learned":
         running.append(runs(Placement(unlimited, (Assignment(0, NodeId("n1"), (3,)),))))
-    promise = Timeline.of(
+    promise = BackfillTimeline.of(
         snapshot(nodes, running, durations={"all": (10.0,) * 20}, reservations=known)
     ).promise(three, exact(10))
     assert promise is not None and promise.start_at == T0 + seconds(100)
-    tree, durations, now = ONE_QUEUE, {}, T0 + seconds(10)
+    tree, durations, now = SINGLE_QUEUE_TREE, {}, T0 + seconds(10)
     jumper = Placement(asks("jumper", limit_s=500), (Assignment(0, NodeId("n1"), (3,)),))
     if happened == "began":
         running.append(runs(jumper, since=T0 + seconds(5)))
@@ -310,58 +328,62 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(
     elif happened == "learned":
         durations = {"all": (10_000.0,) * 20}
     reservations = [exam] if "reserved" in happened else []
-    timeline = Timeline.of(
+    timeline = BackfillTimeline.of(
         snapshot(nodes, running, queues=tree, durations=durations, now=now, reservations=reservations)
     )
     if happened == "started":
         timeline.start(jumper, exact(500))
     elif happened == "promised":
         timeline.promise(asks("first", 2, limit_s=500), exact(500))
-    breach = timeline.breach(three, promise, timeline.promise(three, exact(50), before=promise), goes_before)
+    breach = timeline.explain_breach(
+        three, promise, timeline.promise(three, exact(50), previous=promise), goes_before
+    )
     assert breach is not None and (breach.cause, breach.detail) == (cause, named)
 
 
 def test_what_is_promised_for_now_is_for_nobody_else() -> None:
-    timeline = Timeline.of(snapshot([machine("n1", 2)]))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 2)]))
     promise = timeline.promise(asks("due", 2), exact(50))
     assert promise is not None and promise.start_at == T0
-    found = timeline.try_now(asks("other"), exact(10))
+    found = timeline.try_backfill(asks("other"), exact(10))
     assert (
-        isinstance(found, Blocked) and found.reason is HoldReason.BEHIND and found.blocked_by == ("run:due",)
+        isinstance(found, BlockReason)
+        and found.reason is HoldReason.BEHIND
+        and found.blocked_by == ("run:due",)
     )
-    assert isinstance(timeline.try_now(asks("due", 2), exact(50)), Placement)
+    assert isinstance(timeline.try_backfill(asks("due", 2), exact(50)), Placement)
 
 
 def test_what_a_queue_may_use_is_promised_too() -> None:
     tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
     running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]
-    timeline = Timeline.of(snapshot([machine("n1", 2), machine("n2", 4)], running, queues=tree))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 2), machine("n2", 4)], running, queues=tree))
     three = asks("three", 3)
-    found = timeline.try_now(three, exact(100))
+    found = timeline.try_backfill(three, exact(100))
     assert (
-        isinstance(found, Blocked)
+        isinstance(found, BlockReason)
         and found.reason is HoldReason.QUOTA
         and found.blocked_by == ("queue:default",)
     )
     promise = timeline.promise(three, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(100)
-    assert isinstance(timeline.try_now(asks("short"), exact(100)), Placement)
-    assert isinstance(timeline.try_now(asks("long"), exact(101)), Blocked)
+    assert isinstance(timeline.try_backfill(asks("short"), exact(100)), Placement)
+    assert isinstance(timeline.try_backfill(asks("long"), exact(101)), BlockReason)
 
 
 def test_what_is_reserved_is_for_its_owner() -> None:
     booked = Reservation(
         ReservationId("r"), "exam", T0 + seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
-    timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
-    assert isinstance(timeline.try_now(asks("short"), exact(50)), Placement)
-    found = timeline.try_now(asks("long"), exact(51))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[booked]))
+    assert isinstance(timeline.try_backfill(asks("short"), exact(50)), Placement)
+    found = timeline.try_backfill(asks("long"), exact(51))
     assert (
-        isinstance(found, Blocked)
+        isinstance(found, BlockReason)
         and found.reason is HoldReason.RESERVED
         and found.blocked_by == ("reservation:exam",)
     )
-    assert isinstance(timeline.try_now(asks("his", user="bob"), exact(1000)), Placement)
+    assert isinstance(timeline.try_backfill(asks("his", user="bob"), exact(1000)), Placement)
     promise = timeline.promise(asks("long"), exact(51))
     assert promise is not None and promise.start_at == T0 + seconds(500)
 
@@ -371,20 +393,23 @@ def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_wha
         ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
     wide, his = asks("wide", len(FULL[0].gpus)), asks("his", user="bob")
-    timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[booked]))
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
-    assert isinstance(timeline.try_now(his, exact(500)), Placement)
-    found = timeline.try_now(his, exact(501))
-    assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND
+    assert isinstance(timeline.try_backfill(his, exact(500)), Placement)
+    found = timeline.try_backfill(his, exact(501))
+    assert isinstance(found, BlockReason) and found.reason is HoldReason.BEHIND
 
-    assert timeline.try_reserved(asks("hers"), exact(1), timeline.unbinding(asks("hers"))) is None
-    placement = timeline.try_reserved(his, exact(501), timeline.unbinding(his))
+    assert (
+        timeline.try_in_reservation(asks("hers"), exact(1), timeline.non_binding_promises(asks("hers")))
+        is None
+    )
+    placement = timeline.try_in_reservation(his, exact(501), timeline.non_binding_promises(his))
     assert placement is not None
     timeline.start(placement, exact(501))
-    after = timeline.promise(wide, exact(100), before=promise)
+    after = timeline.promise(wide, exact(100), previous=promise)
     assert after is not None and after.start_at == T0 + seconds(501)
-    assert timeline.reserved_on(placement) == "exam"
+    assert timeline.reservation_of(placement) == "exam"
 
 
 @pytest.mark.parametrize(("first_takes_s", "starts_s"), [(100, 100), (450, 450), (501, 1501)])
@@ -397,7 +422,7 @@ def test_an_owner_is_promised_what_is_reserved_until_that_is_over_whoever_was_pr
     first = Placement(
         asks("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),)
     )
-    timeline = Timeline.of(snapshot(FULL[:1], [runs(first)], reservations=[booked]))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], [runs(first)], reservations=[booked]))
     wide = timeline.promise(asks("wide", 2), exact(100))
     hers = timeline.promise(asks("hers", 2, user="eve"), exact(900))
     his = timeline.promise(asks("his", 2, user="bob"), exact(1000))
@@ -417,12 +442,12 @@ def test_what_is_not_reserved_is_promised_as_ever() -> None:
         pieces=(2,),
         resources=Resources(1000, 0, 1),
     )
-    timeline, wide = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
+    timeline, wide = BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
-    assert timeline.try_reserved(asks("three", 3, user="bob"), exact(501), [wide.id]) is None
+    assert timeline.try_in_reservation(asks("three", 3, user="bob"), exact(501), [wide.id]) is None
     assert timeline.promise(wide, exact(100)) == promise
-    two = timeline.try_reserved(asks("two", 2, user="bob", cpus=9), exact(501), [wide.id])
+    two = timeline.try_in_reservation(asks("two", 2, user="bob", cpus=9), exact(501), [wide.id])
     assert two is not None
 
 
@@ -437,15 +462,15 @@ def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
         pieces=(1,),
         resources=Resources(1000, 0, 3),
     )
-    timeline = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked]))
-    assert isinstance(timeline.try_now(asks("two", 2), exact(1000)), Blocked)
-    beside = timeline.try_now(asks("one"), exact(1000))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked]))
+    assert isinstance(timeline.try_backfill(asks("two", 2), exact(1000)), BlockReason)
+    beside = timeline.try_backfill(asks("one"), exact(1000))
     assert isinstance(beside, Placement)
     timeline.start(beside, exact(1000))
-    owner = timeline.try_now(asks("his", 3, user="bob"), exact(1000))
+    owner = timeline.try_backfill(asks("his", 3, user="bob"), exact(1000))
     assert isinstance(owner, Placement)
     timeline.start(owner, exact(1000))
-    assert isinstance(timeline.try_now(asks("more"), exact(1)), Blocked)
+    assert isinstance(timeline.try_backfill(asks("more"), exact(1)), BlockReason)
 
 
 def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_start_there_either() -> None:
@@ -467,10 +492,10 @@ def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_sta
             (replace(machine("n1", 4), ready=False), []),
         ):
             view = snapshot([node], [runs(place)])
-            found = leave(
-                [booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0
+            found = preempt_for_reservations(
+                [booked], RunEndEstimates.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0
             )
-            assert [one.gang for one in found.ask] == asked
+            assert [one.gang for one in found.preemptions] == asked
 
 
 def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_should_have_been() -> None:
@@ -485,11 +510,11 @@ def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_shou
     place = Placement(asks("two", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),))
     durations = {"all": (40.0,) * 20}
 
-    def asked(now_s: float) -> Leave:
+    def asked(now_s: float) -> ReservationPreemptions:
         view = snapshot([machine("n1", 4)], [runs(place)], now=T0 + seconds(now_s), durations=durations)
-        return leave(
+        return preempt_for_reservations(
             [booked],
-            Future.of(view.running, durations, view.now),
+            RunEndEstimates.of(view.running, durations, view.now),
             view.nodes,
             view.queues,
             view.now,
@@ -497,9 +522,9 @@ def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_shou
         )
 
     first = asked(1)
-    assert not first.ask
-    assert first.look_again_at is not None and T0 + seconds(40) < first.look_again_at < T0 + seconds(60)
-    assert [one.gang for one in asked(100).ask] == ["two"]
+    assert not first.preemptions
+    assert first.recheck_at is not None and T0 + seconds(40) < first.recheck_at < T0 + seconds(60)
+    assert [one.gang for one in asked(100).preemptions] == ["two"]
 
 
 @pytest.mark.parametrize("known", ["nothing", "history", "limit"])

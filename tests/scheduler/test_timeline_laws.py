@@ -17,14 +17,14 @@ from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
+from hopyard.scheduler.duration_estimates import DurationEstimate, estimate_duration
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.fitting import least_gpu
-from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline.future import OVERDUE_S, Future
-from hopyard.scheduler.timeline.grant import Granted, Refused, grant
-from hopyard.scheduler.timeline.releases import Releases
-from hopyard.scheduler.timeline.returns import Returns
-from hopyard.scheduler.timeline.timeline import Timeline
+from hopyard.scheduler.placement.feasibility import min_gpu_milli
+from hopyard.scheduler.timeline.backfill import BackfillTimeline
+from hopyard.scheduler.timeline.earliest_fit_index import EarliestFitIndex
+from hopyard.scheduler.timeline.release_schedule import ReleaseSchedule
+from hopyard.scheduler.timeline.reservation_admission import Admitted, Rejected, admit_reservation
+from hopyard.scheduler.timeline.run_end_estimates import OVERDUE_WINDOW_S, RunEndEstimates
 from tests.scheduler.futures import (
     T0,
     Life,
@@ -56,17 +56,17 @@ def test_promises_are_the_earliest_that_delay_no_earlier_one(
     """Against looking at every point in time: what runs then, and whom it would meet, are taken away, and it
     is tried."""
     nodes, running, waiting = scene
-    timeline = Timeline.of(snapshot(nodes, running))
+    timeline = BackfillTimeline.of(snapshot(nodes, running))
     stays: list[tuple[float, float, Placement]] = []
     for gang in waiting:
-        expected = expect(gang, {})
+        expected = estimate_duration(gang, {})
         promise = timeline.promise(gang, expected)
         times = sorted({0.0, *map(end_s, running), *(until for _, until, _ in stays)})
         first = next(
             at for at in times if _free(nodes, running, stays, at, expected.high_s).place(gang) is not None
         )
         assert promise is not None and abs((promise.start_at - T0).total_seconds() - first) < 0.01
-        placement = timeline.place_of(gang.id)
+        placement = timeline.promised_placement(gang.id)
         assert placement is not None
         stays.append((first, first + expected.high_s, placement))
 
@@ -145,11 +145,14 @@ def test_order_of_what_is_told_changes_nothing(
 ) -> None:
     nodes, running, waiting = scene
     mixed_nodes, mixed_running = random.sample(nodes, len(nodes)), random.sample(running, len(running))
-    one, other = Timeline.of(snapshot(nodes, running)), Timeline.of(snapshot(mixed_nodes, mixed_running))
+    one, other = (
+        BackfillTimeline.of(snapshot(nodes, running)),
+        BackfillTimeline.of(snapshot(mixed_nodes, mixed_running)),
+    )
     for gang in waiting:
-        expected = expect(gang, {})
-        found = one.try_now(gang, expected)
-        assert found == other.try_now(gang, expected)
+        expected = estimate_duration(gang, {})
+        found = one.try_backfill(gang, expected)
+        assert found == other.try_backfill(gang, expected)
         if isinstance(found, Placement):
             one.start(found, expected)
             other.start(found, expected)
@@ -168,15 +171,15 @@ def test_a_future_that_is_kept_up_equals_one_made_anew(
         replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)
     ]
     durations: dict[str, tuple[float, ...]] = {}
-    kept, now, there = Future.of(unlimited, durations, T0), T0, list(unlimited)
+    kept, now, there = RunEndEstimates.of(unlimited, durations, T0), T0, list(unlimited)
     for step in steps:
         now += seconds(step)
         if there and step % 3 == 0:
             gone = there.pop()
             kept.drop(gone.gang.id)
             durations = {**durations, "all": (*durations.get("all", ()), float(abs(step)))}
-        kept.at(now, durations, grace_s=PREEMPT_GRACE_S)
-        fresh = Future.of(there, durations, now)
+        kept.advance(now, durations, grace_s=PREEMPT_GRACE_S)
+        fresh = RunEndEstimates.of(there, durations, now)
         assert list(kept.ends()) == list(fresh.ends())
         names = [node.id for node in nodes[:1]]
         assert kept.ends_on(names) == fresh.ends_on(names)
@@ -222,18 +225,18 @@ def test_what_is_granted_fits_together_and_a_refusal_names_what_is_in_the_way(
     nodes, wanted = scene
     granted: list[Reservation] = []
     for wish in wanted:
-        found = grant(wish, snapshot(nodes, reservations=granted))
-        if isinstance(found, Granted):
+        found = admit_reservation(wish, snapshot(nodes, reservations=granted))
+        if isinstance(found, Admitted):
             granted.append(found.reservation)
             assert found.reservation.resources is None or sum(found.reservation.pieces) == sum(wish.pieces)
         else:
             named = [other for other in granted if f"reservation:{other.name}" in found.conflicts]
             assert len(named) == len(found.conflicts)
-            alone = grant(
+            alone = admit_reservation(
                 wish, snapshot(nodes, reservations=[other for other in granted if other not in named])
             )
-            assert isinstance(alone, Granted) or (not named or alone.conflicts != found.conflicts)
-            assert named or isinstance(grant(wish, snapshot(nodes)), Refused)
+            assert isinstance(alone, Admitted) or (not named or alone.conflicts != found.conflicts)
+            assert named or isinstance(admit_reservation(wish, snapshot(nodes)), Rejected)
     assert _all_at_once(nodes, granted)
 
 
@@ -278,8 +281,10 @@ def test_reservations_that_were_granted_are_honoured(
     running = [one for one in running if one.gang.user != "bob"]
     booked: list[Reservation] = []
     for wish in wanted:
-        found = grant(replace(wish, every_s=0.0, until=None), snapshot(nodes, running, reservations=booked))
-        booked += [found.reservation] if isinstance(found, Granted) else []
+        found = admit_reservation(
+            replace(wish, every_s=0.0, until=None), snapshot(nodes, running, reservations=booked)
+        )
+        booked += [found.reservation] if isinstance(found, Admitted) else []
     life = Life(nodes, running={one.gang.id: one for one in running}, reservations=tuple(booked))
     arriving = sorted(
         (replace(gang, user="ada", preemptible=False) for gang in arriving),
@@ -310,10 +315,10 @@ def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation
                 return False
             continue
         for name, pieces in zip(one.nodes, one.pieces, strict=True):
-            found = capacity.part([name]).place(asks("owner", one.resources.gpus, replicas=pieces))
+            found = capacity.subset([name]).place(asks("owner", one.resources.gpus, replicas=pieces))
             if found is None:
                 return False
-            capacity.take(found)
+            capacity.allocate(found)
     return True
 
 
@@ -321,13 +326,13 @@ def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation
 @given(scenes())
 def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
     nodes, running, waiting = scene
-    timeline = Timeline.of(snapshot(nodes, running))
+    timeline = BackfillTimeline.of(snapshot(nodes, running))
     for gang in waiting:
-        expected = Expected(1.0, 1.0, 1.0, certain=True)
-        first = timeline.try_now(gang, expected)
+        expected = DurationEstimate(1.0, 1.0, 1.0, is_limit=True)
+        first = timeline.try_backfill(gang, expected)
         timeline.promise(gang, expected)
-        timeline.withdraw(gang.id)
-        assert timeline.try_now(gang, expected) == first
+        timeline.withdraw_promise(gang.id)
+        assert timeline.try_backfill(gang, expected) == first
 
 
 @EXAMPLES
@@ -361,7 +366,7 @@ def test_so_is_that_of_many_that_are_alike() -> None:
 def _kept_up(nodes: list[Node], running: list[Running], steps: list[int]) -> None:
     there = list(running)
     durations: dict[str, tuple[float, ...]] = {"all": (20.0, 40.0, 60.0, 200.0)}
-    kept, now = Future.of(there, durations, T0), T0
+    kept, now = RunEndEstimates.of(there, durations, T0), T0
     names = tuple(node.id for node in nodes)
     for step in steps:
         now += seconds(step)
@@ -374,24 +379,24 @@ def _kept_up(nodes: list[Node], running: list[Running], steps: list[int]) -> Non
         elif step % 4 == 2 and len(there) < len(running):
             there.append(running[len(there)])
             kept.add(there[-1])
-        kept.at(now, durations, grace_s=PREEMPT_GRACE_S)
+        kept.advance(now, durations, grace_s=PREEMPT_GRACE_S)
         found = kept.releases(names)
         told = {name: _released(found, index, now) for index, name in enumerate(names)}
         each: dict[NodeId, list[tuple[float, int]]] = {name: [] for name in names}
-        for end in Future.of(there, durations, now).ends():
+        for end in RunEndEstimates.of(there, durations, now).ends():
             for assignment in end.placement.assignments:
                 each[assignment.node].append((round(end.mid_s, 3), 1000 * len(assignment.gpus)))
         assert told == each
 
 
-def _released(releases: Releases, node: int, now: datetime) -> list[tuple[float, int]]:
+def _released(releases: ReleaseSchedule, node: int, now: datetime) -> list[tuple[float, int]]:
     """In how many seconds how many thousandths of GPUs come back to a node, one after another."""
-    entries = np.flatnonzero((releases.node == node) & np.isfinite(releases.at))
-    at_s = np.maximum(releases.at[entries] - now.timestamp(), OVERDUE_S)
+    entries = np.flatnonzero((releases.node == node) & np.isfinite(releases.times))
+    at_s = np.maximum(releases.times[entries] - now.timestamp(), OVERDUE_WINDOW_S)
     return [
         (round(time_s, 3), gpu)
         for time_s, gpu in zip(
-            at_s.tolist(), np.diff(releases.back[2, entries], prepend=0).tolist(), strict=True
+            at_s.tolist(), np.diff(releases.released[2, entries], prepend=0).tolist(), strict=True
         )
     ]
 
@@ -403,31 +408,34 @@ def test_a_node_is_fit_from_when_enough_has_come_back_to_it(
 ) -> None:
     """Whether that was there before this turn or was started in it."""
     nodes, running, waiting = scene
-    future, started = Future.of(running[begun:], {}, T0), Future.of(running[:begun], {}, T0).ends()
+    future, started = (
+        RunEndEstimates.of(running[begun:], {}, T0),
+        RunEndEstimates.of(running[:begun], {}, T0).ends(),
+    )
     capacity = Capacity.of(nodes, (one.placement for one in running))
-    returns = Returns.of(capacity, future, started)
+    returns = EarliestFitIndex.of(capacity, future, started)
     for gang in waiting:
         fit_s = np.full(len(capacity.ids), inf)
-        left = np.array(capacity.sums())
+        left = np.array(capacity.free_totals())
         for end in (None, *sorted([*future.ends(), *started], key=lambda end: end.mid_s)):
             if end is not None:
                 for (_, role), assignment in zip(
-                    end.placement.gang.requests(), end.placement.assignments, strict=True
+                    end.placement.gang.replica_roles(), end.placement.assignments, strict=True
                 ):
                     asked = role.resources
                     back = asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli
-                    left[:, capacity.rows([assignment.node])] += np.array(back)[:, None]
+                    left[:, capacity.rows_of([assignment.node])] += np.array(back)[:, None]
             for role in gang.roles:
                 asked = role.resources
                 enough = (
-                    left >= np.array([[asked.cpu_milli], [asked.memory_bytes], [least_gpu(asked)]])
+                    left >= np.array([[asked.cpu_milli], [asked.memory_bytes], [min_gpu_milli(asked)]])
                 ).all(axis=0)
-                fit_s[enough & capacity.allowed(role.where) & np.isinf(fit_s)] = (
+                fit_s[enough & capacity.allowed_nodes(role.where) & np.isinf(fit_s)] = (
                     0.0 if end is None else end.mid_s
                 )
-        assert returns.first_s(gang).tolist() == pytest.approx(fit_s.tolist())
-        near, beyond_s = returns.nearest(gang, 1, ())
+        assert returns.earliest_s(gang).tolist() == pytest.approx(fit_s.tolist())
+        near, beyond_s = returns.earliest_nodes(gang, 1, ())
         assert {*near} >= {
             node for node, at_s in zip(capacity.ids, fit_s.tolist(), strict=True) if at_s < beyond_s - 0.001
         }
-        assert all(fit_s[capacity.rows([node])[0]] <= beyond_s + 0.001 for node in near)
+        assert all(fit_s[capacity.rows_of([node])[0]] <= beyond_s + 0.001 for node in near)

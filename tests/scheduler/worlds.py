@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from hopyard.domain.amounts import placed
+from hopyard.domain.amounts import placed_amounts
 from hopyard.domain.cluster import PREEMPT_GRACE_S, Node, Plan, Promise, Running, Snapshot
-from hopyard.domain.durations import KEPT, history_keys
-from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology, Where
+from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys
+from hopyard.domain.effective_limits import guaranteed_amounts, maximum_amounts, queue_path
+from hopyard.domain.gang import ANY_NODE, NODE_LEVEL, Closeness, Gang, NodeSelector, Placement, Role, Topology
 from hopyard.domain.ids import AttemptId, GangId, NodeId, PoolName, QueueName, ReservationId, Version
-from hopyard.domain.queue import CPU, GPU, Queue, QueueTree, Used
-from hopyard.domain.quota import guarantees, most, path
+from hopyard.domain.queue import CPU, GPU, PastUsage, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.cycle.planner import plan
@@ -69,7 +69,7 @@ def gang(
     cpus: float = 1,
     script: str = "",
     preemptible: bool = True,
-    where: Where = ANYWHERE,
+    where: NodeSelector = ANY_NODE,
     topology: Topology | None = None,
     milli: int = 0,
 ) -> Gang:
@@ -137,7 +137,7 @@ class World:
     running: dict[GangId, Running] = field(default_factory=dict)
     promises: dict[GangId, Promise] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
-    used: dict[tuple[QueueName, str], Used] = field(default_factory=dict)
+    used: dict[tuple[QueueName, str], PastUsage] = field(default_factory=dict)
     durations: dict[str, tuple[float, ...]] = field(default_factory=dict)
     originals: dict[GangId, Gang] = field(default_factory=dict)
     started: dict[GangId, datetime] = field(default_factory=dict)
@@ -172,7 +172,10 @@ class World:
         for preemption in wanted.preempt:
             victim = by_attempt[preemption.attempt]
             self.running[victim.gang.id] = replace(
-                victim, stopping=True, preempted_for=preemption.for_gang or None, asked_at=self.now
+                victim,
+                stopping=True,
+                preempted_for=preemption.for_gang or None,
+                preempt_requested_at=self.now,
             )
         self.promises = {promise.gang: promise for promise in wanted.promises}
 
@@ -190,7 +193,7 @@ class World:
         took_s = gone.gang.served_s + (self.now - (gone.started_at or self.now)).total_seconds()
         self.durations = dict(self.durations)
         for key in history_keys(gone.gang):
-            self.durations[key] = (*self.durations.get(key, ()), took_s)[-KEPT:]
+            self.durations[key] = (*self.durations.get(key, ()), took_s)[-MAX_DURATIONS:]
 
     def leave(self, one: GangId) -> None:
         """It was asked to make room, and did: it waits again."""
@@ -211,7 +214,7 @@ def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[s
     memory: Counter[NodeId] = Counter()
     cards: Counter[tuple[NodeId, int]] = Counter()
     for placement in running:
-        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+        for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
             cpu[assignment.node] += role.resources.cpu_milli
             memory[assignment.node] += role.resources.memory_bytes
             for index in assignment.gpus:
@@ -229,13 +232,13 @@ def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[s
 
 def beyond_limits(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement]) -> list[str]:
     """Queues, at any level, that use more than they ever may; users too."""
-    limits = most(queues)
+    limits = maximum_amounts(queues)
     use: dict[QueueName, Counter[str]] = {name: Counter() for name in queues.queues}
     users: dict[tuple[QueueName, str], Counter[str]] = {}
     for placement in running:
-        for level in path(queues, placement.gang.queue):
-            use[level].update(placed(placement, nodes))
-            users.setdefault((level, placement.gang.user), Counter()).update(placed(placement, nodes))
+        for level in queue_path(queues, placement.gang.queue):
+            use[level].update(placed_amounts(placement, nodes))
+            users.setdefault((level, placement.gang.user), Counter()).update(placed_amounts(placement, nodes))
     found = [
         f"{name} uses {use[name][resource]} {resource} of {limit}"
         for name in queues.queues
@@ -256,18 +259,18 @@ def used_by(
 ) -> Counter[str]:
     found: Counter[str] = Counter()
     for placement in running:
-        if level in path(queues, placement.gang.queue):
-            found.update(placed(placement, nodes))
+        if level in queue_path(queues, placement.gang.queue):
+            found.update(placed_amounts(placement, nodes))
     return found
 
 
 def borrows(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], leaf: QueueName) -> bool:
-    sure = guarantees(queues)[leaf]
+    sure = guaranteed_amounts(queues)[leaf]
     use = used_by(queues, nodes, running, leaf)
     return any(
         use[resource] > sure.get(resource, 0)
         for resource in (GPU, CPU)
-        if any(resource in g for g in guarantees(queues).values())
+        if any(resource in g for g in guaranteed_amounts(queues).values())
     )
 
 
@@ -419,7 +422,7 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
         world.reservations = (draw(bookings(nodes, queues)),)
     if draw(st.booleans()):
         key = (QueueName(draw(st.sampled_from(leaves(queues)))), draw(st.sampled_from(USERS)))
-        world.used[key] = Used(draw(st.sampled_from([10.0, 1e5])), T0 - seconds(3600))
+        world.used[key] = PastUsage(draw(st.sampled_from([10.0, 1e5])), T0 - seconds(3600))
     return world
 
 
@@ -434,6 +437,6 @@ def shuffled(snapshot: Snapshot, random: Random) -> Snapshot:
     nodes = {node.id: replace(node, gpus=tuple(mixed(node.gpus))) for node in mixed(snapshot.nodes.values())}
     return replace(
         snapshot, nodes=nodes, pending=tuple(mixed(snapshot.pending)), running=tuple(mixed(snapshot.running)),
-        used=dict(mixed(snapshot.used.items())), promises=dict(mixed(snapshot.promises.items())),
+        past_usage=dict(mixed(snapshot.past_usage.items())), promises=dict(mixed(snapshot.promises.items())),
         durations=dict(mixed(snapshot.durations.items())), reservations=tuple(mixed(snapshot.reservations)),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hopyard.domain.points import Point, read_records
+from hopyard.domain.metric_records import Point, read_records
 from hopyard.private_files import write_atomically
 
 CLEAN = {

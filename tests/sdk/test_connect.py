@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.api_client.local_server import connect, find_server, read_login, start_server, stop_server
 from hopyard.config.home import Home
 from hopyard.errors import AuthError, ServerUnavailable, SpecError
-from hopyard.sdk.connect import connect, find_server, read_login, start_server, stop_server
 
 STAND_IN = Path(__file__).with_name("embedded.py")
 
@@ -57,7 +57,8 @@ def test_starts_once_and_is_found_again(home: Home) -> None:
 
 def test_eight_at_once_start_one(home: Home) -> None:
     code = (
-        "import sys\nfrom hopyard.config.home import Home\nfrom hopyard.sdk.connect import start_server\n"
+        "import sys\nfrom hopyard.config.home import Home\n"
+        "from hopyard.api_client.local_server import start_server\n"
         "print(start_server(Home.default(), command=sys.argv[1:]).pid)"
     )
     racers = [

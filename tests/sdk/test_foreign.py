@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hopyard.errors import SpecError
-from hopyard.sdk import checkpoints, state
-from hopyard.sdk.checkpoints import Position
+from hopyard.sdk import checkpoints, object_state
+from hopyard.sdk.checkpoints import LoopPosition
 
 from .scripts import Replica
 
@@ -45,7 +45,7 @@ PLAIN = {
 @pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
 def test_plain_values_are_read_of_another_users_checkpoint(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(PLAIN, protocol))
-    found = state.read(str(tmp_path / "x.pkl"), foreign=True)
+    found = object_state.read_state(str(tmp_path / "x.pkl"), is_untrusted=True)
     assert found.keys() == PLAIN.keys()
     assert np.array_equal(found.pop("array"), PLAIN["array"])
     assert found == {key: value for key, value in PLAIN.items() if key != "array"}
@@ -56,23 +56,23 @@ def test_nothing_else_is_made_of_it(tmp_path: Path, of: str) -> None:
     module, name = of.rsplit(".", 1)
     (tmp_path / "x.pkl").write_bytes(f"c{module}\n{name}\n(S'{tmp_path}/mark'\ntR.".encode())
     with pytest.raises(SpecError, match=of.replace(".", r"\.")) as told:
-        state.read(str(tmp_path / "x.pkl"), foreign=True)
+        object_state.read_state(str(tmp_path / "x.pkl"), is_untrusted=True)
     assert "trust=True" in told.value.hints[0] and "--trust" in told.value.hints[0]
     assert not (tmp_path / "mark").exists()
 
 
 def test_ones_own_objects_are_read(tmp_path: Path) -> None:
-    folder = checkpoints.write(
+    folder = checkpoints.write_checkpoint(
         str(tmp_path),
         1,
         {"mine": Hostile(tmp_path / "mark")},
-        [Position("epoch", 0, 1, chance={"python": (3, (1,), None)})],
+        [LoopPosition("epoch", 0, 1, rng_state={"python": (3, (1,), None)})],
         {},
     )
     with pytest.raises(SpecError, match=r"`mine` of the checkpoint of step 1: it holds a `(posix|os).mkdir`"):
-        checkpoints.read(folder, foreign=True).state_of("mine")
+        checkpoints.read_checkpoint(folder, is_untrusted=True).state_of("mine")
     assert not (tmp_path / "mark").exists()
-    assert checkpoints.read(folder).state_of("mine") is None
+    assert checkpoints.read_checkpoint(folder).state_of("mine") is None
     assert (tmp_path / "mark").is_dir()
 
 
@@ -83,11 +83,11 @@ def test_tensors_are_read_and_a_refused_file_is_not_read_another_way(tmp_path: P
     torch.save(tensors, tmp_path / "good.pt")
     (tmp_path / "good.pkl").write_bytes(pickle.dumps(tensors))
     for name in ("good.pt", "good.pkl"):
-        found = state.read(str(tmp_path / name), foreign=True)
+        found = object_state.read_state(str(tmp_path / name), is_untrusted=True)
         assert torch.equal(found["w"], tensors["w"]) and torch.equal(found["p"], tensors["p"])
     torch.save({"w": Hostile(tmp_path / "mark")}, tmp_path / "bad.pt")
     with pytest.raises(SpecError, match="mkdir"):
-        state.read(str(tmp_path / "bad.pt"), foreign=True)
+        object_state.read_state(str(tmp_path / "bad.pt"), is_untrusted=True)
     storage = pickle.dumps(torch.ones(2).untyped_storage())
     assert b"_load_from_bytes" in storage
     assert not (tmp_path / "mark").exists()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hopyard.errors import SpecError
-from hopyard.sdk.state import put_back
+from hopyard.sdk.object_state import restore_state
 
 from .scripts import Replica
 
@@ -52,7 +52,7 @@ Pair = namedtuple("Pair", "left right")
 
 
 def restored(value: Any, saved: Any) -> Any:
-    return put_back("it", value, pickle.loads(pickle.dumps(saved)))
+    return restore_state("it", value, pickle.loads(pickle.dumps(saved)))
 
 
 @pytest.mark.torch
@@ -162,5 +162,5 @@ def test_an_array_that_cannot_be_filled_is_on_bind_alone(capsys: pytest.CaptureF
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     assert restored(frozen, np.ones(2)).tolist() == [1, 1] and frozen.tolist() == [0, 0]
-    assert put_back("grown", np.zeros(0), np.ones(2)).tolist() == [1, 1]
+    assert restore_state("grown", np.zeros(0), np.ones(2)).tolist() == [1, 1]
     assert "`grown` holds float64[2] in the checkpoint and float64[0] here" in capsys.readouterr().err

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.domain.points import NO_STEP, Point, read_records
+from hopyard.domain.metric_records import NO_STEP, Point, read_records
 from hopyard.errors import SpecError
-from hopyard.replica.ship import whole_records
-from hopyard.sdk.metrics import MetricStream, as_number
+from hopyard.replica.stream_shipper import complete_record_bytes
+from hopyard.sdk.metrics import MetricStream, to_float
 
 from .scripts import Replica, finish
 
@@ -76,7 +76,7 @@ class Tensor:
     ],
 )
 def test_numbers(value: Any, expected: float) -> None:
-    assert as_number("x", value) == expected
+    assert to_float("x", value) == expected
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ if me == "a":
             with suppress(FileNotFoundError), (streams / "metrics").open("rb", buffering=0) as file:
                 file.seek(len(shipped))
                 data = file.read()
-                shipped += data[: whole_records("metrics", data)]
+                shipped += data[: complete_record_bytes("metrics", data)]
         (streams / "ballast").unlink()
         (replica.folder / "freed").touch()
         done = finish(process)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from hopyard.domain.points import NO_STEP
+from hopyard.domain.metric_records import NO_STEP
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import checkpoints
-from hopyard.sdk.checkpoints import Position
-from hopyard.sdk.loop import Loop, Trail
+from hopyard.sdk.checkpoints import LoopPosition
+from hopyard.sdk.resumable_loop import Loop, LoopStack
 
 from .scripts import Replica
 
@@ -26,35 +26,35 @@ from .scripts import Replica
 class Recorder:
     """A keeper that only keeps the trail."""
 
-    def __init__(self, resume: list[Position] | None = None) -> None:
-        self.trail, self.told = Trail(), []  # type: tuple[Trail, list[Any]]
-        self.trail.expect(resume or [])
+    def __init__(self, resume: list[LoopPosition] | None = None) -> None:
+        self.trail, self.told = LoopStack(), []  # type: tuple[Trail, list[Any]]
+        self.trail.set_resume_positions(resume or [])
 
-    def entered(self, loop: Loop[Any]) -> Position | None:
-        return self.trail.enter(loop)
+    def on_enter(self, loop: Loop[Any]) -> LoopPosition | None:
+        return self.trail.push(loop)
 
-    def skipped(self, loop: Loop[Any]) -> None:
-        self.told.append(("skipped", loop.name, loop.done))
+    def on_caught_up(self, loop: Loop[Any]) -> None:
+        self.told.append(("skipped", loop.name, loop.iterations))
 
-    def replay(self, position: Position) -> None:
+    def on_replay(self, position: LoopPosition) -> None:
         self.told.append(("replay", position.name))
 
-    def turned(self, loop: Loop[Any]) -> None:
-        self.trail.turn(loop)
+    def on_iteration(self, loop: Loop[Any]) -> None:
+        self.trail.record_iteration(loop)
 
-    def left(self, loop: Loop[Any], *, finished: bool) -> None:
-        self.trail.leave(loop, finished=finished)
+    def on_exit(self, loop: Loop[Any], *, finished: bool) -> None:
+        self.trail.pop(loop, finished=finished)
 
 
 def script(keeper: Recorder) -> Iterator[tuple[str, int, int]]:
     """Two loops, one after another; the second with two more inside, one of them twice."""
-    for a in Loop(range(3), keeper, every=1, name="a"):
+    for a in Loop(range(3), keeper, save_every=1, name="a"):
         yield ("a", a, 0)
-    for b in Loop(range(4), keeper, every=1, name="b"):
+    for b in Loop(range(4), keeper, save_every=1, name="b"):
         for k in range(2):
-            for c in Loop(list("xyz"), keeper, every=1, name="c"):
+            for c in Loop(list("xyz"), keeper, save_every=1, name="c"):
                 yield ("c", b, k * 10 + "xyz".index(c))
-        for d in Loop((i for i in range(2)), keeper, every=1, name="d"):
+        for d in Loop((i for i in range(2)), keeper, save_every=1, name="d"):
             yield ("d", b, d)
 
 
@@ -64,7 +64,7 @@ def test_a_trail_resumes_from_wherever_it_was_recorded() -> None:
     for turn in script(keeper):
         trails.append(keeper.trail.positions())  # recorded inside the turn: it is not done, so it comes again
         whole.append(turn)
-    assert keeper.trail.positions() == [Position("a", 0, 3, 1), Position("b", 0, 4, 1)]
+    assert keeper.trail.positions() == [LoopPosition("a", 0, 3, 1), LoopPosition("b", 0, 4, 1)]
     for at, trail in enumerate(trails):
         assert list(script(Recorder(trail))) == whole[at:]
     assert list(script(Recorder(keeper.trail.positions()))) == []
@@ -75,7 +75,7 @@ def grown(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> l
     turns: list[tuple[str, int]] = []
     for name, total in (("a", first), ("b", second)):
         items = (i for i in range(total)) if lazy else range(total)
-        turns += [(name, turn) for turn in Loop(items, keeper, every=1, name=name)]
+        turns += [(name, turn) for turn in Loop(items, keeper, save_every=1, name=name)]
     return turns
 
 
@@ -85,7 +85,7 @@ def test_the_loop_that_ended_last_goes_on_when_its_total_has_grown(lazy: bool) -
     grown(keeper, 2, 3, lazy=lazy)
     resumed = Recorder(keeper.trail.positions())
     assert grown(resumed, 2, 5, lazy=lazy) == [("b", 3), ("b", 4)]
-    assert resumed.trail.positions() == [Position("a", 0, 2, 1), Position("b", 0, 5, 1)]
+    assert resumed.trail.positions() == [LoopPosition("a", 0, 2, 1), LoopPosition("b", 0, 5, 1)]
     assert grown(Recorder(keeper.trail.positions()), 2, 1, lazy=lazy) == []
 
 
@@ -96,21 +96,24 @@ def test_a_loop_that_another_followed_is_not_added_to() -> None:
     assert grown(Recorder(keeper.trail.positions()), 9, 4) == [("b", 3)]
     twice = Recorder()
     for total in (2, 3):
-        list(Loop(range(total), twice, every=1, name="epoch"))
+        list(Loop(range(total), twice, save_every=1, name="epoch"))
     resumed = Recorder(twice.trail.positions())
-    assert [list(Loop(range(total), resumed, every=1, name="epoch")) for total in (2, 6)] == [[], [3, 4, 5]]
+    assert [list(Loop(range(total), resumed, save_every=1, name="epoch")) for total in (2, 6)] == [
+        [],
+        [3, 4, 5],
+    ]
 
 
 def test_a_changed_script_is_noticed() -> None:
-    keeper = Recorder([Position("other", 0, 2)])
+    keeper = Recorder([LoopPosition("other", 0, 2)])
     with pytest.raises(LookupError, match="`a` begins where the checkpoint was in `other`"):
         list(script(keeper))
-    assert not keeper.trail.resuming
+    assert not keeper.trail.is_resuming
 
 
 def test_a_broken_off_loop_is_not_through() -> None:
     keeper = Recorder()
-    for _ in Loop(range(3), keeper, every=1, name="a"):
+    for _ in Loop(range(3), keeper, save_every=1, name="a"):
         break
     assert keeper.trail.positions() == [] and keeper.trail.active == []
 
@@ -118,13 +121,13 @@ def test_a_broken_off_loop_is_not_through() -> None:
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_every_counts_turns(every: Any) -> None:
     with pytest.raises(SpecError, match="every"):
-        Loop(range(3), Recorder(), every=every, name="a")
+        Loop(range(3), Recorder(), save_every=every, name="a")
 
 
 def test_the_length_is_that_of_the_iterable() -> None:
-    assert len(Loop(range(3), Recorder(), every=1, name="a")) == 3
+    assert len(Loop(range(3), Recorder(), save_every=1, name="a")) == 3
     with pytest.raises(TypeError):
-        len(Loop(iter([1]), Recorder(), every=1, name="a"))
+        len(Loop(iter([1]), Recorder(), save_every=1, name="a"))
 
 
 COUNT = """
@@ -275,32 +278,32 @@ print(state.n, folder.name)
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     for value in (1, 2):
-        checkpoints.write(str(tmp_path), 7, {"a": value}, [], {})
-    assert checkpoints.read(str(tmp_path / "7")).state_of("a") == 2
+        checkpoints.write_checkpoint(str(tmp_path), 7, {"a": value}, [], {})
+    assert checkpoints.read_checkpoint(str(tmp_path / "7")).state_of("a") == 2
     assert [f.name for f in tmp_path.iterdir()] == ["7"]
 
 
 def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="`a` cannot be saved"):
-        checkpoints.write(str(tmp_path), 7, {"a": (i for i in range(3))}, [], {})
+        checkpoints.write_checkpoint(str(tmp_path), 7, {"a": (i for i in range(3))}, [], {})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
-    folder = Path(checkpoints.write(str(tmp_path), 7, {"a": [1, 2, 3]}, [], {"loss": 1.0}))
+    folder = Path(checkpoints.write_checkpoint(str(tmp_path), 7, {"a": [1, 2, 3]}, [], {"loss": 1.0}))
     (folder / "a.pkl").write_bytes((folder / "a.pkl").read_bytes()[:5])
     with pytest.raises(IntegrityError, match=r"a\.pkl cannot be read"):
-        checkpoints.read(str(folder)).state_of("a")
-    (folder / checkpoints.INDEX).write_text(json.dumps({"format": 1}))
+        checkpoints.read_checkpoint(str(folder)).state_of("a")
+    (folder / checkpoints.INDEX_FILE).write_text(json.dumps({"format": 1}))
     with pytest.raises(IntegrityError, match="not a checkpoint"):
-        checkpoints.read(str(folder))
+        checkpoints.read_checkpoint(str(folder))
 
 
 def test_old_checkpoints_of_an_offline_run_go(tmp_path: Path) -> None:
     for step in range(1, 6):
-        checkpoints.write(str(tmp_path), step, {"a": step}, [], {})
+        checkpoints.write_checkpoint(str(tmp_path), step, {"a": step}, [], {})
         os.utime(tmp_path / str(step), (step, step))
-    checkpoints.keep_newest(str(tmp_path), 3)
+    checkpoints.prune_checkpoints(str(tmp_path), 3)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["3", "4", "5"]
 
 

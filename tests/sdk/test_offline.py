@@ -175,14 +175,13 @@ def test_a_finished_offline_run_may_be_removed_while_nobody_looks(plain: Plain) 
     assert list((plain.home / "offline").iterdir()) == []
 
 
-# -- datasets
-# --------------------------------------------------------------------------------------------------------
+# -- datasets ------------------------------------------------------------------------------------------------
 
 
 class Nobody:
     offline = True
 
-    def used_dataset(self, name: str, version: int) -> None:
+    def record_dataset(self, name: str, version: int) -> None:
         raise AssertionError
 
 
@@ -215,8 +214,7 @@ def test_without_a_server_a_dataset_is_not_found(monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "home").exists()
 
 
-# -- the surface
-# -----------------------------------------------------------------------------------------------------
+# -- the surface ---------------------------------------------------------------------------------------------
 
 
 def test_the_import_brings_only_the_standard_library_and_little_of_it() -> None:

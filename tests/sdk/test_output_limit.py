@@ -96,11 +96,11 @@ def test_what_is_left_out_takes_no_space_and_nothing_else_is_touched(tmp_path: P
     path.write_bytes(written.read_bytes())
     before = shipped(LIMIT, path, ended=True)
     size = path.stat().st_size
-    reached = LIMIT.give_back("stdout", str(path), size, 0)
+    reached = LIMIT.release_disk_blocks("stdout", str(path), size, 0)
     assert reached > size - 2 * MIB
     assert path.stat().st_blocks * 512 < 6 * MIB
     assert (path.stat().st_size, shipped(LIMIT, path, ended=True)) == (size, before)
-    assert LIMIT.give_back("stdout", str(path), size, reached) == reached
+    assert LIMIT.release_disk_blocks("stdout", str(path), size, reached) == reached
 
 
 @pytest.mark.parametrize(("limit", "name"), [(0, "stdout"), (4 * MIB, "metrics"), (64 * MIB, "stdout")])
@@ -110,7 +110,7 @@ def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(
     path = tmp_path / name
     path.write_bytes(written.read_bytes())
     assert shipped(OutputLimit(limit), path, ended=True) == written.read_bytes()
-    assert OutputLimit(limit).give_back(name, str(path), path.stat().st_size, 0) == 0
+    assert OutputLimit(limit).release_disk_blocks(name, str(path), path.stat().st_size, 0) == 0
 
 
 @pytest.mark.parametrize("lines_dropped", [0, 1, 1000])

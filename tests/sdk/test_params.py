@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hopyard.errors import SpecError
-from hopyard.sdk.params import Params, convert, read_overrides, resolve, unknown_overrides
+from hopyard.sdk.params import Params, convert_override, read_overrides, resolve_params, unknown_overrides
 
 from .scripts import Replica
 
@@ -30,7 +30,7 @@ from .scripts import Replica
     ],
 )
 def test_an_override_becomes_the_type_of_its_default(given: Any, default: Any, expected: Any) -> None:
-    value = convert("p", given, default)
+    value = convert_override("p", given, default)
     assert value == expected and type(value) is type(expected)
 
 
@@ -51,12 +51,12 @@ def test_an_override_becomes_the_type_of_its_default(given: Any, default: Any, e
 )
 def test_an_override_of_the_wrong_type_is_refused_by_name(given: Any, default: Any, word: str) -> None:
     with pytest.raises(SpecError, match=rf"-p lr=.*: `lr` is {word}"):
-        convert("lr", given, default)
+        convert_override("lr", given, default)
 
 
 def test_defaults_are_plain_values() -> None:
     with pytest.raises(SpecError, match="default of `sizes` is a list"):
-        resolve({"sizes": [1, 2]}, {})
+        resolve_params({"sizes": [1, 2]}, {})
 
 
 def test_params_are_attributes_and_items() -> None:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.domain.points import NO_STEP, POINT, Point, pack_definition, pack_point, read_records, series_of
+from hopyard.domain.metric_records import (
+    NO_STEP,
+    POINT,
+    Point,
+    pack_definition,
+    pack_point,
+    read_records,
+    series_id,
+)
 from hopyard.sdk.report_limit import ReportLimit
 
 MIB = 1024 * 1024
@@ -35,7 +43,7 @@ class Stream:
         self.now += 10.0
         size = self.path.stat().st_size
         assert self.limit.applies(self.name, size)
-        length = self.limit.look(
+        length = self.limit.update(
             self.name,
             str(self.path),
             self.descriptor,
@@ -77,7 +85,7 @@ def points(data: bytes) -> dict[str, list[Point]]:
 
 
 def logged(name: str, steps: range) -> bytes:
-    return b"".join(pack_point(POINT, series_of(name), step, 1.0, step / 2) for step in steps)
+    return b"".join(pack_point(POINT, series_id(name), step, 1.0, step / 2) for step in steps)
 
 
 def test_metrics_beyond_the_limit_are_their_beginning_and_their_newest_values(
@@ -101,7 +109,7 @@ def test_metrics_beyond_the_limit_are_their_beginning_and_their_newest_values(
 
 def test_points_without_a_step_are_counted_over_what_is_left_out(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
-    metrics.write(pack_definition("loss") + pack_point(POINT, series_of("loss"), NO_STEP, 1.0, 2.0) * 50_000)
+    metrics.write(pack_definition("loss") + pack_point(POINT, series_id("loss"), NO_STEP, 1.0, 2.0) * 50_000)
     assert points(metrics.ship(ended=True))["loss"][-1].step == 49_999
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import STOP_FILE, StopOrder
-from hopyard.sdk import safepoint
-from hopyard.sdk.safepoint import EXIT_CODE, LEFT_FILE, SafePoints
+from hopyard.sdk import safe_points
+from hopyard.sdk.safe_points import SAFE_POINT_EXIT_CODE, SAFE_POINT_EXIT_FILE, SafePoints
 from small_disk import small_disk
 
 from .scripts import Replica
@@ -26,12 +26,12 @@ PATIENCE_S = 60.0
 def order(folder: Path, what: StopOrder | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "scratch"
-    scratch.write_bytes(msgspec.json.encode(what or StopOrder.preempt(60)))
+    scratch.write_bytes(msgspec.json.encode(what or StopOrder.for_preemption(60)))
     scratch.replace(folder / STOP_FILE)
 
 
 def test_the_files_that_both_sides_name_are_the_same() -> None:
-    assert safepoint._STOP_FILE == STOP_FILE
+    assert safe_points._STOP_FILE == STOP_FILE
 
 
 @settings(max_examples=25, deadline=None)
@@ -58,9 +58,9 @@ def test_all_leave_at_one_turn(
                 if turn > asked_after[rank]:
                     order(gang / str(rank))
                 paused.wait(pauses[rank])  # never set: how long a turn takes
-                if members[rank].turned():
+                if members[rank].reach():
                     left[rank] = turn
-                    members[rank].leave(turn)
+                    members[rank].exit_preempted(turn)
                     return
 
         threads = [threading.Thread(target=train, args=(rank,)) for rank in range(size)]
@@ -70,7 +70,7 @@ def test_all_leave_at_one_turn(
             thread.join(PATIENCE_S)
         assert sorted(left) == list(range(size))
         assert len(set(left.values())) == 1
-        assert json.loads((gang / "0" / LEFT_FILE).read_text()) == {"rank": 0, "step": left[0]}
+        assert json.loads((gang / "0" / SAFE_POINT_EXIT_FILE).read_text()) == {"rank": 0, "step": left[0]}
 
 
 SCRIPT = """
@@ -92,16 +92,16 @@ def test_an_order_that_is_no_preemption_is_left_to_the_signal(replica: Replica, 
 def test_a_script_leaves_after_the_turn_with_a_checkpoint_and_a_code_of_its_own(replica: Replica) -> None:
     order(replica.folder)
     done = replica.run(SCRIPT.format(body="pass"), ok=False)
-    assert (done.returncode, done.stdout, replica.checkpoints) == (EXIT_CODE, "", [1])
+    assert (done.returncode, done.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
     assert "making room: the checkpoint of step 1 is saved" in done.stderr
-    assert json.loads((replica.folder / LEFT_FILE).read_text()) == {"rank": 0, "step": 1}
+    assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text()) == {"rank": 0, "step": 1}
 
 
 def test_what_the_loop_saved_at_this_turn_is_not_saved_twice(replica: Replica) -> None:
     body = f"import shutil; shutil.copy('asked', {STOP_FILE!r}) if turn == 1 else None"
-    (replica.folder / "asked").write_bytes(msgspec.json.encode(StopOrder.preempt(60)))
+    (replica.folder / "asked").write_bytes(msgspec.json.encode(StopOrder.for_preemption(60)))
     done = replica.run(SCRIPT.format(body=body + "; import time; time.sleep(0.03)"), ok=False)
-    assert (done.returncode, replica.checkpoints) == (EXIT_CODE, [2])
+    assert (done.returncode, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, [2])
 
 
 def test_finally_is_run_and_except_exception_does_not_hold_it(replica: Replica) -> None:
@@ -111,7 +111,7 @@ def test_finally_is_run_and_except_exception_does_not_hold_it(replica: Replica) 
         "    except Exception: pass\nfinally: print('tidy')\n"
     )
     done = replica.run(code, ok=False)
-    assert (done.returncode, done.stdout) == (EXIT_CODE, "tidy\n")
+    assert (done.returncode, done.stdout) == (SAFE_POINT_EXIT_CODE, "tidy\n")
     assert "nothing could be saved" in done.stderr
 
 
@@ -119,8 +119,8 @@ def test_a_process_that_is_started_again_after_its_gang_left_does_nothing(replic
     order(replica.folder)
     replica.run(SCRIPT.format(body="pass"), ok=False)
     again = replica.run(SCRIPT.format(body="print('works')"), ok=False)
-    assert (again.returncode, again.stdout, replica.checkpoints) == (EXIT_CODE, "", [1])
-    assert json.loads((replica.folder / LEFT_FILE).read_text())["step"] == 1
+    assert (again.returncode, again.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
+    assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text())["step"] == 1
 
 
 FILLS = """
@@ -140,15 +140,15 @@ def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(
 ) -> None:
     with small_disk(replica.folder, 1024**2):
         (replica.folder / "streams").mkdir()
-        order(replica.folder, StopOrder.preempt(60 if freed else 2))
+        order(replica.folder, StopOrder.for_preemption(60 if freed else 2))
         process = replica.start(SCRIPT.format(body=f"exec({FILLS!r}) if turn == 0 else None"))
         assert process.stderr is not None
         refused = process.stderr.readline()
         assert "no checkpoint of step 1: No space left on device" in refused
         if freed:
             (replica.folder / "ballast").unlink()
-        assert process.wait(PATIENCE_S) == EXIT_CODE
-        left = json.loads((replica.folder / LEFT_FILE).read_text())
+        assert process.wait(PATIENCE_S) == SAFE_POINT_EXIT_CODE
+        left = json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text())
         process.stderr.close()
         assert replica.checkpoints == ([1] if freed else [])
         assert left == (

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect, find_server, stop_server
 from hopyard.config.home import Home
 from hopyard.errors import IntegrityError, NotFound
-from hopyard.sdk import ship as shipping
-from hopyard.sdk.client import Client
-from hopyard.sdk.connect import connect, find_server, stop_server
-from hopyard.sdk.ship import StillRunning, clear_leftovers, offline_folders, ship
+from hopyard.sdk import sync_offline as shipping
+from hopyard.sdk.sync_offline import StillRunning, clear_leftovers, offline_folders, sync_folder
 
 from .scripts import CLEAN, finish, start
 
@@ -114,9 +114,9 @@ def test_a_recorded_run_arrives_whole(server: tuple[Home, Client], recorded: Pat
 # `hop sync` that is killed after so many requests for its run.
 KILLED = """
 import os, runpy, signal, sys
-from hopyard.sdk import ship
-from hopyard.sdk.client import Client
-ship.SYNC_BYTES, left, send = 64, [REQUESTS], Client.open
+from hopyard.sdk import sync_offline
+from hopyard.api_client.client import Client
+sync_offline.MAX_SYNC_BYTES, left, send = 64, [REQUESTS], Client.open
 def count(self, *args, **more):
     left[0] -= args[1].startswith(("/runs/offline", "/attempts/", "/blobs"))
     if left[0] < 0:
@@ -190,7 +190,7 @@ def test_it_goes_on_where_it_was_broken_off(
 ) -> None:
     """At every request in turn: what was sent before is not lost, and nothing is there twice."""
     _, client = server
-    monkeypatch.setattr(shipping, "SYNC_BYTES", 64)
+    monkeypatch.setattr(shipping, "MAX_SYNC_BYTES", 64)
 
     class Cut(Client):
         left = 0
@@ -205,7 +205,7 @@ def test_it_goes_on_where_it_was_broken_off(
     for allowed in range(200):
         cut.left = allowed
         try:
-            ship(recorded, cut)
+            sync_folder(recorded, cut)
             break
         except ConnectionError:
             assert recorded.exists()
@@ -230,7 +230,7 @@ def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(
     home.root.mkdir()
     home.settings_file.write_text("runs: {max_output: 1M, max_metrics: 1M}\n")
     monkeypatch.setenv("HOPYARD_HOME", str(home.root))
-    monkeypatch.setattr(shipping, "SYNC_BYTES", 300_000)
+    monkeypatch.setattr(shipping, "MAX_SYNC_BYTES", 300_000)
     made, send, left = record(home, tmp_path, LOUD), Client.open, [0]
     (made / "streams" / "stdout").write_bytes(b"".join(b"line %d\n" % n for n in range(300_000)))
 
@@ -246,8 +246,8 @@ def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(
         for request in (4, 6):
             left[0] = request
             with pytest.raises(ConnectionError):
-                ship(made, client)
-        run = ship(made, client).run
+                sync_folder(made, client)
+        run = sync_folder(made, client).run
         found, series = client.get(f"/runs/{run['id']}"), curve(client, run["id"])
         with client.open("GET", f"/runs/{run['id']}/log") as response:
             log = response.read()
@@ -282,7 +282,7 @@ def test_a_killed_script_and_a_failed_one_arrive_as_such(server: tuple[Home, Cli
     failed = record(home, tmp_path, SCRIPT + "raise ValueError('x')\n", ok=False)
     exited = record(home, tmp_path, SCRIPT + "import sys\nsys.exit(4)\n", ok=False)
     for folder in (killed, failed, exited):
-        ship(folder, client)
+        sync_folder(folder, client)
     lost, four = client.get(f"/runs/{killed.name}"), client.get(f"/runs/{exited.name}")
     assert lost["phase"] == "failed" and "without a word" in lost["exit"]["reason"]
     assert four["phase"] == "failed" and four["exit"]["code"] == 4
@@ -311,7 +311,7 @@ def test_a_script_that_still_runs_is_left_alone(server: tuple[Home, Client], tmp
         recording = Path(process.stdout.readline().strip())
         try:
             with pytest.raises(StillRunning):
-                ship(recording, client)
+                sync_folder(recording, client)
             everything = hop(home, "sync")
             assert everything.returncode == 0 and "still runs" in everything.stderr
             named = hop(home, "sync", str(recording))
@@ -339,11 +339,11 @@ def test_one_broken_folder_does_not_keep_the_others_back(
             and told[recorded.name]["state"] == "sent"
         )
         with pytest.raises(IntegrityError):
-            ship(broken, client)
+            sync_folder(broken, client)
     finally:
         shutil.rmtree(broken)
     with pytest.raises(NotFound, match="holds no run"):
-        ship(tmp_path, client)
+        sync_folder(tmp_path, client)
 
 
 def test_data_of_the_server_is_there_for_plain_scripts(server: tuple[Home, Client], tmp_path: Path) -> None:
@@ -357,14 +357,14 @@ def test_data_of_the_server_is_there_for_plain_scripts(server: tuple[Home, Clien
         "hop.summary(mean=2.0)\n"
     )
     folder = record(home, tmp_path, code)
-    run = ship(folder, client).run
+    run = sync_folder(folder, client).run
     assert [(d["name"], d["version"]) for d in run["spec"]["datasets"]] == [("numbers", 1)]
     assert [row["run"] for row in client.get("/datasets/numbers/board")["rows"]]
 
 
 def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
-    code = "from hopyard.sdk.connect import connect\nprint(connect().get('/health')['pid'])"
+    code = "from hopyard.api_client.local_server import connect\nprint(connect().get('/health')['pid'])"
     env = {**CLEAN, "HOPYARD_HOME": str(home.root)}
     racers = [
         subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
@@ -386,7 +386,7 @@ def test_a_run_recorded_with_the_clock_ahead_is_taken_as_of_now(
     facts = json.loads((recorded / "run.json").read_bytes())
     facts["started_at"] = (datetime.now(UTC) + timedelta(days=400)).isoformat()
     (recorded / "run.json").write_text(json.dumps(facts))
-    run = ship(recorded, server[1]).run
+    run = sync_folder(recorded, server[1]).run
     assert run["phase"] == "succeeded"
     assert datetime.fromisoformat(run["submitted_at"]) <= datetime.now(UTC)
 

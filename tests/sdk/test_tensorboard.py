@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.replica.protobuf import Damaged, fields
-from hopyard.replica.tensorboard import EventFiles, _masked_crc, scalars
+from hopyard.replica.protobuf import MalformedMessage, iterate_fields
+from hopyard.replica.tfevents import EventFiles, _masked_crc, decode_scalars
 from tests.cli.terminal import wait_until
 
 tensorboardX = pytest.importorskip("tensorboardX")
@@ -119,7 +119,7 @@ def test_scalars_as_tensors(tensor: TensorProto, expected: float | None) -> None
         value = Summary.Value(tag="x", tensor=tensor, metadata=metadata)
         return [
             s.value
-            for s in scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString())
+            for s in decode_scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString())
             if s.step == -2
         ]
 
@@ -191,8 +191,8 @@ def test_there_need_be_no_folder(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
-    list(scalars(data))
+    list(decode_scalars(data))
     try:
-        list(fields(data))
-    except Damaged:
+        list(iterate_fields(data))
+    except MalformedMessage:
         pass

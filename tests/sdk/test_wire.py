@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from hopyard.api_client.client import Client
 from hopyard.errors import HopyardError, ServerUnavailable, SpecError
-from hopyard.sdk.client import Client
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -282,7 +282,7 @@ def test_a_request_that_must_be_done_once_is_not_sent_again_where_the_server_may
     with serving(answer_one, answer_one, answer) as client:
         client.get("/health")
         with pytest.raises(ServerUnavailable, match="broke the connection"):
-            client.call("POST", "/tokens", json_body={"name": "a"}, once=True)
+            client.call("POST", "/tokens", json_body={"name": "a"}, send_once=True)
         client.get("/health")
         assert client.post("/blobs/missing", {"digests": []}) == {}
     assert [line.split(b" HTTP")[0].split(b"/")[-1] for line in seen] == [

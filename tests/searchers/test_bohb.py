@@ -78,9 +78,9 @@ def test_the_largest_budget_with_enough_results_decides() -> None:
 
 
 def test_a_share_is_drawn_as_by_random_search() -> None:
-    from hopyard.searchers.draw import draw
+    from hopyard.searchers.sampling import sample
 
     fresh = {int(p.trial): p.params for p in play(open_bohb(random=0.5))}
-    alike = [number for number, params in fresh.items() if params == draw(SPACE, 0, number)]
+    alike = [number for number, params in fresh.items() if params == sample(SPACE, 0, number)]
     assert 0.35 * len(fresh) < len(alike) < 0.7 * len(fresh)
     assert play(open_bohb(random=0.5)) == play(open_bohb(random=0.5))

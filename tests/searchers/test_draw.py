@@ -25,9 +25,9 @@ from hopyard.domain.space import (
     check_space,
 )
 from hopyard.errors import SpecError
-from hopyard.searchers.draw import at, draw, unit
-from hopyard.searchers.grid import LARGEST, axis, combinations
-from hopyard.testing.study_play import check_params
+from hopyard.searchers.grid import MAX_COMBINATIONS, combinations, grid_values
+from hopyard.searchers.sampling import sample, uniform, value_at
+from hopyard.testing.study_simulator import check_params
 
 from .spaces import domains, spaces
 
@@ -35,7 +35,7 @@ from .spaces import domains, spaces
 @given(space=spaces(), seed=st.integers(), trial=st.integers(0, 10**6))
 def test_every_draw_is_of_the_space(space: Space, seed: int, trial: int) -> None:
     check_space(space)
-    check_params(space, draw(space, seed, trial))
+    check_params(space, sample(space, seed, trial))
 
 
 @given(
@@ -46,14 +46,14 @@ def test_a_parameter_more_changes_no_other(
 ) -> None:
     more = list(space.parameters)
     more.insert(min(where, len(more)), Parameter("another", extra))
-    drawn = draw(Space(tuple(more)), seed, trial)
+    drawn = sample(Space(tuple(more)), seed, trial)
     del drawn["another"]
-    assert drawn == draw(space, seed, trial)
+    assert drawn == sample(space, seed, trial)
 
 
 @given(domain=domains())
 def test_both_ends_can_be_drawn(domain: Domain) -> None:
-    first, last = at(domain, 0.0), at(domain, 1 - 2**-53)
+    first, last = value_at(domain, 0.0), value_at(domain, 1 - 2**-53)
     if isinstance(domain, Choice):
         assert (first, last) == (domain.values[0], domain.values[-1])
     elif not isinstance(domain, Constant):
@@ -67,7 +67,7 @@ def test_both_ends_can_be_drawn(domain: Domain) -> None:
 
 
 def share_of(domain: Domain, count: int = 4000) -> Counter[object]:
-    return Counter(at(domain, unit(1, trial, "p")) for trial in range(count))
+    return Counter(value_at(domain, uniform(1, trial, "p")) for trial in range(count))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def share_of(domain: Domain, count: int = 4000) -> Counter[object]:
     ],
 )
 def test_of_finitely_many_each_is_as_likely(domain: Domain) -> None:
-    counted = Counter(map(repr, [at(domain, unit(1, trial, "p")) for trial in range(4000)]))
+    counted = Counter(map(repr, [value_at(domain, uniform(1, trial, "p")) for trial in range(4000)]))
     assert len(counted) == 4
     assert all(880 < count < 1120 for count in counted.values()), counted  # four standard deviations
 
@@ -94,7 +94,7 @@ def test_quantised_numbers_are_the_ones_that_people_write() -> None:
     "domain", [Uniform(0, 1), Uniform(1, 8, log=True), Uniform(0, 4, step=2), Uniform(1, 9, log=True, step=4)]
 )
 def test_real_numbers_are_real_though_their_bounds_were_written_whole(domain: Uniform) -> None:
-    assert all(type(at(domain, share)) is float for share in (0.0, 0.3, 0.99999999999999))
+    assert all(type(value_at(domain, share)) is float for share in (0.0, 0.3, 0.99999999999999))
     space = Space((Parameter("p", domain),))
     assert all(type(params["p"]) is float for params in combinations(space, 3))
 
@@ -112,18 +112,19 @@ def test_logarithmic_ranges_are_even_in_the_logarithm() -> None:
 
 
 def test_streams_are_not_correlated() -> None:
-    pairs = [(unit(0, trial, "lr"), unit(0, trial, "wd")) for trial in range(2000)]
+    pairs = [(uniform(0, trial, "lr"), uniform(0, trial, "wd")) for trial in range(2000)]
     mean = sum((a - 0.5) * (b - 0.5) for a, b in pairs) / len(pairs) * 12
     assert abs(mean) < 0.1
     assert (
-        abs(sum((unit(0, t, "lr") - 0.5) * (unit(1, t, "lr") - 0.5) for t in range(2000)) / 2000 * 12) < 0.1
+        abs(sum((uniform(0, t, "lr") - 0.5) * (uniform(1, t, "lr") - 0.5) for t in range(2000)) / 2000 * 12)
+        < 0.1
     )
 
 
 def test_streams_stay_as_they_are_from_version_to_version() -> None:
     """A study that began before an upgrade goes on after it: these values never change."""
     assert [
-        round(unit(seed, trial, name), 12)
+        round(uniform(seed, trial, name), 12)
         for seed, trial, name in ((0, 0, "lr"), (7, 3, "batch"), (-1, 12, "ü"))
     ] == FIRST
 
@@ -131,8 +132,7 @@ def test_streams_stay_as_they_are_from_version_to_version() -> None:
 FIRST = [0.992352120956, 0.025492373629, 0.216756015037]
 
 
-# -- grids
-# --------------------------------------------------------------------------------------------------------
+# -- grids ---------------------------------------------------------------------------------------------------
 
 
 TOO_LARGE = Space(
@@ -149,9 +149,9 @@ def count_of(space: Space, chosen: Mapping[str, ParamValue], depth: int = 0) -> 
     if depth == len(space.parameters):
         return 1
     parameter = space.parameters[depth]
-    if not space.active(parameter, chosen):
+    if not space.is_active(parameter, chosen):
         return count_of(space, chosen, depth + 1)
-    values = axis(parameter, 3)
+    values = grid_values(parameter, 3)
     if isinstance(parameter.domain, Choice):
         return sum(count_of(space, {**chosen, parameter.name: value}, depth + 1) for value in values)
     return len(values) * count_of(space, chosen, depth + 1)
@@ -161,8 +161,8 @@ def count_of(space: Space, chosen: Mapping[str, ParamValue], depth: int = 0) -> 
 @example(space=TOO_LARGE)
 def test_grid_has_every_combination_once_or_is_refused_as_too_large(space: Space) -> None:
     size = count_of(space, {})
-    if size > LARGEST:
-        with pytest.raises(SpecError, match=f"more than {LARGEST:,}"):
+    if size > MAX_COMBINATIONS:
+        with pytest.raises(SpecError, match=f"more than {MAX_COMBINATIONS:,}"):
             combinations(space, 3)
         return
     found = combinations(space, 3)
@@ -218,13 +218,12 @@ def test_grid_beyond_reason_is_refused_at_once_and_the_largest_range_is_named() 
             *(Parameter(f"p{number}", Integer(1, 10**9)) for number in range(8)),
         )
     )
-    with pytest.raises(SpecError, match=f"more than {LARGEST:,}") as refused:
+    with pytest.raises(SpecError, match=f"more than {MAX_COMBINATIONS:,}") as refused:
         combinations(space)
     assert refused.value.hints[0].startswith("give `p0` fewer points")
 
 
-# -- spaces that nothing can be drawn from
-# --------------------------------------------------------------------------
+# -- spaces that nothing can be drawn from -------------------------------------------------------------------
 
 LR = Parameter("lr", Uniform(0.0, 1.0))
 
@@ -262,7 +261,7 @@ def test_what_hangs_on_another_value_of_a_fixed_parameter_is_left_out() -> None:
         )
     )
     check_space(space)
-    assert draw(space, 0, 0) == {"opt": "adam"}
+    assert sample(space, 0, 0) == {"opt": "adam"}
 
 
 def test_who_is_meant_is_hinted_at() -> None:

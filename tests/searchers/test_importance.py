@@ -9,8 +9,8 @@ import pytest
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal
 from hopyard.errors import SpecError
-from hopyard.searchers.draw import draw
 from hopyard.searchers.importance import METHODS, importance
+from hopyard.searchers.sampling import sample
 
 pytest.importorskip("optuna")
 
@@ -24,7 +24,7 @@ SPACE = Space(
         Parameter("classes", Constant(10)),
     )
 )
-TRIALS = [draw(SPACE, 0, number) for number in range(120)]
+TRIALS = [sample(SPACE, 0, number) for number in range(120)]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,7 +7,7 @@ from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
 from hopyard.searchers.asha import Asha
 from hopyard.searchers.median import MedianStopping
-from hopyard.searchers.random_draws import Random
+from hopyard.searchers.random_search import Random
 from hopyard.testing.searcher_contract import EXAMPLE_SPACE
 
 

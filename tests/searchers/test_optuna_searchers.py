@@ -19,14 +19,23 @@ from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
-from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
+from hopyard.domain.trial import (
+    AskEvent,
+    Proposal,
+    Report,
+    SearchState,
+    StudyEvent,
+    TellEvent,
+    TrialOutcome,
+    Verdict,
+)
 from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import Searcher
-from hopyard.searchers.draw import draw
 from hopyard.searchers.optuna_model import load_optuna
-from hopyard.searchers.optuna_space import axes, in_order
+from hopyard.searchers.optuna_space import axes, is_monotonic
 from hopyard.searchers.registry import build
 from hopyard.searchers.replay import replay
+from hopyard.searchers.sampling import sample
 
 from .spaces import spaces
 from .test_contract import BuiltIn, no_own
@@ -88,7 +97,7 @@ def play(searcher: Searcher, *, at_a_time: int = 3) -> list[StudyEvent]:
     while True:
         answer = searcher.ask()
         if isinstance(answer, Proposal):
-            events.append(Asked(answer))
+            events.append(AskEvent(answer))
             training.append(answer)
         elif not training:
             return events
@@ -101,12 +110,12 @@ def play(searcher: Searcher, *, at_a_time: int = 3) -> list[StudyEvent]:
                 None if failed else loss(one.params),
                 TrialOutcome.FAILED if failed else TrialOutcome.RUNNING,
             )
-            events.append(Told(report, searcher.tell(report)))
+            events.append(TellEvent(report, searcher.tell(report)))
 
 
 def proposals(events: list[StudyEvent]) -> list[Proposal]:
     return [
-        event.answer for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)
+        event.answer for event in events if isinstance(event, AskEvent) and isinstance(event.answer, Proposal)
     ]
 
 
@@ -198,10 +207,10 @@ def test_stopped_trials_teach_where_not_to_look() -> None:
 def test_every_value_comes_back_from_its_place(space: Space, seed: int) -> None:
     known = axes(space)
     for trial in range(5):
-        for name, value in draw(space, seed, trial).items():
+        for name, value in sample(space, seed, trial).items():
             if name in known:
                 axis = known[name]
-                back = axis.value(axis.place(value))
+                back = axis.value_at(axis.position_of(value))
                 assert type(back) is type(value)
                 wide = (
                     0
@@ -218,7 +227,7 @@ def test_every_value_comes_back_from_its_place(space: Space, seed: int) -> None:
 def test_proposals_are_of_the_space(space: Space, seed: int) -> None:
     searcher = open_searcher("tpe", space, trials=8, seed=seed, startup=2)
     while isinstance(answer := searcher.ask(), Proposal):
-        exists = [p for p in space.parameters if space.active(p, answer.params)]
+        exists = [p for p in space.parameters if space.is_active(p, answer.params)]
         assert [p.name for p in exists] == list(answer.params)
         for parameter in exists:
             value, domain = answer.params[parameter.name], parameter.domain
@@ -231,12 +240,12 @@ def test_proposals_are_of_the_space(space: Space, seed: int) -> None:
 
 
 def test_numbers_in_order_are_a_scale() -> None:
-    assert in_order((16, 32, 64))
-    assert in_order((0.5, 0.1, 0.01))
-    assert not in_order((16, 64, 32))
-    assert not in_order((0, 1))
-    assert not in_order((False, 1, 2))
-    assert not in_order(("1", "2", "3"))
+    assert is_monotonic((16, 32, 64))
+    assert is_monotonic((0.5, 0.1, 0.01))
+    assert not is_monotonic((16, 64, 32))
+    assert not is_monotonic((0, 1))
+    assert not is_monotonic((False, 1, 2))
+    assert not is_monotonic(("1", "2", "3"))
 
 
 def test_optuna_says_nothing_and_keeps_the_users_settings(capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.config.searchfile import search_of
+from hopyard.config.search.search_file import search_from_mapping
 from hopyard.domain.ids import TrialId
 from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Parameter, Space, Uniform
@@ -21,8 +21,8 @@ from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import ReleasesTrials
 from hopyard.searchers.asha import Asha
 from hopyard.searchers.halving import Halving
-from hopyard.searchers.hyperband import Hyperband, brackets
-from hopyard.testing.study_play import StudyPlay
+from hopyard.searchers.hyperband import Hyperband, bracket_sizes
+from hopyard.testing.study_simulator import StudySimulator
 
 SPACE = Space((Parameter("x", Uniform(0.0, 1.0)),))
 
@@ -31,20 +31,19 @@ def best_is_smallest_x(params: object, _step: int) -> float:
     return params["x"]  # type: ignore[index, no-any-return]
 
 
-def played(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> StudyPlay:
-    play = StudyPlay(searcher, room=room, max_epochs=max_epochs, curve=best_is_smallest_x)
+def played(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> StudySimulator:
+    play = StudySimulator(searcher, concurrency=room, max_epochs=max_epochs, curve=best_is_smallest_x)
     play.finish()
     return play
 
 
-def budgets_asked(play: StudyPlay) -> Counter[int]:
+def budgets_asked(play: StudySimulator) -> Counter[int]:
     return Counter(
         event.answer.budget for event in play.events if isinstance(getattr(event, "answer", None), Proposal)
     )
 
 
-# -- rungs
-# --------------------------------------------------------------------------------------------------------
+# -- rungs ---------------------------------------------------------------------------------------------------
 
 
 def test_rungs() -> None:
@@ -94,11 +93,10 @@ def test_a_file_without_rungs_is_refused_when_it_is_read(searcher: object, told:
         "searcher": searcher,
     }
     with pytest.raises(SpecError, match=told):
-        search_of(study, tmp_path)
+        search_from_mapping(study, tmp_path)
 
 
-# -- Hyperband
-# ----------------------------------------------------------------------------------------------------
+# -- Hyperband -----------------------------------------------------------------------------------------------
 
 # n_i and r_i of each bracket for R = 81, eta = 3, by lines 1 to 7 of the paper's Algorithm 1.
 TABLE = {
@@ -117,10 +115,10 @@ def test_hyperband_has_the_brackets_of_the_paper(room: int) -> None:
     play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
     first = 0
     for rungs in TABLE.values():
-        members = [play.members[TrialId(str(number))] for number in range(first, first + rungs[0][0])]
+        members = [play.trials[TrialId(str(number))] for number in range(first, first + rungs[0][0])]
         first += len(members)
         assert [(sum(member.step >= budget for member in members), budget) for _, budget in rungs] == rungs
-    assert first == len(play.members)
+    assert first == len(play.trials)
 
 
 @pytest.mark.parametrize(("max_epochs", "eta"), [(81, 3), (27, 3), (16, 2), (64, 4), (100, 3), (50, 2)])
@@ -128,7 +126,7 @@ def test_hyperband_keeps_within_the_budget_of_the_paper(max_epochs: int, eta: in
     """Each bracket about (s_max + 1) R epochs: rounding n up may cost R more.
     Trials go on instead of beginning anew at each rung, so that the whole stays within the bound even so."""
     rungs = rung_budgets(max_epochs, 1, eta)
-    plan = brackets(rungs, eta)
+    plan = bracket_sizes(rungs, eta)
     play = played(
         Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=max_epochs, seed=0, eta=eta),
         16,
@@ -144,7 +142,7 @@ def test_hyperband_keeps_within_the_budget_of_the_paper(max_epochs: int, eta: in
 def test_brackets_begin_again_until_all_trials_are_begun() -> None:
     play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=30, max_epochs=9, seed=0), 4, 9)
     # 9 at 1, 5 at 3, 3 at 9, and again; 30 - 17 = 13 is 9 and 4
-    assert len(play.members) == 30
+    assert len(play.trials) == 30
     first = [
         event.answer
         for event in play.events
@@ -160,8 +158,7 @@ def test_a_bracket_that_waits_leaves_its_workers_to_the_next() -> None:
     assert searcher.ask() is SearchState.WAIT
 
 
-# -- successive halving
-# -------------------------------------------------------------------------------------------
+# -- successive halving --------------------------------------------------------------------------------------
 
 
 def tell(
@@ -248,12 +245,11 @@ def test_a_trial_that_ends_by_itself_counts_but_does_not_go_on() -> None:
 def test_one_always_gets_to_the_end(trials: int | None, expected: dict[int, int]) -> None:
     play = played(Halving(space=SPACE, goal=Goal.MIN, trials=trials, max_epochs=27, seed=0), 4, 27)
     assert budgets_asked(play) == expected
-    best = min(play.members.values(), key=lambda member: float(str(member.params["x"])))
+    best = min(play.trials.values(), key=lambda member: float(str(member.params["x"])))
     assert best.verdict is Verdict.CONTINUE
 
 
-# -- ASHA
-# ---------------------------------------------------------------------------------------------------------
+# -- ASHA ----------------------------------------------------------------------------------------------------
 
 
 def test_asha_promotes_as_algorithm_2_says() -> None:
@@ -358,7 +354,7 @@ def test_asha_stops_at_once_who_cannot_go_on_any_more() -> None:
 
 def test_asha_ends_with_a_trained_trial_though_they_were_few() -> None:
     play = played(Asha(space=SPACE, goal=Goal.MIN, trials=5, max_epochs=81, seed=0), 4, 81)
-    assert [member.step for member in play.members.values() if member.verdict is Verdict.CONTINUE] == [81]
+    assert [member.step for member in play.trials.values() if member.verdict is Verdict.CONTINUE] == [81]
 
 
 @pytest.mark.parametrize("workers", [4, 25])

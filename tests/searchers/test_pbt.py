@@ -10,10 +10,10 @@ from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal
-from hopyard.domain.trial import Asked, Proposal, Report, SearchState, TrialOutcome, Verdict
-from hopyard.searchers.draw import draw
-from hopyard.searchers.pbt import PopulationBased, explored, moved
-from hopyard.testing.study_play import StudyPlay, check_params
+from hopyard.domain.trial import AskEvent, Proposal, Report, SearchState, TrialOutcome, Verdict
+from hopyard.searchers.pbt import PopulationBased, explore, perturb
+from hopyard.searchers.sampling import sample
+from hopyard.testing.study_simulator import StudySimulator, check_params
 
 from .spaces import spaces
 
@@ -72,7 +72,7 @@ def test_the_worst_quarter_copies_the_best_quarter(rounds: bool) -> None:
         for parameter in SPACE.parameters:
             value = donor[parameter.name]
             assert one.params[parameter.name] in [
-                moved(parameter, value, factor=1.2, up=up) for up in (True, False)
+                perturb(parameter, value, factor=1.2, up=up) for up in (True, False)
             ]
 
 
@@ -140,7 +140,7 @@ def test_members_are_compared_after_the_same_number_of_epochs() -> None:
     donor = begun[int(str(again[TrialId("3")].start_from))].params
     assert all(
         again[TrialId("3")].params[one.name]
-        in [moved(one, donor[one.name], factor=1.2, up=up) for up in (True, False)]
+        in [perturb(one, donor[one.name], factor=1.2, up=up) for up in (True, False)]
         for one in SPACE.parameters
     )
 
@@ -152,18 +152,20 @@ def test_lineage_of_a_whole_study() -> None:
     def curve(params: object, step: int) -> float:
         return -step * float(params["lr"])  # type: ignore[index]
 
-    play = StudyPlay(population(8, max_epochs=20), room=3, max_epochs=20, space=SPACE, curve=curve)
+    play = StudySimulator(
+        population(8, max_epochs=20), concurrency=3, max_epochs=20, space=SPACE, curve=curve
+    )
     play.finish()
     copies = [
         event.answer
         for event in play.events
-        if isinstance(event, Asked) and isinstance(event.answer, Proposal)
+        if isinstance(event, AskEvent) and isinstance(event.answer, Proposal)
     ]
     lived = {one.trial: float(str(one.params["lr"])) for one in copies}
     begun = {one.trial: float(str(one.params["lr"])) for one in copies if one.start_from is None}
     assert [one for one in copies if one.start_from not in (None, one.trial)]
     assert sum(lived.values()) > sum(begun.values()), "the population moved to where it is better"
-    assert {member.step for member in play.members.values()} == {20}
+    assert {member.step for member in play.trials.values()} == {20}
 
 
 @given(
@@ -177,7 +179,7 @@ def test_what_is_explored_is_of_the_space(
     space: Space, trial: int, step: int, resample: float, factor: float
 ) -> None:
     check_params(
-        space, explored(space, draw(space, 1, trial), 1, trial, step, resample=resample, factor=factor)
+        space, explore(space, sample(space, 1, trial), 1, trial, step, resample=resample, factor=factor)
     )
 
 
@@ -188,7 +190,7 @@ def test_a_condition_that_comes_true_brings_its_parameter() -> None:
             Parameter("momentum", Uniform(0.1, 0.9), (Condition("opt", ("sgd",)),)),
         )
     )
-    found = [explored(space, {"opt": "adam"}, 0, trial, 1, resample=0.0, factor=1.2) for trial in range(20)]
+    found = [explore(space, {"opt": "adam"}, 0, trial, 1, resample=0.0, factor=1.2) for trial in range(20)]
     assert {one["opt"] for one in found} == {"adam", "sgd"}
     assert all(("momentum" in one) == (one["opt"] == "sgd") for one in found)
 
@@ -215,6 +217,6 @@ def test_a_condition_that_comes_true_brings_its_parameter() -> None:
 def test_a_little_change(
     domain: Uniform | Integer | Choice | Constant, value: ParamValue, up: bool, expected: ParamValue
 ) -> None:
-    found = moved(Parameter("p", domain), value, factor=1.2, up=up)
+    found = perturb(Parameter("p", domain), value, factor=1.2, up=up)
     assert found == expected
     assert type(found) is type(expected)

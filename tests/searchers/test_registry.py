@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 from hopyard.domain.run import ParamValue
-from hopyard.domain.searchers import SEARCHERS, OptionKind, check_options, needs_trials
+from hopyard.domain.searchers import SEARCHERS, OptionKind, check_options, requires_trials
 from hopyard.domain.space import Choice, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, kind in SEARCHERS.items() if kind.needs_trials and not kind.wraps]
+    "name", [name for name, kind in SEARCHERS.items() if kind.requires_trials and not kind.wrapped]
 )
 def test_a_searcher_without_end_is_told_how_many(name: str) -> None:
     with pytest.raises(SpecError, match=f"trials: `{name}` goes on for ever"):
@@ -133,9 +133,9 @@ def test_a_searcher_without_end_is_told_how_many(name: str) -> None:
 
 
 def test_one_that_wraps_goes_on_for_ever_where_the_other_does() -> None:
-    assert needs_trials("median", {})
-    assert not needs_trials("median", {"of": "hyperband"})
-    assert not needs_trials("mine.py:Mine", {})
+    assert requires_trials("median", {})
+    assert not requires_trials("median", {"of": "hyperband"})
+    assert not requires_trials("mine.py:Mine", {})
     with pytest.raises(SpecError, match="trials: "):
         built("median", trials=None)
     built("median", {"of": "hyperband", "eta": 2}, trials=None)
@@ -172,7 +172,7 @@ def test_the_table_is_true(name: str) -> None:
     kind = SEARCHERS[name]
     checked = check_options(name, {})
     for key, option in kind.options.items():
-        assert option.about, f"{name}.{key}"
+        assert option.description, f"{name}.{key}"
         assert option.default is None or checked[key] == option.default
         assert option.kind in OptionKind
     module, _, attribute = kind.target.partition(":")
@@ -201,8 +201,8 @@ def test_the_order_of_sets_decides_nothing() -> None:
     script = """
 from tests.searchers.test_contract import *
 for kind in (TestMedianOfAsha, TestHyperband, TestAsha, TestPopulationBased, TestPopulationBasedInRounds):
-    play = kind().open_play()
-    play.play([(17 * n * n + 5 * n) % 256 for n in range(300)])
+    play = kind().open_simulator()
+    play.run([(17 * n * n + 5 * n) % 256 for n in range(300)])
     print(play.events)
 """
     told = {

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from hopyard.domain.study import Goal
-from hopyard.domain.trial import Asked, Proposal, StudyEvent, Told, Verdict
+from hopyard.domain.trial import AskEvent, Proposal, StudyEvent, TellEvent, Verdict
 from hopyard.errors import Conflict
 from hopyard.searchers.asha import Asha
 from hopyard.searchers.replay import replay
 from hopyard.testing.searcher_contract import EXAMPLE_SPACE
-from hopyard.testing.study_play import StudyPlay
+from hopyard.testing.study_simulator import StudySimulator
 
 
 def fresh(*, seed: int = 0, eta: int = 3) -> Asha:
@@ -20,7 +20,7 @@ def fresh(*, seed: int = 0, eta: int = 3) -> Asha:
 
 
 def whole() -> list[StudyEvent]:
-    play = StudyPlay(fresh(), max_epochs=9)
+    play = StudySimulator(fresh(), max_epochs=9)
     play.finish()
     return play.events
 
@@ -47,9 +47,9 @@ def test_another_option_is_noticed_where_it_matters() -> None:
 
 def test_another_verdict_is_noticed() -> None:
     events = whole()
-    at = next(number for number, event in enumerate(events) if isinstance(event, Told))
+    at = next(number for number, event in enumerate(events) if isinstance(event, TellEvent))
     told = events[at]
-    assert isinstance(told, Told)
+    assert isinstance(told, TellEvent)
     events[at] = replace(told, verdict=Verdict.CONTINUE)
     with pytest.raises(
         Conflict,
@@ -60,7 +60,7 @@ def test_another_verdict_is_noticed() -> None:
 
 def test_news_of_another_study_is_noticed() -> None:
     events = [
-        event for event in whole() if not (isinstance(event, Asked) and isinstance(event.answer, Proposal))
+        event for event in whole() if not (isinstance(event, AskEvent) and isinstance(event.answer, Proposal))
     ]
     with pytest.raises(Conflict, match=r"event \d+, .*never proposed"):
         replay(fresh(), events)

@@ -15,35 +15,35 @@ from typing import Any
 import httpx
 from blake3 import blake3
 
-from hopyard.config.limits import LimitSettings
+from hopyard.config.server_limits import LimitSettings
 from hopyard.controller.clock import SystemClock
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.resources import Gpu
-from hopyard.domain.stream_limits import UNLIMITED, StreamLimits
+from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
-from hopyard.server.assemble import assemble
-from hopyard.server.auth import hash_token
-from hopyard.server.parts import Parts
+from hopyard.server.authentication import hash_token
+from hopyard.server.build_services import build_services
+from hopyard.server.services import Services
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.sql.access import SqlAccessStore
-from hopyard.stores.sql.audit_rows import SqlAuditStore
+from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
-from hopyard.stores.sql.storage_rows import SqlStorageStore
-from hopyard.stores.sql.usage_rows import SqlUsageStore
-from hopyard.stores.streams import FolderStreams
-from hopyard.testing.fake_engine import FakeEngine, Fate
+from hopyard.stores.sql.storage import SqlStorageStore
+from hopyard.stores.sql.usage import SqlUsageStore
+from hopyard.stores.stream_files import FolderStreams
+from hopyard.testing.fake_engine import FakeEngine, ReplicaScript
 
 TOKEN = "hop_" + "t" * 43
 NODE = Node(NodeId("box"), "fake", 8000, 32 * 2**30, (Gpu(0, "A100"), Gpu(1, "A100")))
-FOREVER = Fate(prepare=timedelta(0), run=timedelta(days=1))
+FOREVER = ReplicaScript(prepare_time=timedelta(0), run_time=timedelta(days=1))
 # it uses its whole grace: until then only what a test says of its replicas ends it
 UNTIL_KILLED = replace(FOREVER, ignores_stop=True)
 API = "/api/v1"
@@ -52,7 +52,7 @@ API = "/api/v1"
 @dataclass
 class Stage:
     app: Any
-    parts: Parts
+    parts: Services
     engine: FakeEngine
     http: httpx.AsyncClient
     ended: asyncio.Event
@@ -170,18 +170,18 @@ async def stage(
     keep_checkpoints: int = 3,
     limits: LimitSettings | None = None,
     quota_bytes: int = 0,
-    stream_limits: StreamLimits = UNLIMITED,
-    fate: Fate = FOREVER,
+    stream_limits: StreamLimits = NO_LIMITS,
+    fate: ReplicaScript = FOREVER,
 ) -> AsyncIterator[Stage]:
     """loops=False: no controller runs; what is submitted waits for ever. fate: of all replicas."""
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
     clock, ended = SystemClock(), asyncio.Event()
-    engine = FakeEngine(clock, [NODE], fate=lambda _attempt, _rank: fate)
+    engine = FakeEngine(clock, [NODE], script_of=lambda _attempt, _rank: fate)
     access = SqlAccessStore(database)
     if await access.find_token(hash_token(TOKEN)) is None:
         await access.add_token("alice", hash_token(TOKEN), now=datetime.now(UTC), name="home")
-    parts = await assemble(
+    parts = await build_services(
         runs=SqlRunStore(database),
         cluster=SqlClusterStore(database),
         datasets=SqlDatasetStore(database),
@@ -202,7 +202,7 @@ async def stage(
         home=str(folder),
         owner="alice",
         version="0",
-        end_server=ended.set,
+        request_shutdown=ended.set,
         keep_checkpoints=keep_checkpoints,
     )
     app = create_api(parts, limits)
@@ -219,7 +219,7 @@ async def stage(
             with suppress(asyncio.CancelledError):
                 await running
         await parts.tokens.close()
-        await parts.ingest.close()
+        await parts.ingest.flush_all()
         await blobs.close()
         await streams.close()
         await database.close()

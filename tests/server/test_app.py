@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from hopyard.api_client.client import Client
 from hopyard.config.home import Home
 from hopyard.errors import AuthError, Conflict, HopyardError
-from hopyard.sdk.client import Client
 
 DEADLINE_S = 60.0
 

@@ -15,16 +15,16 @@ import pytest
 from hopyard.domain.access import Scope
 from hopyard.domain.audit import AuditFilter
 from hopyard.errors import ServerUnavailable
-from hopyard.server.api import endpoints
-from hopyard.server.auth import hash_token
-from hopyard.server.describe import _Unused
+from hopyard.server.api import all_endpoints
+from hopyard.server.authentication import hash_token
 from hopyard.server.endpoint import Endpoint
-from hopyard.server.parts import Parts
+from hopyard.server.export_openapi import _Placeholder
+from hopyard.server.services import Services
 from tests.server.stage import API, TOKEN, Stage, play
 from tests.server.test_http import listening
 from tests.server.test_limits import ask
 
-ENDPOINTS = endpoints(cast(Parts, _Unused()))
+ENDPOINTS = all_endpoints(cast(Services, _Placeholder()))
 READS = {
     "/blobs/missing",
     "/blobs/fetch",
@@ -44,7 +44,7 @@ DATA = {"/blobs/pack", "/blobs/{digest}"}
 def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any, Any]) -> None:
     """Others are named here, so that a new one is a decision; what runs report of themselves lies below
     /attempts."""
-    assert endpoint.changes is (
+    assert endpoint.is_audited_change is (
         endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/")
     )
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
@@ -58,7 +58,7 @@ def test_the_documentation_names_each_action() -> None:
         if line.startswith("| `")
     ]
     assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {
-        one.action for one in ENDPOINTS if one.changes
+        one.action for one in ENDPOINTS if one.is_audited_change
     }
 
 

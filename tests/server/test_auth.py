@@ -12,10 +12,10 @@ import pytest
 
 from hopyard.domain.access import Scope, Token
 from hopyard.domain.ids import AttemptId
-from hopyard.errors import AuthError, Forbidden, RunOver
-from hopyard.server.api import endpoints
-from hopyard.server.auth import Caller, Tokens, bearer, hash_token, new_user_token
-from hopyard.server.signing import Key, Keys
+from hopyard.errors import AuthError, Forbidden, RunEnded
+from hopyard.server.api import all_endpoints
+from hopyard.server.authentication import Caller, TokenAuthenticator, bearer_token, hash_token, new_user_token
+from hopyard.server.signing_keys import SigningKey, SigningKeys
 from tests.server.stage import API, TOKEN, Stage, play
 
 NOW, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
@@ -75,8 +75,8 @@ def address(path: str, run: str, attempt: str) -> str:
 
 def test_every_address_but_health_ready_and_proof_asks_for_a_valid_token(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        for endpoint in endpoints(stage.parts):
-            if endpoint.who == "anyone":
+        for endpoint in all_endpoints(stage.parts):
+            if endpoint.auth == "anyone":
                 assert endpoint.path in ("/health", "/ready", "/proof")
                 continue
             at = API + address(endpoint.path, "someruns", "someruns.1")
@@ -92,7 +92,7 @@ def test_every_address_but_health_ready_and_proof_asks_for_a_valid_token(tmp_pat
             ]
             for header in wrong:
                 response = await stage.http.request(endpoint.method, at, headers={"Authorization": header})
-                assert response.status_code == 401, (endpoint.name, header)
+                assert response.status_code == 401, (endpoint.operation_id, header)
                 assert response.json()["error"]["code"] == "not_authorised"
                 assert response.headers["www-authenticate"] == "Bearer"
 
@@ -103,26 +103,29 @@ def test_a_runs_token_touches_its_own_run_only(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         mine, other = await stage.started(), await stage.started()
         token = stage.token_of(mine)
-        for endpoint in endpoints(stage.parts):
-            if endpoint.who == "anyone":
+        for endpoint in all_endpoints(stage.parts):
+            if endpoint.auth == "anyone":
                 continue
             # one that is taken would never end
             query = {"cursors": "-"} if endpoint.path.endswith("/follow") else {}
             own = await stage.send(
                 endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.1"), token=token, **query
             )
-            assert (own.status_code != 403) == (endpoint.name in OF_A_RUN), (endpoint.name, own.text)
+            assert (own.status_code != 403) == (endpoint.operation_id in OF_A_RUN), (
+                endpoint.operation_id,
+                own.text,
+            )
             if "{id}" in endpoint.path or "{attempt}" in endpoint.path:
                 foreign = await stage.send(
                     endpoint.method, address(endpoint.path, other["id"], f"{other['id']}.1"), token=token
                 )
-                assert foreign.status_code == 403, endpoint.name
+                assert foreign.status_code == 403, endpoint.operation_id
                 assert foreign.json()["error"]["code"] == "forbidden"
             if "{attempt}" in endpoint.path:
                 older = await stage.send(
                     endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.2"), token=token
                 )
-                assert older.status_code == 403, endpoint.name
+                assert older.status_code == 403, endpoint.operation_id
 
     play(tmp_path, scene)
 
@@ -153,15 +156,17 @@ def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
             return True
 
         then = datetime.now(UTC) - timedelta(hours=13)
-        old = Tokens(stage.parts.access, keys, now=lambda: then, live=live).sign(AttemptId(f"{run['id']}.1"))
+        old = TokenAuthenticator(stage.parts.access, keys, now=lambda: then, is_live_attempt=live).sign_token(
+            AttemptId(f"{run['id']}.1")
+        )
         fresh = (await stage.sync(run, [], token=old))["token"]
         assert fresh not in (None, old)
         await stage.sync(run, [], token=fresh)
         # Expired, but the attempt lives: a replica that was cut off for days comes back.
         long_ago = datetime.now(UTC) - timedelta(days=9)
-        expired = Tokens(stage.parts.access, keys, now=lambda: long_ago, live=live).sign(
-            AttemptId(f"{run['id']}.1")
-        )
+        expired = TokenAuthenticator(
+            stage.parts.access, keys, now=lambda: long_ago, is_live_attempt=live
+        ).sign_token(AttemptId(f"{run['id']}.1"))
         assert (await stage.sync(run, [], token=expired))["token"]
         await stage.finish(run)
         await stage.sync(run, [], token=expired, status=401)
@@ -186,12 +191,17 @@ class NoStore:
 
 def tokens(
     *, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32
-) -> tuple[Tokens, NoStore]:
+) -> tuple[TokenAuthenticator, NoStore]:
     async def is_live(attempt: AttemptId) -> bool:
         return live and attempt == ATTEMPT
 
     store: Any = NoStore()
-    return Tokens(store, Keys([Key(secret.hex(), NOW.timestamp())], now=now), now=now, live=is_live), store
+    return TokenAuthenticator(
+        store,
+        SigningKeys([SigningKey(secret.hex(), NOW.timestamp())], now=now),
+        now=now,
+        is_live_attempt=is_live,
+    ), store
 
 
 def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on() -> None:
@@ -199,22 +209,22 @@ def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on()
         clock = [NOW]
         made, store = tokens(now=lambda: clock[0])
         for _ in range(3):
-            caller = await made.caller(f"Bearer {TOKEN}")
+            caller = await made.authenticate(f"Bearer {TOKEN}")
         assert caller == Caller("alice", scopes=frozenset({Scope.READ, Scope.SUBMIT}), token="0" * 12)
         assert store.asked == 1
         with pytest.raises(AuthError):
-            await made.caller("Bearer hop_other")
+            await made.authenticate("Bearer hop_other")
         clock[0] += timedelta(seconds=3)
-        await made.caller(f"Bearer {TOKEN}")
+        await made.authenticate(f"Bearer {TOKEN}")
         assert store.asked == 3
         store.revoked = True  # by way of another server on the same database
         clock[0] += timedelta(seconds=3)
         with pytest.raises(AuthError, match="not one of"):
-            await made.caller(f"Bearer {TOKEN}")
+            await made.authenticate(f"Bearer {TOKEN}")
         store.revoked = False
         clock[0] = NOW + HOUR
         with pytest.raises(AuthError, match="`ci` expired"):
-            await made.caller(f"Bearer {TOKEN}")
+            await made.authenticate(f"Bearer {TOKEN}")
 
     asyncio.run(scene())
 
@@ -222,8 +232,8 @@ def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on()
 def test_a_forged_or_altered_run_token_is_refused() -> None:
     async def scene() -> None:
         made, _ = tokens()
-        good = made.sign(AttemptId("abcdefgh.1"))
-        caller = await made.caller(f"bearer {good}")
+        good = made.sign_token(AttemptId("abcdefgh.1"))
+        caller = await made.authenticate(f"bearer {good}")
         assert (caller.run, caller.attempt) == ("abcdefgh", "abcdefgh.1")
         attempt, expiry, mac = good.removeprefix("hopr_").split("_")
         elsewhere, _ = tokens(secret=b"x" * 32)
@@ -234,10 +244,10 @@ def test_a_forged_or_altered_run_token_is_refused() -> None:
             f"hopr_{attempt}_{expiry}_",
             f"hopr_{attempt}_{expiry}",
             f"hopr_{attempt}_{expiry}_{mac}_",
-            elsewhere.sign(AttemptId("abcdefgh.1")),
+            elsewhere.sign_token(AttemptId("abcdefgh.1")),
         ):
             with pytest.raises(AuthError):
-                await made.caller(f"Bearer {bad}")
+                await made.authenticate(f"Bearer {bad}")
 
     asyncio.run(scene())
 
@@ -246,12 +256,12 @@ def test_a_forged_or_altered_run_token_is_refused() -> None:
 def test_a_runs_token_counts_exactly_until_its_run_is_over(hours: int) -> None:
     async def scene() -> None:
         made, _ = tokens()
-        token = made.sign(ATTEMPT)
+        token = made.sign_token(ATTEMPT)
         later, _ = tokens(now=lambda: NOW + hours * HOUR)
-        assert (await later.caller(f"Bearer {token}")).run == "abcdefgh"
+        assert (await later.authenticate(f"Bearer {token}")).run == "abcdefgh"
         over, _ = tokens(now=lambda: NOW + hours * HOUR, live=False)
-        with pytest.raises(RunOver):
-            await over.caller(f"Bearer {token}")
+        with pytest.raises(RunEnded):
+            await over.authenticate(f"Bearer {token}")
 
     asyncio.run(scene())
 
@@ -261,9 +271,9 @@ def test_a_token_signed_for_longer_than_any_is_refused() -> None:
         ahead, _ = tokens(now=lambda: NOW + timedelta(days=3650))
         made, _ = tokens()
         with pytest.raises(AuthError, match="longer"):
-            await made.caller(f"Bearer {ahead.sign(ATTEMPT)}")
+            await made.authenticate(f"Bearer {ahead.sign_token(ATTEMPT)}")
         slightly, _ = tokens(now=lambda: NOW + timedelta(minutes=4))  # clocks of two servers differ
-        assert (await made.caller(f"Bearer {slightly.sign(ATTEMPT)}")).attempt == ATTEMPT
+        assert (await made.authenticate(f"Bearer {slightly.sign_token(ATTEMPT)}")).attempt == ATTEMPT
 
     asyncio.run(scene())
 
@@ -271,10 +281,10 @@ def test_a_token_signed_for_longer_than_any_is_refused() -> None:
 def test_callers_and_headers() -> None:
     assert len(new_user_token()) == len("hop_") + 43
     assert new_user_token() != new_user_token()
-    assert bearer("Bearer abc") == "abc"
+    assert bearer_token("Bearer abc") == "abc"
     for bad in (None, "", "abc", "Bearer", "Bearer \u00e9"):
         with pytest.raises(AuthError):
-            bearer(bad)
+            bearer_token(bad)
     run = Caller("run x", "abcdefgh", AttemptId("abcdefgh.1"))  # type: ignore[arg-type]
     run.require_run("abcdefgh")
     for refused in (

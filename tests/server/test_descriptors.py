@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from hopyard.api_client.home_socket import HOST, home_client, loopback_port
 from hopyard.config.home import Home
-from hopyard.config.limits import LimitSettings
+from hopyard.config.server_limits import LimitSettings
 from hopyard.errors import ServerUnavailable
-from hopyard.sdk.home_link import HOST, client_of, port_of
 from hopyard.server.connections import Connections, backlog_for
-from hopyard.server.local import OwnersOnly
-from hopyard.stores.sql.database import READERS, Database
+from hopyard.server.unix_socket import OwnerOnlyProtocol
+from hopyard.stores.sql.database import READER_COUNT, Database
 from tests.server.stage import Stage, play
 
 
@@ -51,7 +51,7 @@ def test_a_connection_that_was_accepted_is_served() -> None:
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
         with no_descriptor_left():
-            transport, _ = await loop.connect_accepted_socket(lambda: OwnersOnly(Greets), theirs)
+            transport, _ = await loop.connect_accepted_socket(lambda: OwnerOnlyProtocol(Greets), theirs)
             try:
                 return await asyncio.wait_for(loop.sock_recv(ours, 5), 10)
             finally:
@@ -77,11 +77,11 @@ def test_a_flood_of_connections_leaves_descriptors_for_the_rest(tmp_path: Path) 
         flood.callback(server.terminate)
         within(60, home.socket_file.exists)
         url = (home.read_server() or {})["url"]
-        client = client_of(home, home.read_token() or "", url=url)
+        client = home_client(home, home.read_token() or "", url=url)
         assert client.wait_ready(timeout_s=30)
         for number in range(300):
             with suppress(OSError):
-                sock = flood.enter_context(socket.create_connection((HOST, port_of(url)), 0.1))
+                sock = flood.enter_context(socket.create_connection((HOST, loopback_port(url)), 0.1))
                 sock.sendall(b"GET /api/v1/health HTTP/1.1\r\n")
             if number % 3 == 0:
                 sock = flood.enter_context(socket.socket(socket.AF_UNIX))
@@ -112,9 +112,9 @@ def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
                 await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
             assert refused.value.retry_after_s
             assert await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
-            database.warm()
+            database.open_readers()
             with no_descriptor_left():
-                for _ in range(READERS):
+                for _ in range(READER_COUNT):
                     assert (
                         await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
                         == 1
@@ -128,7 +128,8 @@ def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
 def test_limits_of_connections_leave_descriptors() -> None:
     for descriptors in (512, 1024, 4096, 20_000):
         kinds = [
-            Connections(LimitSettings(), descriptors=descriptors, local=local).most for local in (False, True)
+            Connections(LimitSettings(), descriptors=descriptors, local=local).max_connections
+            for local in (False, True)
         ]
         assert sum(kinds) + 64 + 2 * (64 + backlog_for(descriptors)) < descriptors - 50, descriptors
 

@@ -23,10 +23,10 @@ async def listening(stage: Stage, settings: ServerSettings | None = None) -> Asy
         found.listen()
         found.setblocking(False)
         server = HttpServer(
-            stage.app, stage.parts, end, settings=settings or ServerSettings(), leave=lambda: None
+            stage.app, stage.parts, end, settings=settings or ServerSettings(), withdraw=lambda: None
         )
         serving = asyncio.create_task(server.serve(sockets=[found]))
-        await server.answering.wait()
+        await server.accepting_requests.wait()
         yield found.getsockname()[1]
         end.set()
         await serving
@@ -49,9 +49,9 @@ def test_a_follower_that_leaves_is_forgotten(tmp_path: Path) -> None:
         run = await stage.started()
         async with listening(stage) as port:
             _, writer = await follow(port, run["id"])
-            assert stage.parts.hub.followers(run["id"]) == 1
+            assert stage.parts.subscriptions.count_subscribers(run["id"]) == 1
             writer.close()
-            await stage.until(lambda: stage.parts.hub.followers(run["id"]) == 0)
+            await stage.until(lambda: stage.parts.subscriptions.count_subscribers(run["id"]) == 0)
 
     play(tmp_path, scene)
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from hopyard.config.limits import LimitSettings
+from hopyard.config.server_limits import LimitSettings
 from hopyard.config.settings import ServerSettings
 from hopyard.errors import ServerUnavailable, TooManyRequests
-from hopyard.server.bodies import CLOSED, BodyMemory
-from hopyard.server.frames import MOST_FRAMES
-from hopyard.server.protocol import HEADER_BYTES, HEADER_COUNT, URL_BYTES, Hosts
-from hopyard.server.rates import Rates, TokenBucket
-from hopyard.server.user_turns import UserTurns
+from hopyard.server.blob_frames import MAX_FRAMES
+from hopyard.server.body_memory import CLOSED_KEY, BodyMemory
+from hopyard.server.protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL_BYTES, AllowedHosts
+from hopyard.server.rates import TokenBucket, UserRateLimits
+from hopyard.server.user_locks import UserLocks
 from tests.server.stage import TOKEN, Stage, play
 from tests.server.test_http import listening
 
@@ -78,10 +78,10 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
-        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (URL_BYTES + 1)), 414),
-        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (URL_BYTES * 4)), 414),
-        (HEALTH + b"X-A: %b\r\n\r\n" % (b"a" * HEADER_BYTES), 431),
-        (HEALTH + b"X-A: a\r\n" * (HEADER_COUNT + 1) + b"\r\n", 431),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (MAX_URL_BYTES + 1)), 414),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (MAX_URL_BYTES * 4)), 414),
+        (HEALTH + b"X-A: %b\r\n\r\n" % (b"a" * MAX_HEADER_BYTES), 431),
+        (HEALTH + b"X-A: a\r\n" * (MAX_HEADERS + 1) + b"\r\n", 431),
         (HEALTH.replace(b"localhost", b"evil.example:80") + b"\r\n", 421),
         (HEALTH.replace(b"localhost", b"127.0.0.1.evil.example") + b"\r\n", 421),
         (b"\x16\x03\x01 no http\r\n\r\n", 400),
@@ -195,7 +195,7 @@ def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> Non
 
 
 def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
-    hosts = Hosts(["Hop.Example.org"])
+    hosts = AllowedHosts(["Hop.Example.org"])
     for good in (
         b"localhost",
         b"LOCALHOST:8765",
@@ -206,7 +206,7 @@ def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
         b"hop.example.org.",
         b"",
     ):
-        assert hosts.allow(good), good
+        assert hosts.is_allowed(good), good
     for bad in (
         b"evil.org",
         b"xhop.example.org",
@@ -216,7 +216,7 @@ def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
         b"localhost:80@evil.org",
         b"localhost\x00",
     ):
-        assert not hosts.allow(bad), bad
+        assert not hosts.is_allowed(bad), bad
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
@@ -229,19 +229,19 @@ def test_a_header_of_200_kb_in_one_write_is_refused(tmp_path: Path, end: bytes) 
 
 def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
     async def scene() -> None:
-        memory = BodyMemory(1000_000, wait_s=0.05)
+        memory = BodyMemory(1000_000, timeout_s=0.05)
         first, second, other = memory.lease("bob"), memory.lease("bob"), memory.lease("alice")
-        await first.announce(450_000)
+        await first.announce_size(450_000)
         with pytest.raises(ServerUnavailable) as refused:
-            await second.announce(100_000)  # more than half for one user
+            await second.announce_size(100_000)  # more than half for one user
         assert refused.value.retry_after_s
-        await other.announce(500_000)
-        waiting = asyncio.create_task(BodyMemory.take(memory, "carol", 100_000))
+        await other.announce_size(500_000)
+        waiting = asyncio.create_task(BodyMemory.acquire(memory, "carol", 100_000))
         await asyncio.sleep(0)
         first.release()
         await waiting
         other.release()
-        memory.give_back("carol", 100_000)
+        memory.release("carol", 100_000)
         assert memory.used_bytes == 0
 
     asyncio.run(scene())
@@ -249,23 +249,23 @@ def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
 
 def test_two_users_cannot_hold_all_memory_for_bodies() -> None:
     async def scene() -> None:
-        memory = BodyMemory(1000_000, wait_s=0)
+        memory = BodyMemory(1000_000, timeout_s=0)
         for user in ("bob", "carol"):
             with pytest.raises(ServerUnavailable):
                 for _ in range(100):
-                    await memory.take(user, 100_000)
+                    await memory.acquire(user, 100_000)
         assert memory.used_bytes <= 800_000
-        await memory.take("alice", 100_000)
+        await memory.acquire("alice", 100_000)
 
     asyncio.run(scene())
 
 
 def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
     async def scene() -> None:
-        turns, log, go_on = UserTurns(), [], asyncio.Event()
+        turns, log, go_on = UserLocks(), [], asyncio.Event()
 
         async def request(user: str, name: str) -> None:
-            async with turns.of(user):
+            async with turns.hold(user):
                 log.append(name)
                 await go_on.wait()
 
@@ -408,9 +408,9 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
         for _, writer in links:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(fetch % (TOKEN.encode(), len(body), body))
-        memory = stage.app.routes[0].endpoint._guard.bodies
-        memory._wait_s = 300  # a loaded machine may take longer than requests usually wait
-        await stage.until(lambda: len(memory._waiting) == 4)
+        memory = stage.app.routes[0].endpoint._request_guard.bodies
+        memory._timeout_s = 300  # a loaded machine may take longer than requests usually wait
+        await stage.until(lambda: len(memory._waiters) == 4)
         assert memory.used_bytes <= 32 * 2**20
         for reader, writer in links:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -445,9 +445,9 @@ def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path,
                 "is closed"
             )
 
-        await stage.app({**scope, "state": {CLOSED: lambda: True}}, receive, send)
+        await stage.app({**scope, "state": {CLOSED_KEY: lambda: True}}, receive, send)
         with pytest.raises(RuntimeError):
-            await stage.app({**scope, "state": {CLOSED: lambda: False}}, receive, send)
+            await stage.app({**scope, "state": {CLOSED_KEY: lambda: False}}, receive, send)
 
     play(tmp_path, scene, loops=False)
 
@@ -471,7 +471,7 @@ def test_answers_that_are_read_too_slowly_are_given_up(
         silent[1].transport.pause_reading()  # type: ignore[attr-defined]
         for _, writer in (silent, slow):
             writer.write(fetch % (TOKEN.encode(), len(body), body))
-        memory = stage.app.routes[0].endpoint._guard.bodies
+        memory = stage.app.routes[0].endpoint._request_guard.bodies
         await stage.until(lambda: memory.used_bytes)
         got = 0
         with suppress(ConnectionError):
@@ -495,10 +495,10 @@ def test_answers_that_are_read_too_slowly_are_given_up(
 def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() -> None:
     memory = BodyMemory(1000_000)
     first, second = memory.lease("bob"), memory.lease("bob")
-    first.answered(450_000, must=True)
+    first.set_response_size(450_000, required=True)
     with pytest.raises(ServerUnavailable):
-        second.answered(100_000, must=True)
-    second.answered(100_000, must=False)
+        second.set_response_size(100_000, required=True)
+    second.set_response_size(100_000, required=False)
     first.release()
     second.release()
     assert memory.used_bytes == 0
@@ -506,12 +506,12 @@ def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() 
 
 def test_a_token_bucket_grants_its_rate_and_tells_when_to_come_again() -> None:
     bucket = TokenBucket(10, 20, now=0.0)
-    assert [bucket.take(1, 0.0) for _ in range(20)] == [0.0] * 20
-    wait_s = bucket.take(1, 0.0)
+    assert [bucket.take_or_wait_s(1, 0.0) for _ in range(20)] == [0.0] * 20
+    wait_s = bucket.take_or_wait_s(1, 0.0)
     assert 0 < wait_s <= 0.1
-    assert bucket.take(1, wait_s) == 0.0
-    assert bucket.take(1000, 10.0) == 0.0, "what is larger than the burst passes once"
-    assert bucket.take(1, 11.0) > 90
+    assert bucket.take_or_wait_s(1, wait_s) == 0.0
+    assert bucket.take_or_wait_s(1000, 10.0) == 0.0, "what is larger than the burst passes once"
+    assert bucket.take_or_wait_s(1, 11.0) > 90
 
 
 def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> None:
@@ -526,12 +526,12 @@ def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> N
         assert "requests_per_s" in refused.json()["error"]["hints"][0]
 
     play(tmp_path, scene, loops=False, limits=LimitSettings(requests_per_s=1))
-    rates = Rates(LimitSettings(submissions_per_s=1), now=lambda: 0.0)
+    rates = UserRateLimits(LimitSettings(submissions_per_s=1), now=lambda: 0.0)
     for _ in range(5):
-        rates.take("bob", "submissions")
+        rates.take_or_raise("bob", "submissions")
     with pytest.raises(TooManyRequests):
-        rates.take("bob", "submissions")
-    rates.take("alice", "submissions")
+        rates.take_or_raise("bob", "submissions")
+    rates.take_or_raise("alice", "submissions")
 
 
 @pytest.mark.parametrize(
@@ -557,7 +557,7 @@ def test_a_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> Non
     async def scene(stage: Stage) -> None:
         # an empty blob
         frame = bytes.fromhex("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262") + bytes(8)
-        for count, status in ((0, 422), (MOST_FRAMES, 200), (MOST_FRAMES + 1, 422)):
+        for count, status in ((0, 422), (MAX_FRAMES, 200), (MAX_FRAMES + 1, 422)):
             assert (await stage.send("POST", "/blobs/pack", frame * count)).status_code == status
 
     play(tmp_path, scene, loops=False)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hopyard.domain.ids import PoolName
-from hopyard.server.auth import hash_token
-from hopyard.testing.fake_engine import Fate
+from hopyard.server.authentication import hash_token
+from hopyard.testing.fake_engine import ReplicaScript
 from tests.server.stage import NODE, Stage, play, role
 
 BOB = "hop_" + "b" * 43
@@ -51,8 +51,8 @@ def test_nothing_starts_on_a_cordoned_node_until_it_is_open_again(tmp_path: Path
 
 def test_draining_asks_runs_to_make_room_except_those_that_never_do(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        stage.engine.fate = lambda _attempt, _rank: Fate(
-            timedelta(0), timedelta(days=1), saves=timedelta(days=1)
+        stage.engine.script_of = lambda _attempt, _rank: ReplicaScript(
+            timedelta(0), timedelta(days=1), save_time=timedelta(days=1)
         )
         polite, stubborn = await stage.started(), await stage.started(preemptible=False)
         told = await stage.ask("POST", "/nodes/box/drain", {"reason": "new fans"})

@@ -11,12 +11,12 @@ import pytest
 
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId
-from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
+from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
 from hopyard.domain.run import RunEvent, RunEventKind
 from hopyard.interfaces.streams import Segment
-from hopyard.server.api import endpoints
+from hopyard.server.api import all_endpoints
 from hopyard.tracking import metrics
-from hopyard.tracking.metrics import _Columns, _shrink
+from hopyard.tracking.metrics import _halve_all, _SeriesSelection
 from tests.server.stage import Stage, play
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -126,7 +126,7 @@ def test_metrics_come_in_pages(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = (await stage.started())["id"]
         points = b"".join(
-            pack_definition(f"m{number}") + pack_point(POINT, series_of(f"m{number}"), 1, 0.0, 0.0)
+            pack_definition(f"m{number}") + pack_point(POINT, series_id(f"m{number}"), 1, 0.0, 0.0)
             for number in range(5)
         )
         await stage.sync({"id": run}, [("metrics", 0, points)])
@@ -175,24 +175,24 @@ def test_every_listing_is_cut_into_pages_or_bounded(tmp_path: Path) -> None:
         )
 
     async def scene(stage: Stage) -> None:
-        found = {one.path for one in endpoints(stage.parts) if one.method == "GET" and lists(one.returns)}
+        found = {one.path for one in all_endpoints(stage.parts) if one.method == "GET" and lists(one.returns)}
         assert found - {"/status"} <= BOUNDED
 
     play(tmp_path, scene, loops=False)
 
 
 def test_metrics_keep_the_first_names_and_never_more_points_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_POINTS", 100)
-    columns = _Columns(None, "b", 2)
+    monkeypatch.setattr(metrics, "MAX_POINTS", 100)
+    columns = _SeriesSelection(None, "b", 2)
     reader = columns.reader()
     for name in ("z", "y", "a", "c", "d", "e"):
-        reader.feed(pack_definition(name) + pack_point(POINT, series_of(name), 1, 0.0, 1.0))
-        reader.feed(pack_point(POINT, series_of("z"), 2, 0.0, 1.0))
+        reader.feed(pack_definition(name) + pack_point(POINT, series_id(name), 1, 0.0, 1.0))
+        reader.feed(pack_point(POINT, series_id("z"), 2, 0.0, 1.0))
     assert {name: list(series.steps) for name, series in columns.series.items()} == {"c": [1], "d": [1]}
     for step in range(2, 90):
-        reader.feed(pack_point(POINT, series_of("c"), step, 0.0, float(step)))
+        reader.feed(pack_point(POINT, series_id("c"), step, 0.0, float(step)))
     before = len(columns.series["c"].values)
-    _shrink(list(columns.series.values()))
+    _halve_all(list(columns.series.values()))
     series = columns.series["c"]
     assert len(series.values) <= 25
     assert (series.count + len(series.values), series.steps[0], series.steps[-1]) == (before, 1, 89)

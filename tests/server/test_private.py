@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hopyard.domain.run_environment import BY_PLACE
+from hopyard.domain.run_environment import RANK_VARIABLES
 from tests.server.stage import TOKEN, Stage, play, role
 
 VALUE = "s3cr3t-value"
@@ -144,7 +144,7 @@ def test_a_secret_goes_to_the_replica_and_nowhere_else(tmp_path: Path) -> None:
         await stage.ask("GET", "/secrets/HF", token=bob, status=405)
         await stage.ask("DELETE", "/secrets/HF", token=bob)
         await stage.ask("DELETE", "/secrets/HF", token=bob, status=404)
-        for name in ("HOPYARD_HOME", *BY_PLACE):
+        for name in ("HOPYARD_HOME", *RANK_VARIABLES):
             refused = await stage.ask("PUT", f"/secrets/{name}", {"value": "x"}, token=bob, status=400)
             assert "set by Hopyard itself" in refused["error"]["message"], "its value would not reach the run"
 

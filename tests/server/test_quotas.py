@@ -11,10 +11,10 @@ from sqlalchemy import select
 
 from hopyard.domain.ids import Digest
 from hopyard.errors import QuotaExceeded
-from hopyard.server.accept import MAX_NOTE_BYTES
-from hopyard.server.storage import StorageQuota
+from hopyard.server.storage_quota import StorageQuota
+from hopyard.server.submit_run import MAX_NOTE_BYTES
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.storage_rows import SqlStorageStore
+from hopyard.stores.sql.storage import SqlStorageStore
 from hopyard.stores.sql.tables import tree_sizes
 from tests.server.stage import Stage, play
 
@@ -60,7 +60,7 @@ def test_runs_save_up_to_twice_the_quota_of_their_user(tmp_path: Path) -> None:
             await stage.ask(
                 "POST", f"{path}/checkpoints", {"rank": 0, "step": step, "manifest": tree}, token=token
             )
-        assert await stage.parts.storage._store.uploads(stage.parts.engine) == [], (
+        assert await stage.parts.storage._store.list_uploads(stage.parts.engine) == [], (
             "what is saved is counted once"
         )
         await stage.ask("PUT", f"/blobs/{blake3(b'c' * 900_000).hexdigest()}", b"c" * 900_000, token=token)
@@ -69,7 +69,7 @@ def test_runs_save_up_to_twice_the_quota_of_their_user(tmp_path: Path) -> None:
                 await stage.ask("PUT", f"/blobs/{blake3(b'd').hexdigest()}", b"d", token=one, status=507)
             )["error"]["message"]
             assert message.startswith("alice stores")
-        await stage.parts.storage.swept(stage.parts.now())
+        await stage.parts.storage.remove_swept(stage.parts.now())
         await stage.put_tree({"w": b"d"}, token=token)
 
     play(tmp_path, scene, quota_bytes=1_000_000)
@@ -106,7 +106,7 @@ def test_uploads_count_until_something_refers_to_them_or_they_are_swept(tmp_path
             ][1]
         )
         quota = stage.parts.storage
-        await quota.swept(stage.parts.now())
+        await quota.remove_swept(stage.parts.now())
         await put(b"c")
 
     play(tmp_path, scene, loops=False, quota_bytes=1_000_000)
@@ -126,19 +126,19 @@ def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> 
             there = StorageQuota(
                 SqlStorageStore(database), 1_000_000, server="elsewhere", now=stage.parts.now
             )
-            await there.load()
+            await there.load_uploads()
             with pytest.raises(QuotaExceeded):
-                await there.check("alice", adding=500_000)
-            await there.check("bob", adding=500_000)
+                await there.check_quota("alice", added_bytes=500_000)
+            await there.check_quota("bob", added_bytes=500_000)
             with pytest.raises(QuotaExceeded):
-                await stage.parts.storage.check("alice", adding=500_000)
+                await stage.parts.storage.check_quota("alice", added_bytes=500_000)
             await stage.dataset("d", {"x": data})  # it is counted once from now on, as a version
-            await stage.parts.storage.check("alice", adding=390_000)
-            assert [one.digest for one in await SqlStorageStore(database).uploads(stage.parts.engine)] == [
-                blake3(b"b").hexdigest()
-            ]
-            await stage.parts.storage.swept(stage.parts.now() + timedelta(seconds=1))
-            assert await SqlStorageStore(database).uploads(stage.parts.engine) == []
+            await stage.parts.storage.check_quota("alice", added_bytes=390_000)
+            assert [
+                one.digest for one in await SqlStorageStore(database).list_uploads(stage.parts.engine)
+            ] == [blake3(b"b").hexdigest()]
+            await stage.parts.storage.remove_swept(stage.parts.now() + timedelta(seconds=1))
+            assert await SqlStorageStore(database).list_uploads(stage.parts.engine) == []
         finally:
             await database.close()
 
@@ -161,9 +161,9 @@ def test_sizes_of_trees_that_nothing_refers_to_are_forgotten(tmp_path: Path) -> 
             )
 
         try:
-            await stage.parts.storage.swept(stage.parts.now())
+            await stage.parts.storage.remove_swept(stage.parts.now())
             assert await sizes() == {kept, gone}, "another server may be about to refer to it"
-            await stage.parts.storage.swept(stage.parts.now() + timedelta(hours=3))
+            await stage.parts.storage.remove_swept(stage.parts.now() + timedelta(hours=3))
             assert await sizes() == {kept}
         finally:
             await database.close()

@@ -11,11 +11,11 @@ from blake3 import blake3
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, attempt_id
 from hopyard.domain.manifest import FileEntry, Manifest
-from hopyard.server import reach
-from hopyard.server.reach import Reach
+from hopyard.server import blob_access
+from hopyard.server.blob_access import BlobAccess
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.memory.runs import MemoryRunStore
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 from hopyard.testing.stores import START, new_run
 
 CHECKPOINTS = 40
@@ -34,15 +34,15 @@ class CountingBlobs(FolderBlobs):
 
 
 @pytest.mark.parametrize(
-    ("kept_bytes", "most_reads"), [(reach._KEPT_BYTES, CHECKPOINTS), (10_000, 3 * CHECKPOINTS)]
+    ("kept_bytes", "most_reads"), [(blob_access._CACHE_BYTES, CHECKPOINTS), (10_000, 3 * CHECKPOINTS)]
 )
 def test_manifests_of_earlier_checkpoints_are_read_once_while_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int, most_reads: int
 ) -> None:
-    monkeypatch.setattr(reach, "_KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(blob_access, "_CACHE_BYTES", kept_bytes)
 
     async def scene() -> None:
-        runs, blobs = MemoryRunStore(State()), CountingBlobs(tmp_path / "blobs")
+        runs, blobs = MemoryRunStore(MemoryState()), CountingBlobs(tmp_path / "blobs")
         (run,) = await runs.create([new_run()], now=START)
         chunks: list[Digest] = []
         for step in range(CHECKPOINTS):
@@ -53,9 +53,9 @@ def test_manifests_of_earlier_checkpoints_are_read_once_while_there_is_room(
             await runs.record_checkpoint(
                 Checkpoint(run.id, attempt_id(run.id, 1), 0, step, digest_of(manifest), len(chunk), START)
             )
-        asked, strange = Reach(runs, blobs), digest_of(b"another run's")
+        asked, strange = BlobAccess(runs, blobs), digest_of(b"another run's")
         for _ in range(3):
-            assert await asked.lacking(run.id, [*chunks, strange]) == [strange]
+            assert await asked.find_unsent(run.id, [*chunks, strange]) == [strange]
         assert blobs.reads == most_reads
         await blobs.close()
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hopyard.server.auth import hash_token
+from hopyard.server.authentication import hash_token
 from tests.server.stage import Stage, play, role
 
 BOB, CAROL = "hop_" + "b" * 43, "hop_" + "c" * 43

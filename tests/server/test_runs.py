@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from hopyard.controller.leftovers import sweep
+from hopyard.controller.orphan_cleanup import remove_orphaned_folders
 from hopyard.domain.manifest import FileEntry, Manifest
-from hopyard.server.auth import hash_token
+from hopyard.server.authentication import hash_token
 from tests.server.stage import NODE, UNTIL_KILLED, Stage, play, role
 
 
@@ -74,7 +74,7 @@ def test_a_label_that_no_node_has_comes_with_the_nearest(tmp_path: Path) -> None
 
 
 async def _labelled(stage: Stage) -> bool:
-    return any(node.labels for node in await stage.parts.nodes.get())
+    return any(node.labels for node in await stage.parts.node_cache.get())
 
 
 def test_the_same_id_with_the_same_spec_is_the_same_run(tmp_path: Path) -> None:
@@ -432,8 +432,11 @@ def test_a_removal_that_cannot_be_written_down_takes_nothing_and_one_cut_short_i
         with monkeypatch.context() as patch:
             patch.setattr(streams, "delete", fails)
             await stage.ask("DELETE", f"/runs/{run['id']}")
-        assert set(await streams.runs()) == {kept["id"], run["id"]}
-        assert (await sweep(runs, streams), set(await streams.runs())) == (1, {kept["id"]})
+        assert set(await streams.list_runs()) == {kept["id"], run["id"]}
+        assert (await remove_orphaned_folders(runs, streams), set(await streams.list_runs())) == (
+            1,
+            {kept["id"]},
+        )
 
     play(tmp_path, scene)
 

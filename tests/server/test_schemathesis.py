@@ -19,7 +19,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.config import SchemathesisConfig
 
-from hopyard.server.describe import description
+from hopyard.server.export_openapi import openapi_document
 from tests.exploring import ROUND, at_most, seeded
 from tests.server.stage import TOKEN, stage
 
@@ -28,7 +28,7 @@ EXAMPLES = at_most(2)
 # 400 says so. Of bytes the description cannot say what must be in them: 422 says that.
 JSON_STATUSES = ["2xx", "400", "401", "403", "404", "409"]
 BYTES_STATUSES = [*JSON_STATUSES, "422"]
-DESCRIPTION = description()
+DESCRIPTION = openapi_document()
 OPERATIONS = [(path, method.upper()) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -7,7 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hopyard.errors import AuthError
-from hopyard.server.server_tokens import CLOCKS_APART, TOKEN_LIFE, sender_of, server_proof, server_token
+from hopyard.server.server_tokens import (
+    MAX_CLOCK_SKEW,
+    TOKEN_LIFETIME,
+    server_proof,
+    server_token,
+    verify_server_token,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -15,14 +21,14 @@ KEY, OTHER = "ab" * 32, "cd" * 32
 
 def test_a_token_names_its_sender_until_it_expires() -> None:
     token = server_token(KEY, sender="local-a_b", now=NOW)
-    for later in (timedelta(0), TOKEN_LIFE, -CLOCKS_APART):
-        assert sender_of(token, KEY, now=NOW + later) == "local-a_b"
+    for later in (timedelta(0), TOKEN_LIFETIME, -MAX_CLOCK_SKEW):
+        assert verify_server_token(token, KEY, now=NOW + later) == "local-a_b"
     for when in (
-        NOW + TOKEN_LIFE + CLOCKS_APART + timedelta(seconds=2),
-        NOW - CLOCKS_APART - timedelta(seconds=2),
+        NOW + TOKEN_LIFETIME + MAX_CLOCK_SKEW + timedelta(seconds=2),
+        NOW - MAX_CLOCK_SKEW - timedelta(seconds=2),
     ):
         with pytest.raises(AuthError, match="expired"):
-            sender_of(token, KEY, now=when)
+            verify_server_token(token, KEY, now=when)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +42,13 @@ def test_a_token_names_its_sender_until_it_expires() -> None:
 )
 def test_a_token_that_was_altered_is_refused(change) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(AuthError):
-        sender_of(change(server_token(KEY, sender="local-a", now=NOW)), KEY, now=NOW)
+        verify_server_token(change(server_token(KEY, sender="local-a", now=NOW)), KEY, now=NOW)
 
 
 def test_another_servers_token_is_refused_and_a_server_without_a_key_takes_none() -> None:
     for key in (OTHER, ""):
         with pytest.raises(AuthError):
-            sender_of(server_token(KEY, sender="local-a", now=NOW), key, now=NOW)
+            verify_server_token(server_token(KEY, sender="local-a", now=NOW), key, now=NOW)
     nonce = "0" * 64
     assert server_proof(KEY, nonce) != server_proof(OTHER, nonce)
     assert server_proof("", nonce) == ""

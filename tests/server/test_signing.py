@@ -14,8 +14,8 @@ import pytest
 
 from hopyard.domain.ids import AttemptId
 from hopyard.errors import AuthError, IntegrityError
-from hopyard.server.auth import Tokens
-from hopyard.server.signing import RUN_TOKEN_LIFE, Key, Keys, open_keys
+from hopyard.server.authentication import TokenAuthenticator
+from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKey, SigningKeys, load_signing_keys
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import secrets
@@ -34,32 +34,32 @@ class Clock:
         return self.at
 
 
-def tokens(clock: Clock, keys: Keys | None = None) -> Tokens:
+def tokens(clock: Clock, keys: SigningKeys | None = None) -> TokenAuthenticator:
     async def live(_attempt: AttemptId) -> bool:
         return True
 
     nothing: Any = None
-    return Tokens(nothing, keys or Keys(now=clock), now=clock, live=live)
+    return TokenAuthenticator(nothing, keys or SigningKeys(now=clock), now=clock, is_live_attempt=live)
 
 
 def test_a_token_of_the_key_before_counts_until_it_expires_and_is_renewed_at_once() -> None:
     async def scene() -> None:
         clock = Clock()
         made = tokens(clock)
-        old = made.sign(ATTEMPT)
-        assert made.renewed(old) is None
-        await made.caller(f"Bearer {old}")
+        old = made.sign_token(ATTEMPT)
+        assert made.renew(old) is None
+        await made.authenticate(f"Bearer {old}")
         made.rotate_key()
-        await made.caller(f"Bearer {old}")
-        fresh = made.renewed(old)
-        assert fresh is not None and made.renewed(fresh) is None
-        clock.at += RUN_TOKEN_LIFE
+        await made.authenticate(f"Bearer {old}")
+        fresh = made.renew(old)
+        assert fresh is not None and made.renew(fresh) is None
+        clock.at += RUN_TOKEN_LIFETIME
         with pytest.raises(AuthError):
-            await made.caller(f"Bearer {old}")
-        await made.caller(f"Bearer {fresh}")
+            await made.authenticate(f"Bearer {old}")
+        await made.authenticate(f"Bearer {fresh}")
         again = tokens(clock, made.keys)
         with pytest.raises(AuthError):
-            await again.caller(f"Bearer {old}")
+            await again.authenticate(f"Bearer {old}")
 
     asyncio.run(scene())
 
@@ -71,9 +71,9 @@ def test_a_retired_key_that_others_know_signs_nothing_new() -> None:
         stolen = next(iter(made.keys))
         made.rotate_key()
         clock.at += timedelta(hours=1)
-        forged = tokens(clock, Keys([stolen], now=clock)).sign(ATTEMPT)
+        forged = tokens(clock, SigningKeys([stolen], now=clock)).sign_token(ATTEMPT)
         with pytest.raises(AuthError, match="not one of this server's"):
-            await made.caller(f"Bearer {forged}")
+            await made.authenticate(f"Bearer {forged}")
 
     asyncio.run(scene())
 
@@ -82,10 +82,10 @@ def test_a_key_that_cannot_be_kept_is_not_used() -> None:
     def full(_keys: object) -> None:
         raise OSError(28, "No space left on device")
 
-    keys = Keys([Key("ab" * 32, NOW.timestamp())], now=Clock(), save=full)
+    keys = SigningKeys([SigningKey("ab" * 32, NOW.timestamp())], now=Clock(), save=full)
     with pytest.raises(OSError, match="No space"):
         keys.rotate()
-    assert keys.current == b"\xab" * 32 and [key.retired_at for key in keys] == [None]
+    assert keys.current_secret == b"\xab" * 32 and [key.retired_at for key in keys] == [None]
 
 
 def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_still_count(
@@ -98,19 +98,19 @@ def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_sti
         await database.write(
             lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount
         )
-        old = tokens(clock, Keys([Key((b"s" * 32).hex(), 0.0)], now=clock)).sign(ATTEMPT)
-        keys = await open_keys(file, access, now=clock)
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and keys.current != b"s" * 32
+        old = tokens(clock, SigningKeys([SigningKey((b"s" * 32).hex(), 0.0)], now=clock)).sign_token(ATTEMPT)
+        keys = await load_signing_keys(file, access, now=clock)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and keys.current_secret != b"s" * 32
         assert await access.signing_secret() is None
         made = tokens(clock, keys)
-        await made.caller(f"Bearer {old}")
-        assert made.renewed(old)
-        assert list(await open_keys(file, access, now=clock)) == list(keys), (
+        await made.authenticate(f"Bearer {old}")
+        assert made.renew(old)
+        assert list(await load_signing_keys(file, access, now=clock)) == list(keys), (
             "the next start finds them in the file"
         )
         file.write_text("{")
         with pytest.raises(IntegrityError, match=r"signing-keys\.json cannot be read"):
-            await open_keys(file, access, now=clock)
+            await load_signing_keys(file, access, now=clock)
         await database.close()
 
     asyncio.run(scene())

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from hopyard.domain.stream_limits import SLACK_BYTES, StreamLimits
+from hopyard.domain.stream_limits import JOURNAL_SLACK_BYTES, StreamLimits
 from tests.server.stage import Stage, play
 
 LIMITS = StreamLimits(output_bytes=2000, reports_bytes=4000)
 MOST = {
-    "stdout": 2500 + SLACK_BYTES,
-    "stderr": 2500 + SLACK_BYTES,
-    "metrics": 5000 + SLACK_BYTES,
-    "tensorboard": 5000 + SLACK_BYTES,
-    "events": 5000 + SLACK_BYTES,
-    "system": 5000 + SLACK_BYTES,
-    "journal": SLACK_BYTES,
+    "stdout": 2500 + JOURNAL_SLACK_BYTES,
+    "stderr": 2500 + JOURNAL_SLACK_BYTES,
+    "metrics": 5000 + JOURNAL_SLACK_BYTES,
+    "tensorboard": 5000 + JOURNAL_SLACK_BYTES,
+    "events": 5000 + JOURNAL_SLACK_BYTES,
+    "system": 5000 + JOURNAL_SLACK_BYTES,
+    "journal": JOURNAL_SLACK_BYTES,
 }
 FLOOD = b"x" * 400_000 + b"\n"
 
@@ -93,7 +93,7 @@ def test_each_replica_has_its_limit_after_a_restart_too(tmp_path: Path) -> None:
 def test_a_smaller_limit_of_the_run_holds_and_without_any_all_is_kept(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         small, free = await stage.started(max_output_bytes=2**20), await stage.started()
-        for run, stored in ((small, 2**20 + 2**18 + SLACK_BYTES), (free, 7 * len(FLOOD))):
+        for run, stored in ((small, 2**20 + 2**18 + JOURNAL_SLACK_BYTES), (free, 7 * len(FLOOD))):
             await flood(stage, run, "stdout", times=7)
             assert (await kept(stage, run))["stdout"] == stored
         assert await unstored(stage, free) == []

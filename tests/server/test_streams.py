@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from hopyard.cli.address import duration_s
+from hopyard.cli.run_text import duration_s
 from hopyard.domain.ids import AttemptId
-from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
 from hopyard.interfaces.streams import StreamKey
-from hopyard.server.auth import Caller
+from hopyard.server.authentication import Caller
 from hopyard.server.routes import server
-from hopyard.server.routes.streams import follower_of
-from hopyard.tracking.follow import Wish
+from hopyard.server.routes.streams import make_frame_stream
+from hopyard.tracking.follow import FollowRequest
 from tests.datasets.shelf import small_disk
 from tests.server.stage import API, TOKEN, Stage, play, role
 
 
 def points(name: str, *pairs: tuple[int, float]) -> bytes:
     return pack_definition(name) + b"".join(
-        pack_point(POINT, series_of(name), step, 1000.0 + step, value) for step, value in pairs
+        pack_point(POINT, series_id(name), step, 1000.0 + step, value) for step, value in pairs
     )
 
 
@@ -181,7 +181,7 @@ def test_metrics_come_in_columns_thinned_and_counted(tmp_path: Path) -> None:
         run = await stage.started()
         spiky = [(step, 100.0 if step == 777 else step / 1000) for step in range(2000)]
         counted = pack_definition("free") + b"".join(
-            pack_point(POINT, series_of("free"), NO_STEP, 5.0, v) for v in (1.0, 2.0, 3.0)
+            pack_point(POINT, series_id("free"), NO_STEP, 5.0, v) for v in (1.0, 2.0, 3.0)
         )
         await stage.sync(
             run,
@@ -219,7 +219,7 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
         )
         assert (made["step"], made["size_bytes"]) == (1, 1)
         await stage.sync(run, [("stdout", 8, b"lost\n"), ("metrics", len(before), points("loss", (2, 9.0)))])
-        stage.engine.vanish(f"{run['id']}.1")  # type: ignore[arg-type]
+        stage.engine.lose_attempt(f"{run['id']}.1")  # type: ignore[arg-type]
         await stage.until(lambda: f"{run['id']}.2" in stage.engine.launches)
         restore = stage.engine.launches[f"{run['id']}.2"].replicas[0].restore  # type: ignore[index]
         assert restore is not None
@@ -240,13 +240,13 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
 def free(name: str, *values: float) -> bytes:
     """Points that were logged without a step."""
     return pack_definition(name) + b"".join(
-        pack_point(POINT, series_of(name), NO_STEP, 5.0, value) for value in values
+        pack_point(POINT, series_id(name), NO_STEP, 5.0, value) for value in values
     )
 
 
 async def resume(stage: Stage, run: Any, number: int) -> None:
     """The run's attempt is lost, and the next one is launched."""
-    stage.engine.vanish(f"{run['id']}.{number}")  # type: ignore[arg-type]
+    stage.engine.lose_attempt(f"{run['id']}.{number}")  # type: ignore[arg-type]
     await stage.until(lambda: f"{run['id']}.{number + 1}" in stage.engine.launches)
 
 
@@ -424,7 +424,7 @@ def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
             {**body, "id": "offline-2", "started_at": "2026-01-02T03:04:05"},
             status=422,
         )
-        assert stage.engine.starts == []
+        assert stage.engine.started_attempts == []
 
     play(tmp_path, scene)
 
@@ -436,7 +436,7 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
             run, [("stdout", 0, b"one\n"), ("stderr", 0, b"err\n"), ("metrics", 0, points("loss", (0, 1.0)))]
         )
         following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow"))
-        await stage.until(lambda: stage.parts.hub.followers(run["id"]))
+        await stage.until(lambda: stage.parts.subscriptions.count_subscribers(run["id"]))
         await stage.sync(run, [("stdout", 4, b"two\n")])
         await stage.finish(run, segments=[("stdout", 8, b"three\n")])
         frames = parse((await following).content)
@@ -450,7 +450,7 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
         assert frames[0]["kind"] == "state"
         assert (frames[-1]["kind"], frames[-1]["run"]["phase"]) == ("end", "succeeded")
         assert any(f["kind"] == "progress" and f["latest"] == {"loss": [0, 1.0]} for f in frames)
-        assert stage.parts.hub.followers(run["id"]) == 0
+        assert stage.parts.subscriptions.count_subscribers(run["id"]) == 0
         query = {"cursors": json.dumps({f"{run['id']}.1:0:stdout": 8}), "streams": "stdout"}
         rest = parse((await stage.send("GET", f"/runs/{run['id']}/follow", **query)).content)
         assert [f["text"] for f in rest if f["kind"] == "output"] == ["three\n"]
@@ -484,7 +484,7 @@ def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> Non
         following = asyncio.create_task(
             stage.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1")
         )
-        await stage.until(lambda: stage.parts.hub.followers(run["id"]))
+        await stage.until(lambda: stage.parts.subscriptions.count_subscribers(run["id"]))
         whole, at = b"".join(pieces), 0
         for number, piece in enumerate(pieces):
             begin = max(0, at - number % 3)  # some of it was sent before
@@ -513,7 +513,9 @@ def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(
         heard: set[bytes] = set()
 
         async def follow() -> None:
-            async for piece in follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish()):
+            async for piece in make_frame_stream(stage.parts, Caller("alice")).frames(
+                run["id"], FollowRequest()
+            ):
                 heard.add(piece[-5:])
 
         async def running() -> bool:
@@ -541,9 +543,9 @@ def test_a_follower_reads_the_names_of_others(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run, other = await stage.started(), await stage.started()
         await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90")
-        told = json.loads(await anext(follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish())))[
-            "run"
-        ]
+        told = json.loads(
+            await anext(make_frame_stream(stage.parts, Caller("alice")).frames(run["id"], FollowRequest()))
+        )["run"]
         assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
     play(tmp_path, scene)
@@ -553,7 +555,7 @@ def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         await stage.sync(run, [("stdout", 0, b"begin\n")])
-        frames = follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish())
+        frames = make_frame_stream(stage.parts, Caller("alice")).frames(run["id"], FollowRequest())
         given = b""
 
         async def take_until(end: bytes) -> None:
@@ -591,10 +593,10 @@ def test_on_a_full_disk_what_still_has_room_is_told_and_shown(tmp_path: Path) ->
                 ("stderr", 0, b"few\n"),
                 ("stdout", 0, b"x" * (4 << 20)),
             ]
-            with stage.parts.hub.watch(run["id"]) as watch:
+            with stage.parts.subscriptions.subscribe(run["id"]) as watch:
                 assert (await stage.sync(run, first, status=507))["error"]["code"] == "storage_full"
                 key = StreamKey(AttemptId(f"{run['id']}.1"), 0, "stderr")
-                assert watch.take_grown() == {key: (4, b"few\n")}
+                assert watch.take_stream_lengths() == {key: (4, b"few\n")}
                 assert (await stage.ask("GET", f"/runs/{run['id']}"))["latest"] == {"loss": [3, 0.5]}
                 said = await stage.sync(run, [*first[:2], ("stdout", 0, b"x\n")])
                 assert said["offsets"] == {"metrics": len(first[0][2]), "stderr": 4, "stdout": 2}
@@ -669,7 +671,7 @@ def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (await stage.ask("GET", "/health", token=None))["status"] == "ok"
         for _ in range(5):
             await stage.submit(roles=[{"command": ["x"], "resources": {"gpus": 1}}])
-        monkeypatch.setattr(server, "_PAGE", 2)  # more live runs than one listing shows
+        monkeypatch.setattr(server, "_PAGE_SIZE", 2)  # more live runs than one listing shows
         refused = await stage.ask("POST", "/shutdown", {}, status=409)
         assert refused["error"]["message"].startswith("6 runs are not over (")
         assert not stage.ended.is_set()

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
+from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
 from tests.server.stage import UNTIL_KILLED, Stage, play, role
 
 TRIAL = {"project": "p", "roles": [role()]}
@@ -31,7 +31,7 @@ def trial(study: Any, number: int = 0, **spec: Any) -> dict[str, Any]:
 
 def points(name: str, *pairs: tuple[int, float]) -> bytes:
     return pack_definition(name) + b"".join(
-        pack_point(POINT, series_of(name), step, 1.0, value) for step, value in pairs
+        pack_point(POINT, series_id(name), step, 1.0, value) for step, value in pairs
     )
 
 
@@ -194,7 +194,7 @@ def test_looking_at_trials_waits_for_news_and_misses_none(tmp_path: Path) -> Non
             stage, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors
         )
         assert (head["segments"], rest) == ([], b"")
-        more = pack_point(POINT, series_of("acc"), 3, 2.0, 0.9)
+        more = pack_point(POINT, series_id("acc"), 3, 2.0, 0.9)
         await stage.finish(made, segments=[("metrics", len(said), more)])
         phases: list[str] = []
         while not phases or phases[-1] != "succeeded":

@@ -11,8 +11,8 @@ import pytest
 from blake3 import blake3
 
 from hopyard.domain.access import Scope
-from hopyard.server.api import endpoints
-from hopyard.server.openapi import describe
+from hopyard.server.api import all_endpoints
+from hopyard.server.openapi import describe_api
 from tests.server.stage import API, TOKEN, UNTIL_KILLED, Stage, play, role
 from tests.server.test_auth import address
 
@@ -30,10 +30,10 @@ async def made(stage: Stage, name: str, *scopes: str, token: str = TOKEN, **body
 def test_each_address_takes_tokens_of_its_scope_and_of_those_that_include_it(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         held = {scope: (await made(stage, f"t-{scope}", scope))[1] for scope in Scope}
-        operations = describe(endpoints(stage.parts), version="0", base=API)["paths"]
+        operations = describe_api(all_endpoints(stage.parts), version="0", base=API)["paths"]
         order = list(Scope)
-        for endpoint in endpoints(stage.parts):
-            if endpoint.who == "anyone" or endpoint.path in ("/shutdown", "/runs/{id}/follow"):
+        for endpoint in all_endpoints(stage.parts):
+            if endpoint.auth == "anyone" or endpoint.path in ("/shutdown", "/runs/{id}/follow"):
                 continue
             (needed,) = operations[API + endpoint.path][endpoint.method.lower()]["security"][0]["token"]
             for scope, token in held.items():
@@ -41,7 +41,11 @@ def test_each_address_takes_tokens_of_its_scope_and_of_those_that_include_it(tmp
                     endpoint.method, address(endpoint.path, "someruns", "someruns.1"), token=token
                 )
                 refused = answer.status_code == 403 and "needs the scope" in answer.text
-                assert refused == (order.index(scope) < order.index(needed)), (endpoint.name, scope, needed)
+                assert refused == (order.index(scope) < order.index(needed)), (
+                    endpoint.operation_id,
+                    scope,
+                    needed,
+                )
 
     play(tmp_path, scene, loops=False)
 
@@ -49,9 +53,9 @@ def test_each_address_takes_tokens_of_its_scope_and_of_those_that_include_it(tmp
 def test_what_changes_something_never_takes_a_token_for_reading(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         reading = {
-            e.name
-            for e in endpoints(stage.parts)
-            if e.needs is Scope.READ and e.method != "GET" and e.who != "anyone"
+            e.operation_id
+            for e in all_endpoints(stage.parts)
+            if e.required_scope is Scope.READ and e.method != "GET" and e.auth != "anyone"
         }
         assert reading == {
             "post_blobs_missing",
@@ -60,7 +64,7 @@ def test_what_changes_something_never_takes_a_token_for_reading(tmp_path: Path) 
             "post_blobs_digest_verify",
             "post_runs_id_trials",
         }
-        changing = {e.name for e in endpoints(stage.parts) if e.needs is Scope.ADMIN}
+        changing = {e.operation_id for e in all_endpoints(stage.parts) if e.required_scope is Scope.ADMIN}
         assert {"post_tokens", "post_users", "put_queues", "post_shutdown", "delete_nodes_node"} <= changing
 
     play(tmp_path, scene, loops=False)

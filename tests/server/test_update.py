@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hopyard.server.auth import hash_token
+from hopyard.server.authentication import hash_token
 from tests.server.stage import Stage, play, role
 from tests.server.test_studies import STUDY, TRIAL, trial
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hopyard.server.auth import hash_token
+from hopyard.server.authentication import hash_token
 from tests.server.stage import TOKEN, Stage, play
 
 TREE = {"queues": {"research": {"admins": ["carol"], "queues": {"default": {}, "nlp": {"admins": ["dora"]}}}}}

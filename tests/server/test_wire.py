@@ -9,18 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from hopyard.config.studyjson import study_json, study_of_json
+from hopyard.config.search.study_json import study_from_json, study_to_json
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.gang import Closeness, Topology, Where
+from hopyard.domain.gang import Closeness, NodeSelector, Topology
 from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, Run, RunSpec
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
-from hopyard.replica.ship import status_body
-from hopyard.server.describe import description
-from hopyard.server.study_wire import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study
-from hopyard.server.wire import (
+from hopyard.replica.stream_shipper import status_body
+from hopyard.server.export_openapi import openapi_document
+from hopyard.server.schemas.runs import (
     DatasetRefIn,
     EnvironmentIn,
     GitIn,
@@ -32,14 +31,15 @@ from hopyard.server.wire import (
     SpecIn,
     TopologyIn,
     WhereIn,
-    to_spec,
+    to_run_spec,
 )
+from hopyard.server.schemas.studies import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study_json
 
 PAIRS = [
     (SpecIn, RunSpec),
     (RoleIn, RoleSpec),
     (ResourcesIn, Resources),
-    (WhereIn, Where),
+    (WhereIn, NodeSelector),
     (TopologyIn, Topology),
     (DatasetRefIn, DatasetRef),
     (EnvironmentIn, Environment),
@@ -86,7 +86,9 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
                 min_replicas=1,
             ),
             RoleSpec(
-                ("b",), resources=Resources(gpu_milli=500), where=Where((PoolName("a"),), (("rack", "1"),))
+                ("b",),
+                resources=Resources(gpu_milli=500),
+                where=NodeSelector((PoolName("a"),), (("rack", "1"),)),
             ),
             RoleSpec(
                 ("c",),
@@ -106,7 +108,7 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
         environment=Environment("/usr/bin/python", python="3.11"),
         time_limit_s=3.5,
     )
-    assert to_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
+    assert to_run_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
 
 
 def test_a_study_survives_the_way_there_and_back() -> None:
@@ -120,13 +122,13 @@ def test_a_study_survives_the_way_there_and_back() -> None:
     spec = StudySpec(
         "s", space, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 4}), 9, 3, 27, mop=mop
     )
-    taken = to_study(msgspec.json.decode(msgspec.json.encode(study_json(spec)), type=StudyIn))
-    assert study_of_json(taken) == spec
-    assert study_json(study_of_json(taken)) == study_json(spec)
+    taken = to_study_json(msgspec.json.decode(msgspec.json.encode(study_to_json(spec)), type=StudyIn))
+    assert study_from_json(taken) == spec
+    assert study_to_json(study_from_json(taken)) == study_to_json(spec)
 
 
 def test_every_reference_of_the_description_is_resolved() -> None:
-    whole = description()
+    whole = openapi_document()
 
     def references(value: Any) -> Iterator[str]:
         if isinstance(value, dict):

@@ -9,10 +9,10 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId, QueueName
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, RunSpec
-from hopyard.simulator.report import Report
-from hopyard.simulator.settings import Cluster, Costs, Settings
+from hopyard.simulator.report import SimulationReport
+from hopyard.simulator.settings import SimulatedCluster, SimulationSettings, TimeCosts
 from hopyard.simulator.simulate import simulate
-from hopyard.simulator.workload import Submission, Workload, in_order
+from hopyard.simulator.workload import Workload, WorkloadRun, sorted_workload
 
 GIB = 2**30
 
@@ -23,8 +23,8 @@ def node(name: str = "n0", *, gpus: int = 8, cpus: int = 64, model: str = "A100"
     )
 
 
-def cluster(count: int = 1, **each: Any) -> Cluster:
-    return Cluster(tuple(node(f"n{at}", **each) for at in range(count)))
+def cluster(count: int = 1, **each: Any) -> SimulatedCluster:
+    return SimulatedCluster(tuple(node(f"n{at}", **each) for at in range(count)))
 
 
 def a_run(
@@ -36,7 +36,7 @@ def a_run(
     user: str = "user",
     queue: str | None = None,
     **spec: Any,
-) -> Submission:
+) -> WorkloadRun:
     role = RoleSpec(
         ("train.py",),
         replicas=replicas,
@@ -44,19 +44,21 @@ def a_run(
         min_replicas=spec.pop("min_replicas", 0),
     )
     made = RunSpec("p", (role,), queue=None if queue is None else QueueName(queue), **spec)
-    return Submission(made, at_s, duration_s, user)
+    return WorkloadRun(made, at_s, duration_s, user)
 
 
-def workload(runs: Iterable[Submission]) -> Workload:
-    return in_order("test", runs)
+def workload(runs: Iterable[WorkloadRun]) -> Workload:
+    return sorted_workload("test", runs)
 
 
 def play(
-    runs: Iterable[Submission],
-    on: Cluster | None = None,
+    runs: Iterable[WorkloadRun],
+    on: SimulatedCluster | None = None,
     policy: Any = "fifo",
     *,
-    costs: Costs | None = None,
+    costs: TimeCosts | None = None,
     **settings: Any,
-) -> Report:
-    return simulate(workload(runs), on or cluster(), policy, Settings(costs=costs or Costs(), **settings))
+) -> SimulationReport:
+    return simulate(
+        workload(runs), on or cluster(), policy, SimulationSettings(costs=costs or TimeCosts(), **settings)
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.config.clusterfile import largest_gpus, more_nodes, read_cluster
+from hopyard.config.cluster_file import added_nodes, max_node_gpus, read_cluster
 from hopyard.domain.cluster import Node
 from hopyard.domain.resources import Gpu
 from hopyard.errors import SpecError
@@ -47,7 +47,7 @@ def test_pools_become_machines(tmp_path: Path) -> None:
         {"zone": "a", "rack": f"a100-{rack}"} for rack in (0, 0, 1, 1)
     ]
     assert (last.gpus, dict(last.labels), found.queues) == ((), {}, None)
-    assert largest_gpus(found.nodes) == 8
+    assert max_node_gpus(found.nodes) == 8
 
 
 def test_queues_stand_in_the_file_or_beside_it(tmp_path: Path) -> None:
@@ -89,23 +89,23 @@ class TestAdd:
         return read_cluster(written(tmp_path, TWO_POOLS)).nodes
 
     def test_more_of_a_pool(self, nodes: Sequence[Node]) -> None:
-        more = more_nodes("2 x a100", nodes)
+        more = added_nodes("2 x a100", nodes)
         assert [node.id for node in more] == ["a100-more-0000", "a100-more-0001"]
         assert (more[0].gpus, more[0].memory_bytes, more[0].pool) == (
             nodes[0].gpus,
             nodes[0].memory_bytes,
             "a100",
         )
-        again = more_nodes("1 x a100", (*nodes, *more))
+        again = added_nodes("1 x a100", (*nodes, *more))
         assert [node.id for node in again] == ["a100-more-0002"]
 
     def test_machines_with_so_many_gpus(self, nodes: Sequence[Node]) -> None:
-        four, other = more_nodes("1 x A100:4", nodes)[0], more_nodes("3x H100:8", nodes)[0]
+        four, other = added_nodes("1 x A100:4", nodes)[0], added_nodes("3x H100:8", nodes)[0]
         assert (four.gpus, four.cpu_milli) == (nodes[0].gpus[:4], 64_000)
         assert ([gpu.model for gpu in other.gpus], other.pool) == (["H100"] * 8, "a100")
 
     def test_machines_described(self, nodes: Sequence[Node]) -> None:
-        (made,) = more_nodes("1 x cpus=32,memory=128G,pool=new", nodes)
+        (made,) = added_nodes("1 x cpus=32,memory=128G,pool=new", nodes)
         assert (made.cpu_milli, made.memory_bytes, made.gpus, made.pool) == (32_000, 128 * GIB, (), "new")
 
     @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ class TestAdd:
     )
     def test_what_names_no_machines(self, nodes: Sequence[Node], text: str) -> None:
         with pytest.raises(SpecError, match="--add"):
-            more_nodes(text, nodes)
+            added_nodes(text, nodes)
 
     def test_a_close_pool_is_named(self, nodes: Sequence[Node]) -> None:
         with pytest.raises(SpecError) as raised:
-            more_nodes("2 x a10", nodes)
+            added_nodes("2 x a10", nodes)
         assert "did you mean `a100`?" in raised.value.hints

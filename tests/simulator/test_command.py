@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.domain.spans import span
+from hopyard.domain.duration_text import format_duration
 from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator import simulate
-from hopyard.simulator.policies import DEFAULT
+from hopyard.simulator.policies import DEFAULT_POLICY
 from tests.cli.conftest import shell_in
 from tests.cli.console_of import Typed
 from tests.cli.console_of import hop as typed
@@ -114,7 +114,7 @@ def test_where_nothing_ended_nothing_is_said_of_waits(
 
 def test_the_help_names_every_policy(capfd: pytest.CaptureFixture[str]) -> None:
     told = " ".join(hop(capfd, "--help").out.split())
-    assert POLICIES.keys() <= set(re.findall(r"[\w-]+", told)) and f"[default: {DEFAULT}]" in told
+    assert POLICIES.keys() <= set(re.findall(r"[\w-]+", told)) and f"[default: {DEFAULT_POLICY}]" in told
 
 
 def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +153,7 @@ def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_where_machines_live_too_short_it_ends(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate, "MOST_LOSSES", 20)
+    monkeypatch.setattr(simulate, "MAX_NODE_LOSSES", 20)
     words = ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "1m", "--repair", "1m")
     told = hop(capfd, *words)
     assert (told.code, told.out) == (2, "")
@@ -256,7 +256,9 @@ def test_many_columns_go_on_below(
         told = [re.split(r"  +", line)[2:] for line in shares.splitlines() if line.startswith(queue)]
         assert [cell for line in told for cell in line] == [f"{one['ratio']:.2f}" for one in found]
         told = [re.split(r"  +", line)[2:] for line in waits.splitlines() if line.startswith(queue)]
-        assert [cell for line in told for cell in line] == [span(one["wait"]["mean"]) for one in found]
+        assert [cell for line in told for cell in line] == [
+            format_duration(one["wait"]["mean"]) for one in found
+        ]
     assert narrow.count("\n+ 2 x A100:8\n") == 3
 
 

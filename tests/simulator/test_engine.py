@@ -12,13 +12,13 @@ from hopyard.domain.attempt import ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, Digest, GangId, NodeId, RunId
-from hopyard.domain.launch import Launch, ReplicaLaunch, Restore
+from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
 from hopyard.domain.resources import Resources
 from hopyard.errors import LaunchFailed
-from hopyard.simulator.agenda import Agenda
-from hopyard.simulator.clock import START, ManualClock
-from hopyard.simulator.engine import Live, TimeEngine, Work
-from hopyard.simulator.settings import Costs
+from hopyard.simulator.clock import START_TIME, ManualClock
+from hopyard.simulator.engine import SimulatedAttempt, SimulatedEngine, SimulatedWork
+from hopyard.simulator.event_queue import EventQueue
+from hopyard.simulator.settings import TimeCosts
 
 from .plays import node
 
@@ -29,40 +29,40 @@ class Room:
     """An engine with two machines, and everything that it told, with seconds since the beginning."""
 
     def __init__(self, takes_s: float, **costs: float) -> None:
-        self.clock, self.agenda = ManualClock(), Agenda()
+        self.clock, self.agenda = ManualClock(), EventQueue()
         self.told: list[tuple[float, int, ReplicaPhase, ExitKind | None]] = []
         self.saved: list[tuple[float, int]] = []
         self.kept: list[float] = []
-        works = {RUN: Work(timedelta(seconds=takes_s), 2)}
-        self.engine = TimeEngine(
-            self.clock, self.agenda, (node("n0"), node("n1")), works, Costs(**costs), self
+        works = {RUN: SimulatedWork(timedelta(seconds=takes_s), 2)}
+        self.engine = SimulatedEngine(
+            self.clock, self.agenda, (node("n0"), node("n1")), works, TimeCosts(**costs), self
         )
 
     def now_s(self) -> float:
-        return (self.clock.now() - START).total_seconds()
+        return (self.clock.now() - START_TIME).total_seconds()
 
-    async def status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
+    async def on_status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         assert attempt == ATTEMPT
         self.told.append(
             (self.now_s(), status.rank, status.phase, None if status.exit is None else status.exit.kind)
         )
 
-    async def checkpoint(self, checkpoint: Checkpoint) -> None:
+    async def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         self.saved.append((self.now_s(), checkpoint.step))
 
-    async def nodes_changed(self) -> None: ...
+    async def on_nodes_changed(self) -> None: ...
 
-    def started(self, live: Live) -> None: ...
+    def on_started(self, attempt: SimulatedAttempt) -> None: ...
 
-    def ended(self, live: Live, kept: timedelta) -> None:
-        self.kept.append(kept.total_seconds())
+    def on_ended(self, attempt: SimulatedAttempt, saved_work: timedelta) -> None:
+        self.kept.append(saved_work.total_seconds())
 
     async def launch(
         self, *, restore_s: float | None = None, limit_s: float | None = None, replicas: int = 2
     ) -> None:
-        gang = Gang(GangId(RUN), (Role("worker", replicas, Resources(1000, 0, 1)),), START)
+        gang = Gang(GangId(RUN), (Role("worker", replicas, Resources(1000, 0, 1)),), START_TIME)
         places = tuple(Assignment(rank, NodeId(f"n{rank}"), (0,)) for rank in range(replicas))
-        restore = None if restore_s is None else Restore(round(restore_s * 1e6), Digest("0" * 64))
+        restore = None if restore_s is None else RestorePoint(round(restore_s * 1e6), Digest("0" * 64))
         told = tuple(
             ReplicaLaunch(
                 ATTEMPT,
@@ -84,10 +84,10 @@ class Room:
         await self.engine.launch(Launch(ATTEMPT, Placement(gang, places), told))
 
     async def until(self, seconds: float) -> None:
-        until = START + timedelta(seconds=seconds)
+        until = START_TIME + timedelta(seconds=seconds)
         while (at := self.agenda.next_at()) is not None and at <= until:
             self.clock.move_to(at)
-            while (happening := self.agenda.due(at)) is not None:
+            while (happening := self.agenda.pop_due(at)) is not None:
                 await happening()
         self.clock.move_to(until)
 

@@ -10,17 +10,17 @@ from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.resources import Resources
-from hopyard.simulator.clock import START
-from hopyard.simulator.fairness import Entitled, entitlements, jain
-from hopyard.simulator.fragments import Shapes
-from hopyard.simulator.ledger import Ledger, OverCommitted
-from hopyard.simulator.report import quantile, spread
+from hopyard.simulator.allocation_audit import AllocationAudit, OvercommitError
+from hopyard.simulator.clock import START_TIME
+from hopyard.simulator.fairness import EntitlementCalculator, entitlements, jain_index
+from hopyard.simulator.fragmentation import RequestMix
+from hopyard.simulator.report import distribution, quantile
 
 from .plays import GIB, node
 
 
 def placement(request: Resources, *gpus: int, on: str = "n0", milli: int = 1000) -> Placement:
-    gang = Gang(GangId("g"), (Role("worker", 1, request),), START)
+    gang = Gang(GangId("g"), (Role("worker", 1, request),), START_TIME)
     return Placement(gang, (Assignment(0, NodeId(on), gpus, milli),))
 
 
@@ -50,9 +50,9 @@ class TestFairness:
                 )
 
     def test_jain(self) -> None:
-        assert jain([1, 1, 1, 1]) == 1
-        assert jain([1, 0, 0, 0]) == 0.25
-        assert jain([]) == 1
+        assert jain_index([1, 1, 1, 1]) == 1
+        assert jain_index([1, 0, 0, 0]) == 0.25
+        assert jain_index([]) == 1
 
     def test_what_is_guaranteed_comes_first_then_weights_within_limits(self) -> None:
         """Of 16: a is sure of 8 (through those below it), b of 4; c of none, but it may have of what is
@@ -64,12 +64,12 @@ class TestFairness:
             Queue(QueueName("a1"), QueueName("a"), guarantee={GPU: 6}),
             Queue(QueueName("a2"), QueueName("a"), guarantee={GPU: 2}, maximum={GPU: 3}),
         ]
-        entitled = Entitled(QueueTree({queue.name: queue for queue in queues}), GPU)
+        entitled = EntitlementCalculator(QueueTree({queue.name: queue for queue in queues}), GPU)
 
         def of(**wants: float) -> dict[str, float]:
             return {
                 str(name): share
-                for name, share in entitled.of(
+                for name, share in entitled.entitlements_of(
                     {QueueName(name): want for name, want in wants.items()}, 16
                 ).items()
             }
@@ -107,7 +107,7 @@ class TestFairness:
             for name, (sure, weight, limit, _) in named.items()
         }
         wants = {name: float(want) for name, (*_, want) in named.items()}
-        found = Entitled(QueueTree(queues), GPU).of(wants, capacity)
+        found = EntitlementCalculator(QueueTree(queues), GPU).entitlements_of(wants, capacity)
         allowed = {
             name: min(wants[name], max(limit, sure) if limit else wants[name])
             for name, (sure, _, limit, _) in named.items()
@@ -122,16 +122,16 @@ class TestFairness:
 
 class TestLedger:
     def test_it_counts_and_forgets(self) -> None:
-        ledger = Ledger([node(gpus=2, cpus=8)])
+        ledger = AllocationAudit([node(gpus=2, cpus=8)])
         held = placement(Resources(3000, GIB, 2), 0, 1)
-        ledger.take(held)
+        ledger.allocate(held)
         assert (ledger.gpu_used, ledger.cpu_used, ledger.gpu.tolist(), ledger.cpu.tolist()) == (
             2000,
             3000,
             [[0, 0]],
             [5000],
         )
-        ledger.give_back(held)
+        ledger.release(held)
         assert (ledger.gpu_used, ledger.cpu_used, ledger.gpu.tolist(), ledger.cpu.tolist()) == (
             0,
             0,
@@ -148,49 +148,52 @@ class TestLedger:
         ],
     )
     def test_it_lets_nobody_have_what_is_not_there(self, more: Placement) -> None:
-        ledger = Ledger([node(gpus=2, cpus=8)])
-        ledger.take(placement(Resources(1000, 0, 0, gpu_milli=400), 0, milli=400))
-        with pytest.raises(OverCommitted):
-            ledger.take(more)
+        ledger = AllocationAudit([node(gpus=2, cpus=8)])
+        ledger.allocate(placement(Resources(1000, 0, 0, gpu_milli=400), 0, milli=400))
+        with pytest.raises(OvercommitError):
+            ledger.allocate(more)
 
 
 class TestFragments:
     def test_nothing_is_lost_on_an_empty_machine(self) -> None:
         assert (
-            Shapes([Role("w", 1, Resources(1000, 0, 8)), Role("w", 1, Resources(1000, 0, 1))]).fragmentation(
-                Ledger([node()])
-            )
+            RequestMix(
+                [Role("w", 1, Resources(1000, 0, 8)), Role("w", 1, Resources(1000, 0, 1))]
+            ).fragmentation(AllocationAudit([node()]))
             == 0
         )
 
     def test_by_hand(self) -> None:
         """On the first of two machines of 2 GPUs, one GPU is half taken.
         Three of four runs ask for 2 GPUs, one for half of one."""
-        shapes = Shapes(
+        shapes = RequestMix(
             [Role("large", 3, Resources(1000, 0, 2)), Role("small", 1, Resources(1000, 0, 0, gpu_milli=500))]
         )
-        ledger = Ledger([node("n0", gpus=2), node("n1", gpus=2)])
-        ledger.take(placement(Resources(1000, 0, 0, gpu_milli=500), 0, milli=500))
+        ledger = AllocationAudit([node("n0", gpus=2), node("n1", gpus=2)])
+        ledger.allocate(placement(Resources(1000, 0, 0, gpu_milli=500), 0, milli=500))
         # free: 1.5 and 2. Of no use to the large ones: all 1.5 of the first; to small ones: nothing.
         assert shapes.fragmentation(ledger) == pytest.approx(0.75 * 1.5 / 3.5)
-        ledger.take(placement(Resources(0, 0, 0, gpu_milli=200), 0, milli=200))
+        ledger.allocate(placement(Resources(0, 0, 0, gpu_milli=200), 0, milli=200))
         # 0.3 of a GPU are of no use to the small ones now
         assert shapes.fragmentation(ledger) == pytest.approx((0.75 * 1.3 + 0.25 * 0.3) / 3.3)
 
     def test_gpus_without_a_cpu_beside_them_are_of_no_use(self) -> None:
-        shapes, ledger = Shapes([Role("w", 1, Resources(4000, 0, 1))]), Ledger([node(cpus=8, gpus=2)])
-        ledger.take(placement(Resources(6000, 0)))
+        shapes, ledger = (
+            RequestMix([Role("w", 1, Resources(4000, 0, 1))]),
+            AllocationAudit([node(cpus=8, gpus=2)]),
+        )
+        ledger.allocate(placement(Resources(6000, 0)))
         assert shapes.fragmentation(ledger) == 1
 
     def test_lost_machines_have_nothing_free(self) -> None:
-        ledger = Ledger([node()])
+        ledger = AllocationAudit([node()])
         ledger.set_ready(NodeId("n0"), False)
-        assert Shapes([Role("w", 1, Resources(1000, 0, 9))]).fragmentation(ledger) == 0
+        assert RequestMix([Role("w", 1, Resources(1000, 0, 9))]).fragmentation(ledger) == 0
 
 
 def test_spreads() -> None:
-    found = spread([3.0, 1.0, 2.0, 4.0])
+    found = distribution([3.0, 1.0, 2.0, 4.0])
     assert (found.count, found.mean, found.median, found.most) == (4, 2.5, 2.5, 4.0)
     assert found.p99 == pytest.approx(3.97)
-    assert spread([]).count == 0
+    assert distribution([]).count == 0
     assert quantile([5.0], 0.99) == 5.0

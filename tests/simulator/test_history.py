@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from hopyard.api_client.local_server import start_server, stop_server
 from hopyard.config.home import Home
-from hopyard.sdk.connect import start_server, stop_server
 from tests.cli.conftest import shell_in
 from tests.cli.terminal import Shell
 

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from hopyard.simulator.clock import START, ManualClock
-from hopyard.simulator.loop import Stillness, run
+from hopyard.simulator.clock import START_TIME, ManualClock
+from hopyard.simulator.virtual_event_loop import IdleDetector, run_virtual
 
 
 def test_time_moves_only_when_nobody_has_anything_to_do() -> None:
     """Each of them works in many small steps between its waits; the clock never moves in between."""
     seen: list[tuple[str, int, int]] = []
 
-    async def main(stillness: Stillness) -> None:
+    async def main(stillness: IdleDetector) -> None:
         clock = ManualClock()
 
         async def work(name: str, every: int) -> None:
@@ -23,32 +23,32 @@ def test_time_moves_only_when_nobody_has_anything_to_do() -> None:
                 for _ in range(30):
                     await asyncio.sleep(0)
                 assert clock.now() == began
-                seen.append((name, turn, (clock.now() - START) // timedelta(seconds=1)))
+                seen.append((name, turn, (clock.now() - START_TIME) // timedelta(seconds=1)))
                 await clock.sleep_until(clock.now() + timedelta(seconds=every))
 
         workers = [asyncio.ensure_future(work("a", 2)), asyncio.ensure_future(work("b", 3))]
         while not all(worker.done() for worker in workers):
-            await stillness.wait()
+            await stillness.wait_idle()
             at = clock.next_at()
             if at is not None:
                 clock.move_to(at)
         for worker in workers:
             worker.result()
 
-    run(main)
+    run_virtual(main)
     assert sorted(seen) == [("a", turn, 2 * turn) for turn in range(5)] + [
         ("b", turn, 3 * turn) for turn in range(5)
     ]
 
 
 def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
-    async def main(stillness: Stillness) -> list[str]:
+    async def main(stillness: IdleDetector) -> list[str]:
         told: list[str] = []
         gate = threading.Event()
         loop = asyncio.get_running_loop()
 
         async def ask() -> None:
-            stillness.elsewhere += 1
+            stillness.calls_in_threads += 1
             answer: asyncio.Future[str] = loop.create_future()
             thread = threading.Thread(
                 target=lambda: (gate.wait(10), loop.call_soon_threadsafe(answer.set_result, "answer"))
@@ -56,30 +56,30 @@ def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
             thread.start()
             told.append(await answer)
             thread.join()
-            stillness.elsewhere -= 1
+            stillness.calls_in_threads -= 1
 
         asking = asyncio.ensure_future(ask())
         loop.call_soon(gate.set)
-        await stillness.wait()
+        await stillness.wait_idle()
         told.append("still")
         await asking
         return told
 
-    assert run(main) == ["answer", "still"]
+    assert run_virtual(main) == ["answer", "still"]
 
 
 def test_thinking_in_a_thread_happens_at_once() -> None:
-    async def main(_: Stillness) -> tuple[int, bool]:
+    async def main(_: IdleDetector) -> tuple[int, bool]:
         return await asyncio.to_thread(lambda: 42), await asyncio.to_thread(
             threading.current_thread
         ) is threading.main_thread()
 
-    assert run(main) == (42, True)
+    assert run_virtual(main) == (42, True)
 
 
 def test_what_is_thought_wrong_is_raised() -> None:
-    async def main(_: Stillness) -> None:
+    async def main(_: IdleDetector) -> None:
         await asyncio.to_thread(lambda: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
-        run(main)
+        run_virtual(main)

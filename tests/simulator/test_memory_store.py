@@ -5,7 +5,7 @@ import pytest
 from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 from hopyard.stores.memory.usage import MemoryUsageStore
 from hopyard.testing.store_contract import ClusterStoreContract
 from hopyard.testing.stores import ClusterStores
@@ -14,7 +14,7 @@ from hopyard.testing.stores import ClusterStores
 class TestMemory(ClusterStoreContract):
     @pytest.fixture
     def stores(self) -> ClusterStores:
-        state = State()
+        state = MemoryState()
         return ClusterStores(
             MemoryRunStore(state),
             MemoryClusterStore(state),

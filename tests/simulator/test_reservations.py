@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.config.reader import Section
-from hopyard.config.reserved import read_reservations
-from hopyard.simulator.settings import Cluster
+from hopyard.config.cluster_reservations import read_reservations
+from hopyard.config.yaml_section import YamlSection
+from hopyard.simulator.settings import SimulatedCluster
 from tests.cli.console_of import hop
 
 from .plays import a_run, cluster, play
@@ -165,12 +165,17 @@ def test_while_it_holds_others_use_none_of_it(
         f"{{name: r, from: +{start}m, for: {lasts}m, {what}, users: "
         f"[alice]{', every: 500m' if again else ''}}}"
     )
-    asked = read_reservations(Section("file", "", {"reservations": [yaml.safe_load(text)]}))
+    asked = read_reservations(YamlSection("file", "", {"reservations": [yaml.safe_load(text)]}))
     played = [
         a_run(at_s, length * 60.0, gpus, user=user, time_limit_s=length * 60.0)
         for at_s, length, gpus, user in runs
     ]
-    report = play(played, Cluster(cluster(2).nodes, asked=asked), "hopyard", limits=True)
+    report = play(
+        played,
+        SimulatedCluster(cluster(2).nodes, requested_reservations=asked),
+        "hopyard",
+        know_time_limits=True,
+    )
     (kept,) = report.reservations
     assert report.ended == len(runs)
     assert kept.taken == 0 and 0 <= kept.used <= kept.reserved

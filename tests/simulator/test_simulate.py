@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Snapshot
 from hopyard.domain.gang import Assignment, Placement
 from hopyard.domain.ids import NodeId, QueueName, ReservationId
-from hopyard.domain.queue import CPU, GPU, MEMORY, ONE_QUEUE
+from hopyard.domain.queue import CPU, GPU, MEMORY, SINGLE_QUEUE_TREE
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RoleSpec, RunSpec
 from hopyard.errors import HopyardError, SpecError
 from hopyard.scheduler.policies.registry import POLICIES
-from hopyard.simulator.report import Report
-from hopyard.simulator.settings import Cluster, Costs
-from hopyard.simulator.workload import Submission
+from hopyard.simulator.report import SimulationReport
+from hopyard.simulator.settings import SimulatedCluster, TimeCosts
+from hopyard.simulator.workload import WorkloadRun
 
 from .plays import GIB, a_run, cluster, play, workload
 
@@ -28,7 +28,7 @@ WHOLE_SECONDS = st.integers(0, 5_000).map(float)
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, most_gpus: int = 16) -> list[Submission]:
+def workloads(draw: st.DrawFn, *, most_gpus: int = 16) -> list[WorkloadRun]:
     shapes = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (3, 1), (1, 5)]
     runs = []
     for _ in range(draw(st.integers(1, 14))):
@@ -45,7 +45,7 @@ def workloads(draw: st.DrawFn, *, most_gpus: int = 16) -> list[Submission]:
     return runs
 
 
-def gpu_seconds(runs: Sequence[Submission]) -> float:
+def gpu_seconds(runs: Sequence[WorkloadRun]) -> float:
     return sum(
         run.duration_s * role.replicas * role.resources.gpus for run in runs for role in run.spec.roles
     )
@@ -55,10 +55,10 @@ class TestLaws:
     @given(workloads(), st.sampled_from(sorted(POLICIES)))
     @settings(max_examples=40, deadline=None)
     def test_every_run_ends_once_and_machines_work_for_runs_alone(
-        self, runs: list[Submission], policy: str
+        self, runs: list[WorkloadRun], policy: str
     ) -> None:
         """Whatever preemption costs shows as lost; nothing is computed twice and nothing is left out."""
-        costs = Costs(start_s=7, save_s=11, restore_s=13)
+        costs = TimeCosts(start_s=7, save_s=11, restore_s=13)
         report = play(runs, cluster(2), policy, costs=costs)
         starts = 7 * sum(role.replicas * role.resources.gpus for run in runs for role in run.spec.roles)
         again = report.losses.gpu_seconds
@@ -73,7 +73,7 @@ class TestLaws:
 
     @given(workloads(), st.sampled_from(sorted(POLICIES)), st.integers(0, 3))
     @settings(max_examples=15, deadline=None)
-    def test_equal_seeds_give_equal_reports(self, runs: list[Submission], policy: str, seed: int) -> None:
+    def test_equal_seeds_give_equal_reports(self, runs: list[WorkloadRun], policy: str, seed: int) -> None:
         first, again = (
             play(
                 runs,
@@ -82,7 +82,7 @@ class TestLaws:
                 seed=seed,
                 mtbf_s=20_000.0,
                 repair_s=500.0,
-                costs=Costs(checkpoint_every_s=900),
+                costs=TimeCosts(checkpoint_every_s=900),
             )
             for _ in range(2)
         )
@@ -125,21 +125,21 @@ class TestLaws:
     @given(workloads(), st.sampled_from(["fifo", "hopyard"]))
     @settings(max_examples=3, deadline=None, phases=[Phase.generate])
     def test_the_store_in_memory_and_the_one_in_sql_play_alike(
-        self, runs: list[Submission], policy: str
+        self, runs: list[WorkloadRun], policy: str
     ) -> None:
-        costs = Costs(start_s=5, save_s=5)
+        costs = TimeCosts(start_s=5, save_s=5)
         assert play(runs, cluster(2), policy, costs=costs) == play(
             runs, cluster(2), policy, costs=costs, store="sqlite"
         )
 
 
-def _cpus(at_s: float, cpus: int, queue: str, memory: int = 0) -> Submission:
+def _cpus(at_s: float, cpus: int, queue: str, memory: int = 0) -> WorkloadRun:
     """An hour without GPUs."""
     role = RoleSpec(("train.py",), resources=Resources(cpus * 1000, memory))
-    return Submission(RunSpec("p", (role,), queue=QueueName(queue)), at_s, 3600.0)
+    return WorkloadRun(RunSpec("p", (role,), queue=QueueName(queue)), at_s, 3600.0)
 
 
-def waits(report: Report) -> list[float]:
+def waits(report: SimulationReport) -> list[float]:
     return [round(wait, 6) for wait in report.waits]
 
 
@@ -166,7 +166,7 @@ class TestByHand:
             a_run(1, 50, 8, time_limit_s=50),
             a_run(2, 10, 2, time_limit_s=20),
         ]
-        report = play(limited, policy="hopyard", limits=True)
+        report = play(limited, policy="hopyard", know_time_limits=True)
         assert waits(report) == [0, 0, 99]
         assert (report.promises.given, report.promises.kept, report.promises.broken) == (1, 1, {})
 
@@ -174,7 +174,9 @@ class TestByHand:
         """The long one has used more than its first slice when the short one comes: it makes room, and goes
         on later."""
         report = play(
-            [a_run(0, 200_000, 8), a_run(100_000, 100, 8)], policy="las", costs=Costs(save_s=10, restore_s=20)
+            [a_run(0, 200_000, 8), a_run(100_000, 100, 8)],
+            policy="las",
+            costs=TimeCosts(save_s=10, restore_s=20),
         )
         assert report.losses.preemptions == 1
         assert report.losses.seconds == 30
@@ -309,7 +311,7 @@ class TestLosses:
         without, saved = (
             play(
                 [a_run(0, 100_000, 8)],
-                costs=Costs(checkpoint_every_s=every),
+                costs=TimeCosts(checkpoint_every_s=every),
                 mtbf_s=60_000.0,
                 repair_s=100.0,
                 seed=5,
@@ -338,7 +340,7 @@ class TestLosses:
 
         run = [a_run(0, 100, 1, time_limit_s=50.0)]
         assert play(run, policy=spying).makespan_s == 100
-        assert play(run, policy=spying, limits=True).makespan_s == 50  # and then they are kept
+        assert play(run, policy=spying, know_time_limits=True).makespan_s == 50  # and then they are kept
         assert seen == [None, 50.0]
 
 
@@ -369,7 +371,9 @@ class TestReservations:
             a_run(0, 150, 8, user="alice", time_limit_s=150.0),
             a_run(120, 50, 8, user="bob", time_limit_s=50.0),
         ]
-        report = play(runs, Cluster(cluster().nodes, None, (kept,)), "hopyard", limits=True)
+        report = play(
+            runs, SimulatedCluster(cluster().nodes, None, (kept,)), "hopyard", know_time_limits=True
+        )
         assert waits(report) == [0, 300]
 
 
@@ -398,7 +402,7 @@ class TestPreemption:
 
     @pytest.mark.parametrize("store", ["memory", "sqlite"])
     def test_a_victim_saves_leaves_and_goes_on_from_there(self, store: str) -> None:
-        costs = Costs(start_s=5, save_s=10, restore_s=20)
+        costs = TimeCosts(start_s=5, save_s=10, restore_s=20)
         report = play([a_run(0, 100, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store)
         # 5 to start, computes from 5 to 50, saved at 60; the other from 60 to 95; then 5 + 20 + the 55 that
         # are left.
@@ -409,12 +413,12 @@ class TestPreemption:
         assert report.losses.gpu_seconds == 8 * 40
 
     def test_whoever_is_done_before_it_has_saved_is_done(self) -> None:
-        report = play([a_run(0, 55, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=Costs(save_s=10))
+        report = play([a_run(0, 55, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=TimeCosts(save_s=10))
         assert (report.losses.preemptions, report.makespan_s) == (0, 85)
 
     def test_one_that_is_only_being_prepared_leaves_at_once(self) -> None:
         report = play(
-            [a_run(0, 100, 8), a_run(3, 30, 8)], policy=self.in_turn, costs=Costs(start_s=5, save_s=10)
+            [a_run(0, 100, 8), a_run(3, 30, 8)], policy=self.in_turn, costs=TimeCosts(start_s=5, save_s=10)
         )
         assert report.makespan_s == 3 + 35 + 105
 
@@ -469,7 +473,7 @@ class TestFaults:
         with pytest.raises(SpecError, match="store"):
             play([a_run(0, 10)], store="memoryy")
         with pytest.raises(SpecError, match="vision") as raised:
-            play([a_run(0, 10, queue="vision")], Cluster(cluster().nodes, ONE_QUEUE))
+            play([a_run(0, 10, queue="vision")], SimulatedCluster(cluster().nodes, SINGLE_QUEUE_TREE))
         assert any("--queue" in hint for hint in raised.value.hints)
 
     def test_an_empty_workload(self) -> None:

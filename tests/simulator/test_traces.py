@@ -10,12 +10,12 @@ import pytest
 
 from hopyard.domain.resources import Resources
 from hopyard.errors import SpecError
-from hopyard.simulator.traces.formats import FORMATS, detect, read_workload
-from hopyard.simulator.traces.history import of_runs
+from hopyard.simulator.traces.formats import FORMATS, detect_format, read_workload
+from hopyard.simulator.traces.hopyard_runs import workload_of_runs
 from hopyard.simulator.traces.openb import read_nodes
 from hopyard.simulator.traces.pollux import step_s
-from hopyard.simulator.traces.shape import split_gpus
-from hopyard.simulator.workload import Submission, Workload
+from hopyard.simulator.traces.run_spec import split_gpus
+from hopyard.simulator.workload import Workload, WorkloadRun
 
 GIB = 2**30
 Write = Callable[[str, str], Path]
@@ -60,7 +60,7 @@ def write(tmp_path: Path) -> Write:
     return make
 
 
-def asks(run: Submission) -> tuple[Resources, int]:
+def asks(run: WorkloadRun) -> tuple[Resources, int]:
     (role,) = run.spec.roles
     return role.resources, role.replicas
 
@@ -386,7 +386,7 @@ class TestHistory:
 
     def test_nothing_to_play(self) -> None:
         with pytest.raises(SpecError, match="no runs"):
-            of_runs([], name="history", source="@history")
+            workload_of_runs([], name="history", source="@history")
 
 
 class TestFiles:
@@ -403,7 +403,7 @@ class TestFiles:
         ],
     )
     def test_a_format_is_found_out(self, write: Write, name: str, text: str, format: str) -> None:
-        assert detect(write(name, text)) == format
+        assert detect_format(write(name, text)) == format
 
     @pytest.mark.parametrize(
         ("content", "format", "said"),

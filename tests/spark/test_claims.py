@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hopyard.on_spark.claims import Claims, this_process
-from hopyard.on_spark.stores.choose import store_of
+from hopyard.spark.scratch_ownership import ScratchOwnership, process_identity
+from hopyard.spark.stores.select import select_store
 
 SAYS_WHO = (
-    "import sys\nfrom hopyard.on_spark.claims import this_process\nprint(this_process(), flush=True)\n"
-    "sys.stdin.read()"
+    "import sys\nfrom hopyard.spark.scratch_ownership import process_identity\n"
+    "print(process_identity(), flush=True)\nsys.stdin.read()"
 )
 
 
@@ -48,38 +48,38 @@ def test_only_what_a_killed_driver_of_this_host_left_is_removed(
         "s3": "s3://hop/claims",
         "viewfs": "viewfs://lake/data/claims",
     }[kind]
-    store = partial(store_of, spark, settings=settings)
-    claims, owners = Claims(spark, store, root), store(f"{root}/owners")
-    claims.sweep()
+    store = partial(select_store, spark, settings=settings)
+    claims, owners = ScratchOwnership(spark, store, root), store(f"{root}/owners")
+    claims.remove_abandoned()
     assert capsys.readouterr().err == "", "nobody was here before"
     with driver() as killed:
         boot, _, pid, _ = killed.split(".")
-    with driver() as lives, claims.of("mine-1"):
+    with driver() as lives, claims.hold("mine-1"):
         left = {
             "v0.killed-1": killed,
             "lives-1": lives,
             "elsewhere-1": killed.replace(boot, "another-host"),
             "contained-1": ".".join((boot, "1", pid, "5")),
-            "reused-1": this_process().rpartition(".")[0] + ".5",
+            "reused-1": process_identity().rpartition(".")[0] + ".5",
         }
         for name, owner in left.items():
-            owners.put(spark, f"{name}.{owner}")
-        owners.put(spark, "something else")
-        owners.put(spark, f"...{killed}")
+            owners.create_file(spark, f"{name}.{owner}")
+        owners.create_file(spark, "something else")
+        owners.create_file(spark, f"...{killed}")
         folders = {name: store(f"{root}/{name}") for name in (*left, "mine-1")}
         for folder in folders.values():
-            folder.put(spark, "rows.parquet")
-        claims.sweep()
-        assert {name for name, folder in folders.items() if not folder.names(spark)} == {
+            folder.create_file(spark, "rows.parquet")
+        claims.remove_abandoned()
+        assert {name for name, folder in folders.items() if not folder.list_files(spark)} == {
             "v0.killed-1",
             "reused-1",
         }
         told = capsys.readouterr().err
         assert f"{root}/v0.killed-1 is removed: the driver that made it was killed" in told
         assert told.count("hopyard: ") == 2
-        claims.sweep()
+        claims.remove_abandoned()
         assert capsys.readouterr().err == "", "once"
-    assert {name.rsplit(".", 4)[0] for name in owners.names(spark)} == {
+    assert {name.rsplit(".", 4)[0] for name in owners.list_files(spark)} == {
         "lives-1",
         "elsewhere-1",
         "contained-1",

@@ -11,10 +11,10 @@ import pytest
 from pyarrow import fs
 
 from hopyard.errors import SpecError
-from hopyard.on_spark.frames import discard, write_partitions
-from hopyard.on_spark.reading import StoredPartitions
-from hopyard.on_spark.stores.arrow import settings_of_s3
-from hopyard.on_spark.stores.choose import store_of
+from hopyard.spark.partition_reader import StoredPartitions
+from hopyard.spark.partition_writer import remove_partitions, write_partitions
+from hopyard.spark.stores.arrow import s3_settings
+from hopyard.spark.stores.select import select_store
 from tests.spark.conftest import files_of
 
 
@@ -29,11 +29,11 @@ def _write(frame: Any, url: str, storage: dict[str, str] | None = None, **change
     asked: dict[str, Any] = {
         "features": ["a", "b"],
         "label": "target",
-        "parts": 2,
+        "partition_count": 2,
         "validation": 0.25,
         "seed": 3,
     } | changed
-    return write_partitions(frame, store_of(frame.sparkSession, url, storage or {}), **asked)
+    return write_partitions(frame, select_store(frame.sparkSession, url, storage or {}), **asked)
 
 
 def _open(written: Any, part: int, kind: Any = "train") -> Any:
@@ -41,7 +41,7 @@ def _open(written: Any, part: int, kind: Any = "train") -> Any:
 
 
 def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
-    opened = [_open(written, part, kind) for part in range(written.parts)]
+    opened = [_open(written, part, kind) for part in range(written.partition_count)]
     return [
         {(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)}
         for one in opened
@@ -67,8 +67,7 @@ def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path
     assert max(shares) - min(shares) < 0.03
 
 
-# -- where they lie
-# ------------------------------------------------------------------------------------------------------
+# -- where they lie ------------------------------------------------------------------------------------------
 
 
 def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(
@@ -78,7 +77,7 @@ def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(
     read."""
     files = files_of(s3)
     url = "s3://hop/twice/rows"
-    store = store_of(spark, url, s3)
+    store = select_store(spark, url, s3)
 
     def attempt(batches: Any) -> Any:
         from pyspark import TaskContext
@@ -96,7 +95,13 @@ def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(
             return store.write(_Behind(frame, attempt))
 
     written = write_partitions(
-        frame_of(spark), FailsOnce(), features=["a", "b"], label="target", parts=2, validation=0.25, seed=3
+        frame_of(spark),
+        FailsOnce(),
+        features=["a", "b"],
+        label="target",
+        partition_count=2,
+        validation=0.25,
+        seed=3,
     )
     there = [
         one.path
@@ -106,7 +111,7 @@ def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(
     assert len(there) == 2 * len(written.chunks), "of each task, two attempts have written"
     plain = _write(frame_of(spark), (tmp_path / "plain").as_uri())
     assert _rows(replace(written, store=store), "train") == _rows(plain, "train")
-    discard(store, spark)
+    remove_partitions(store, spark)
     assert not [
         one
         for one in files.get_file_info(fs.FileSelector("hop/twice", recursive=True))
@@ -130,9 +135,9 @@ def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
         _write(frame_of(spark, 10), "s3://hop/x", s3 | {"secret_access_key": "guessed"})
     assert "guessed" not in f"{wrong.value}{wrong.value.hints}"
     with pytest.raises(SpecError, match="`secret` is no setting of s3"):
-        store_of(spark, "s3://hop/x", {"secret": "a"})
+        select_store(spark, "s3://hop/x", {"secret": "a"})
     with pytest.raises(SpecError, match="no secret_access_key"):
-        settings_of_s3({"access_key_id": "a"}, {"AWS_SECRET_ACCESS_KEY": "of another key"})
+        s3_settings({"access_key_id": "a"}, {"AWS_SECRET_ACCESS_KEY": "of another key"})
     environ = {
         "AWS_ACCESS_KEY_ID": "a",
         "AWS_SECRET_ACCESS_KEY": "b",
@@ -141,8 +146,8 @@ def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
         "AWS_ENDPOINT_URL_S3": "http://s3",
     }
     found = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-2", "endpoint_url": "http://s3"}
-    assert settings_of_s3({"region": "eu-2"}, environ) == found
-    assert "b" not in repr(store_of(spark, "s3://x/y", found)).replace("s3://x/y", "").replace(
+    assert s3_settings({"region": "eu-2"}, environ) == found
+    assert "b" not in repr(select_store(spark, "s3://x/y", found)).replace("s3://x/y", "").replace(
         "ArrowStore(url='')", ""
     )
 
@@ -154,7 +159,7 @@ def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
     assert sum(written.train_rows) + sum(written.validation_rows) == 600
     assert [len(_open(written, part)) for part in range(2)] == list(written.train_rows)
     assert list(lake.glob("frame/**/*.parquet"))
-    discard(written.store, spark)
+    remove_partitions(written.store, spark)
     assert not (lake / "frame").exists()
 
 
@@ -174,8 +179,7 @@ def test_stores_that_are_none_are_refused_before_anything_is_computed(
     assert any(hint in one for one in wrong.value.hints)
 
 
-# -- what they hold
-# --------------------------------------------------------------------------------------------------------
+# -- what they hold ------------------------------------------------------------------------------------------
 
 
 def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: 
         ({"features": ["gap"]}, "column `gap`: 3 of 30 rows have no value"),
         ({"features": ["gaps"]}, "column `gaps`: 3 of 30 rows have no value"),
         ({"features": ["ragged"]}, "column `ragged`: its vectors have from 1 to 2 elements"),
-        ({"parts": 40}, "too few for 40 partitions"),
+        ({"partition_count": 40}, "too few for 40 partitions"),
         ({"rows": 0}, "the frame has no rows"),
     ],
 )
@@ -254,7 +258,7 @@ def mixed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_partitions_on_a_disk_that_workers_do_not_see(spark: Any, tmp_path: Path) -> None:
     written = _write(frame_of(spark, 50), (tmp_path / "gone").as_uri())
-    discard(written.store, spark)
+    remove_partitions(written.store, spark)
     with pytest.raises(SpecError, match="cannot be read") as lacking:
         _open(written, 0)
     assert "a folder that all of them see" in lacking.value.hints[0]

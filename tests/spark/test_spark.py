@@ -17,10 +17,9 @@ import psutil
 import pytest
 
 from hopyard.errors import SpecError, StudyFailed
-from hopyard.on_spark import watched
-from hopyard.on_spark.barrier import Stage
-from hopyard.on_spark.watched import Watched
-from hopyard.spark import MopBackend, Study
+from hopyard.spark import MopBackend, Study, mop_trainer
+from hopyard.spark.barrier import BarrierStage
+from hopyard.spark.mop_trainer import SparkMopTrainer
 from tests.spark.lines import Lines, Waiting
 from tests.spark.test_frames import frame_of
 
@@ -134,7 +133,7 @@ def test_a_stage_that_waits_for_slots_says_so(
     spark: Any, lake: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its partitions lie where only Spark's own client gets them."""
-    monkeypatch.setattr(watched, "_SAY_S", 0.5)
+    monkeypatch.setattr(mop_trainer, "_IDLE_WARNING_S", 0.5)
     running, leave = tmp_path / "running", tmp_path / "leave"
 
     def occupy(_: int) -> None:
@@ -167,16 +166,16 @@ def test_a_stage_that_waits_for_slots_says_so(
 
 def test_a_study_without_slots_ends_with_what_it_needs(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a machine was lost for good."""
-    monkeypatch.setattr(watched, "_SAY_S", 0.1)
-    monkeypatch.setattr(watched, "_LOOK_S", 0.1)
+    monkeypatch.setattr(mop_trainer, "_IDLE_WARNING_S", 0.1)
+    monkeypatch.setattr(mop_trainer, "_POLL_INTERVAL_S", 0.1)
 
     class Silent:
         def wait(self, timeout_s: float) -> list[Any]:
             time.sleep(timeout_s)
             return []
 
-    stage = Stage(spark, None, workers=5)  # type: ignore[arg-type]
-    trainer = Watched(Silent(), stage, spark, print, patience_s=0.5)  # type: ignore[arg-type]
+    stage = BarrierStage(spark, None, workers=5)  # type: ignore[arg-type]
+    trainer = SparkMopTrainer(Silent(), stage, spark, print, no_worker_timeout_s=0.5)  # type: ignore[arg-type]
     try:
         with pytest.raises(
             StudyFailed, match=r"no worker has run for \d s: they need 5 free slots at once, and Spark has 2"
@@ -185,7 +184,7 @@ def test_a_study_without_slots_ends_with_what_it_needs(spark: Any, monkeypatch: 
                 trainer.wait(0.1)
         assert any("spark.task.cpus=1" in hint for hint in ended.value.hints)
     finally:
-        stage.end(0.1)
+        stage.wait_for_exit(0.1)
 
 
 ALONE = """

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from hopyard.stores.sql.access import SqlAccessStore
-from hopyard.stores.sql.audit_rows import SqlAuditStore
+from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
@@ -16,7 +16,7 @@ from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.sql.tables import lease, marks, metadata
-from hopyard.stores.sql.usage_rows import SqlUsageStore
+from hopyard.stores.sql.usage import SqlUsageStore
 from hopyard.testing.stores import Stores
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 

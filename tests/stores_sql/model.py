@@ -14,7 +14,7 @@ from hopyard.domain.attempt import (
     ExitKind,
     ReplicaPhase,
     ReplicaStatus,
-    summarise,
+    gang_state,
 )
 from hopyard.domain.ids import AttemptId, RunId, attempt_id
 
@@ -160,8 +160,8 @@ class Model:
                 old.phase is not ReplicaPhase.EXITED and order.index(old.phase) <= order.index(status.phase)
             ):
                 known.replicas[status.rank] = status
-            told, how = summarise(AttemptStatus(attempt, tuple(known.replicas.values())), size=run.size)
-            if not told.live:
+            told, how = gang_state(AttemptStatus(attempt, tuple(known.replicas.values())), size=run.size)
+            if not told.is_live:
                 self._end(run, told, how)
             elif told is AttemptPhase.STOPPING or (
                 told is AttemptPhase.RUNNING and known.phase == "starting"

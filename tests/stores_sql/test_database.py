@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError
 
 from hopyard.errors import Conflict, NotFound, ServerUnavailable, SpecError, StorageFull
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.hot import Hot
+from hopyard.stores.sql.raw_statements import RawStatement
 from hopyard.stores.sql.tables import secrets
-from hopyard.testing.stores import at, new_run
+from hopyard.testing.stores import new_run, time_at
 from tests.stores_sql.conftest import stores_over
 from tests.stores_sql.postgres import PostgreSQL
 
@@ -146,27 +146,30 @@ async def test_close_finishes_what_waits(url: str) -> None:
     await again.close()
 
 
-COUNT, NONSENSE = Hot(select(func.count()).select_from(secrets)), Hot(text("SELECT nothing FROM nowhere"))
+COUNT, NONSENSE = (
+    RawStatement(select(func.count()).select_from(secrets)),
+    RawStatement(text("SELECT nothing FROM nowhere")),
+)
 
 
 async def test_what_needs_no_other_thread_is_seen_as_it_is(sqlite_database: Database) -> None:
     """Each time anew, and again after something went wrong."""
 
     def count() -> int | None:
-        found = sqlite_database.at_once(COUNT.rows)
+        found = sqlite_database.read_nowait(COUNT.fetch_all)
         return None if found is None else int(found[0][0])
 
     for number in range(3):
         assert count() == number
         await sqlite_database.write(insert(str(number)))  # type: ignore[arg-type]
-        assert sqlite_database.at_once(NONSENSE.rows) is None
+        assert sqlite_database.read_nowait(NONSENSE.fetch_all) is None
     assert count() == 3
     await sqlite_database.close()
     assert count() is None
 
 
 async def test_behind_a_network_another_thread_is_asked(postgres_database: Database) -> None:
-    assert postgres_database.at_once(COUNT.rows) is None
+    assert postgres_database.read_nowait(COUNT.fetch_all) is None
 
 
 async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database: Database) -> None:
@@ -198,17 +201,20 @@ async def test_a_full_disk_is_said_and_passes(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     database = Database.open(small_disk / "hopyard.db")
     stores = stores_over(database)
-    accepted = [(await stores.runs.create([new_run()], now=at(0)))[0].id]
+    accepted = [(await stores.runs.create([new_run()], now=time_at(0)))[0].id]
     ballast.write_bytes(bytes(1024 * 1024))
     with pytest.raises(StorageFull) as raised:
         for _ in range(200):
-            (run,) = await stores.runs.create([new_run(env={"X": "x" * 20_000})], now=at(0))
+            (run,) = await stores.runs.create([new_run(env={"X": "x" * 20_000})], now=time_at(0))
             accepted.append(run.id)
     assert raised.value.hints
     ballast.unlink()
-    (run,) = await stores.runs.create([new_run()], now=at(0))
+    (run,) = await stores.runs.create([new_run()], now=time_at(0))
     assert run.name.number == len(accepted) + 1  # the refused one took no number
-    assert {gang.id for gang in (await stores.cluster.snapshot(now=at(0))).pending} == {*accepted, run.id}
+    assert {gang.id for gang in (await stores.cluster.snapshot(now=time_at(0))).pending} == {
+        *accepted,
+        run.id,
+    }
     assert await database.read(lambda conn: conn.exec_driver_sql("PRAGMA integrity_check").scalar()) == "ok"
     await database.close()
 

@@ -11,14 +11,26 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from hopyard.domain import attempt_news
+from hopyard.domain import attempt_transitions
 from hopyard.domain.cluster import Hold, HoldReason, Promise, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import Run, RunEvent, RunEventKind
-from hopyard.stores.sql import create_runs, journal, live_rows
+from hopyard.stores.sql import change_log, create_runs, live_attempt_rows
 from hopyard.stores.sql.database import Database
-from hopyard.testing.stores import Stores, apply, at, exited, new_run, node, note, running, see, start, submit
+from hopyard.testing.stores import (
+    Stores,
+    apply_placements,
+    exited_status,
+    make_node,
+    new_run,
+    record_holds,
+    record_observation,
+    running_status,
+    start_run,
+    submit_run,
+    time_at,
+)
 from tests.stores_sql.conftest import stores_over
 
 pytestmark = pytest.mark.anyio
@@ -31,8 +43,8 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        self._read = live_rows.touched_since
-        monkeypatch.setattr(live_rows, "touched_since", self)
+        self._read = live_attempt_rows.touched_since
+        monkeypatch.setattr(live_attempt_rows, "touched_since", self)
 
     def __call__(self, conn: Connection, clock: int) -> Iterator[Any]:
         self.count += 1
@@ -53,13 +65,13 @@ async def fresh(path: Path) -> Snapshot:
     """What somebody sees who knows nothing yet."""
     database = Database.open(path)
     try:
-        return await stores_over(database).cluster.snapshot(now=at(100))
+        return await stores_over(database).cluster.snapshot(now=time_at(100))
     finally:
         await database.close()
 
 
 async def same(stores: Stores, path: Path) -> Snapshot:
-    seen = await stores.cluster.snapshot(now=at(100))
+    seen = await stores.cluster.snapshot(now=time_at(100))
     told = await fresh(path)
     by_id = {name: sorted(getattr(seen, name), key=repr) for name in ("pending", "running")}
     assert replace(told, **{name: sorted(getattr(told, name), key=repr) for name in by_id}) == replace(
@@ -70,25 +82,25 @@ async def same(stores: Stores, path: Path) -> Snapshot:
 
 async def begun(stores: Stores) -> tuple[AttemptId, Run]:
     """The attempt of a run that runs, and one that waits; both were seen."""
-    await see(stores, nodes=[node(cpus=8)])
-    first, second = await submit(stores), await submit(stores)
-    attempt = await start(stores, first.id)
-    await stores.cluster.record_status(running(attempt), now=at(2))
-    await stores.cluster.snapshot(now=at(3))
+    await record_observation(stores, nodes=[make_node(cpus=8)])
+    first, second = await submit_run(stores), await submit_run(stores)
+    attempt = await start_run(stores, first.id)
+    await stores.cluster.record_status(running_status(attempt), now=time_at(2))
+    await stores.cluster.snapshot(now=time_at(3))
     return attempt, second
 
 
 async def test_what_was_written_here_is_not_read_again(stores: Stores, reads: Reads, tmp_path: Path) -> None:
     first, waits = await begun(stores)
     before = reads.count
-    second = await start(stores, waits.id, seconds=4)
-    await stores.cluster.record_status(running(second), now=at(5))
-    await stores.cluster.record_status(exited(first), now=at(9))
-    seen = await stores.cluster.snapshot(now=at(10))
+    second = await start_run(stores, waits.id, seconds=4)
+    await stores.cluster.record_status(running_status(second), now=time_at(5))
+    await stores.cluster.record_status(exited_status(first), now=time_at(9))
+    seen = await stores.cluster.snapshot(now=time_at(10))
     assert reads.count == before
     assert [one.attempt for one in seen.running] == [second]
-    assert (seen.pending, seen.running[0].started_at) == ((), at(5))
-    assert seen.durations and seen.used
+    assert (seen.pending, seen.running[0].started_at) == ((), time_at(5))
+    assert seen.durations and seen.past_usage
     assert dict(await stores.cluster.live_attempts()) == {second: "running"}
     await same(stores, tmp_path / "hopyard.db")
 
@@ -105,16 +117,16 @@ async def test_what_was_written_here_is_seen_without_asking_another_thread(
 
     first, waits = await begun(stores)
     monkeypatch.setattr(sqlite_database, "read", counted)
-    await stores.cluster.record_status(exited(first), now=at(4))
-    second = await start(stores, waits.id, seconds=5)
+    await stores.cluster.record_status(exited_status(first), now=time_at(4))
+    second = await start_run(stores, waits.id, seconds=5)
     asked.clear()
-    assert [one.attempt for one in (await stores.cluster.snapshot(now=at(6))).running] == [second]
+    assert [one.attempt for one in (await stores.cluster.snapshot(now=time_at(6))).running] == [second]
     assert set(await stores.cluster.live_attempts()) == {second} and len(await stores.cluster.nodes()) == 1
     assert asked == []
     other = Database.open(tmp_path / "hopyard.db")
-    elsewhere = await submit(stores_over(other))
+    elsewhere = await submit_run(stores_over(other))
     await other.close()
-    assert elsewhere.id in {gang.id for gang in (await stores.cluster.snapshot(now=at(7))).pending}
+    assert elsewhere.id in {gang.id for gang in (await stores.cluster.snapshot(now=time_at(7))).pending}
     assert asked == ["read"]
 
 
@@ -123,12 +135,12 @@ async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -
     first, _ = await begun(stores)
     before = reads.count
     news = [new_run(priority=90, time_limit_s=60.0, label="b"), new_run(offline=True), new_run()]
-    await stores.cluster.record_status(exited(first), now=at(4))
+    await stores.cluster.record_status(exited_status(first), now=time_at(4))
     # between two that were told of, and seen with them at once
-    waits, offline, placed = await stores.runs.create(news, now=at(5))
-    second = await start(stores, placed.id, seconds=6)
-    await stores.cluster.record_status(running(second), now=at(7))
-    await stores.cluster.snapshot(now=at(8))
+    waits, offline, placed = await stores.runs.create(news, now=time_at(5))
+    second = await start_run(stores, placed.id, seconds=6)
+    await stores.cluster.record_status(running_status(second), now=time_at(7))
+    await stores.cluster.snapshot(now=time_at(8))
     assert reads.count == before
     seen = await same(stores, tmp_path / "hopyard.db")
     assert waits.id in {gang.id for gang in seen.pending} and not {offline.id, placed.id} & {
@@ -139,12 +151,12 @@ async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -
 async def test_very_many_who_come_at_once_are_read(
     stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(create_runs, "MOST_TOLD", 2)
+    monkeypatch.setattr(create_runs, "MAX_LOGGED_RUNS", 2)
     first, _ = await begun(stores)
-    await stores.cluster.record_status(exited(first), now=at(9))
+    await stores.cluster.record_status(exited_status(first), now=time_at(9))
     before = reads.count
-    await stores.runs.create([new_run() for _ in range(3)], now=at(10))
-    await stores.cluster.snapshot(now=at(11))
+    await stores.runs.create([new_run() for _ in range(3)], now=time_at(10))
+    await stores.cluster.snapshot(now=time_at(11))
     assert reads.count > before
     assert len((await same(stores, tmp_path / "hopyard.db")).pending) == 4
 
@@ -154,11 +166,11 @@ async def test_promises_and_who_leaves_the_queue_are_told(
 ) -> None:
     _, waits = await begun(stores)
     before = reads.count
-    promise = Promise(GangId(waits.id), at(60), at(4), (NodeId("n1"),))
-    await apply(stores, promises=(promise,), seconds=4)
-    assert (await stores.cluster.snapshot(now=at(5))).promises == {promise.gang: promise}
-    await stores.cluster.request_stop(waits.id, now=at(6))
-    seen = await stores.cluster.snapshot(now=at(7))
+    promise = Promise(GangId(waits.id), time_at(60), time_at(4), (NodeId("n1"),))
+    await apply_placements(stores, promises=(promise,), seconds=4)
+    assert (await stores.cluster.snapshot(now=time_at(5))).promises == {promise.gang: promise}
+    await stores.cluster.request_stop(waits.id, now=time_at(6))
+    seen = await stores.cluster.snapshot(now=time_at(7))
     assert reads.count == before
     assert (seen.promises, seen.pending) == ({}, ())
     await same(stores, tmp_path / "hopyard.db")
@@ -167,8 +179,8 @@ async def test_promises_and_who_leaves_the_queue_are_told(
 async def test_who_waits_again_is_read(stores: Stores, tmp_path: Path) -> None:
     """How much it ran, and what else was recorded of it meanwhile, stands in its row."""
     first, _ = await begun(stores)
-    (run,) = [one.gang.id for one in (await stores.cluster.snapshot(now=at(3))).running]
-    await see(stores, nodes=[node(cpus=8)], seconds=8)  # it is gone without a trace
+    (run,) = [one.gang.id for one in (await stores.cluster.snapshot(now=time_at(3))).running]
+    await record_observation(stores, nodes=[make_node(cpus=8)], seconds=8)  # it is gone without a trace
     seen = await same(stores, tmp_path / "hopyard.db")
     assert {gang.id: gang.served_s for gang in seen.pending}[run] > 0
     assert seen.running == () and first not in await stores.cluster.live_attempts()
@@ -179,10 +191,10 @@ async def test_what_others_wrote_in_between_is_read(stores: Stores, reads: Reads
     before = reads.count
     other = Database.open(tmp_path / "hopyard.db")
     try:
-        await submit(stores_over(other))
+        await submit_run(stores_over(other))
     finally:
         await other.close()
-    await stores.cluster.record_status(exited(first), now=at(9))
+    await stores.cluster.record_status(exited_status(first), now=time_at(9))
     seen = await same(stores, tmp_path / "hopyard.db")
     assert reads.count > before
     assert len(seen.pending) == 2 and seen.running == ()
@@ -196,21 +208,23 @@ async def test_nothing_is_told_of_what_was_undone(
     cluster: Any = stores.cluster
 
     def spoiled(conn: Connection) -> None:
-        changes = cluster._changes(conn, at(9))
-        found = cluster._live.attempts[first]
-        changes.make(found, attempt_news.take_in(found.before(), exited(first)))
-        changes.finish()
+        changes = cluster._begin_changes(conn, time_at(9))
+        found = cluster._state.attempts[first]
+        changes.apply(found, attempt_transitions.apply_status(found.to_attempt_state(), exited_status(first)))
+        changes.write()
         raise ValueError("spoiled")
 
     results = await asyncio.gather(
-        sqlite_database.write(spoiled), stores.runs.create([new_run()], now=at(9)), return_exceptions=True
+        sqlite_database.write(spoiled),
+        stores.runs.create([new_run()], now=time_at(9)),
+        return_exceptions=True,
     )
     assert isinstance(results[0], ValueError)
     seen = await same(stores, tmp_path / "hopyard.db")
     assert [one.attempt for one in seen.running] == [first] and len(seen.pending) == 2
     with pytest.raises(ValueError, match="spoiled"):
         await sqlite_database.write(spoiled)
-    await stores.cluster.record_status(exited(first), now=at(11))
+    await stores.cluster.record_status(exited_status(first), now=time_at(11))
     seen = await same(stores, tmp_path / "hopyard.db")
     assert seen.running == ()
 
@@ -220,9 +234,9 @@ async def test_what_was_written_before_a_connection_was_lost_is_read(
 ) -> None:
     """A copy of the database that took its place may have gone another way."""
     first, _ = await begun(stores)
-    await stores.cluster.record_status(exited(first), now=at(9))
+    await stores.cluster.record_status(exited_status(first), now=time_at(9))
     before = reads.count
-    sqlite_database._writer.tell_lost()
+    sqlite_database._writer.notify_lost()
     assert (await same(stores, tmp_path / "hopyard.db")).running == ()
     assert reads.count > before
 
@@ -230,14 +244,14 @@ async def test_what_was_written_before_a_connection_was_lost_is_read(
 async def test_a_reader_far_behind_reads_the_rows(
     stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "KEPT", 2)
+    monkeypatch.setattr(change_log, "MAX_ENTRIES", 2)
     first, waits = await begun(stores)
     before = reads.count
-    second = await start(stores, waits.id, seconds=4)  # it looks before it places
-    await stores.cluster.record_status(running(second), now=at(5))
-    await stores.cluster.record_status(exited(first), now=at(6))
+    second = await start_run(stores, waits.id, seconds=4)  # it looks before it places
+    await stores.cluster.record_status(running_status(second), now=time_at(5))
+    await stores.cluster.record_status(exited_status(first), now=time_at(6))
     assert reads.count == before
-    await stores.cluster.record_status(exited(second), now=at(7))
+    await stores.cluster.record_status(exited_status(second), now=time_at(7))
     assert (await same(stores, tmp_path / "hopyard.db")).running == ()
     assert reads.count > before
 
@@ -250,16 +264,18 @@ async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, ot
     try:
         changer = stores_over(other) if other_server else stores
         for held_by, priority in ((None, 70), ("bob", 70), (None, 80)):
-            await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+            await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
             known = await stores.runs.get(run.id)
             wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
-            await changer.cluster.change(known, wanted, RunEvent(at(5), RunEventKind.CHANGED, "by bob"))
+            await changer.cluster.update_run(
+                known, wanted, RunEvent(time_at(5), RunEventKind.CHANGED, "by bob")
+            )
             seen = await same(stores, tmp_path / "hopyard.db")
             assert [gang.priority for gang in seen.pending] == ([] if held_by else [priority])
             assert (await stores.runs.get(run.id)).hold_detail == (
                 "held by bob until it is released" if held_by else ""
             )
-        await note(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
+        await record_holds(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"
     finally:
         await other.close()
@@ -271,11 +287,11 @@ async def test_what_the_journal_does_not_tell_of_is_read_beside_it(
 ) -> None:
     first, _ = await begun(stores)
     if change == "cordon":
-        await stores.cluster.cordon(NodeId("n1"), True)
+        await stores.cluster.set_cordon(NodeId("n1"), True)
     else:
         tree = await stores.queues.tree()
         await stores.queues.replace(QueueTree({**tree.queues, SMALL: Queue(SMALL)}, default=tree.default))
-    await stores.cluster.record_status(exited(first), now=at(9))
+    await stores.cluster.record_status(exited_status(first), now=time_at(9))
     seen = await same(stores, tmp_path / "hopyard.db")
     assert seen.nodes[NodeId("n1")].cordoned == (change == "cordon")
     assert (SMALL in seen.queues.queues) == (change == "queues")

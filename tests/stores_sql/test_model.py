@@ -35,7 +35,7 @@ from hopyard.errors import Conflict, NotFound, NotLeader
 from hopyard.interfaces.run_store import NewRun, RunFilter
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
-from hopyard.testing.stores import ENGINE, Stores, at, digest, new_run, node, place
+from hopyard.testing.stores import ENGINE, Stores, make_digest, make_node, make_placement, new_run, time_at
 from tests.stores_sql.conftest import stores_over
 from tests.stores_sql.model import NODES, Model, ModelRun, Places
 from tests.stores_sql.postgres import PostgreSQL
@@ -100,11 +100,13 @@ class StoreMachine(RuleBasedStateMachine):
     def change_servers(self) -> None:
         """The other one leads from now on."""
         self.at = 1 - self.at
-        self.do(self.servers[1 - self.at].cluster.resign(f"server {1 - self.at}"))
+        self.do(self.servers[1 - self.at].cluster.release_lease(f"server {1 - self.at}"))
         self.lead()
 
     def lead(self) -> None:
-        lease = self.do(self.stores.cluster.lead(f"server {self.at}", now=self.now(), ttl=timedelta(days=1)))
+        lease = self.do(
+            self.stores.cluster.acquire_lease(f"server {self.at}", now=self.now(), ttl=timedelta(days=1))
+        )
         assert lease is not None
         assert lease.epoch >= self.epoch
         self.epoch = lease.epoch
@@ -112,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """What it looked at is older than what comes next."""
-        self.do(self.stores.cluster.snapshot(now=at(0)))
+        self.do(self.stores.cluster.snapshot(now=time_at(0)))
 
     async def beside_a_fault(self, call: Coroutine[Any, Any, T]) -> T:
         """What it wrote is undone with the transaction, which a neighbour ends too early; then it is run by
@@ -135,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def now(self) -> datetime:
         self.clock += 1
-        return at(self.clock)
+        return time_at(self.clock)
 
     def run_of(self, data: st.DataObject) -> ModelRun:
         return data.draw(st.sampled_from(list(self.model.runs.values())))
@@ -148,8 +150,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(sizes=st.lists(st.integers(1, 3), min_size=2, max_size=5))
     def begin(self, sizes: list[int]) -> None:
-        seen = Observation(tuple(node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items()))
-        self.do(self.stores.cluster.record(ENGINE, seen, now=self.now()))
+        seen = Observation(
+            tuple(make_node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
+        )
+        self.do(self.stores.cluster.record_observation(ENGINE, seen, now=self.now()))
         self.lead()
         for number, size in enumerate(sizes):
             self.submit(size, SHARES[number % 3], 2)
@@ -207,7 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.apply([(run.id, places) for run in waiting if (places := self.model.somewhere(run)) is not None])
 
     def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
-        placements = tuple(place(self.gang(id_), *places) for id_, places in wanted)
+        placements = tuple(make_placement(self.gang(id_), *places) for id_, places in wanted)
         applying = self.stores.cluster.apply(Plan(Version(0), placements), now=self.now(), epoch=self.epoch)
         result = self.do(self.beside_a_fault(applying) if self.clock % 3 == 0 else applying)
         assert list(result.applied) == self.model.apply(wanted)
@@ -224,7 +228,7 @@ class StoreMachine(RuleBasedStateMachine):
         attempt = self.attempt_of(data)
         plan = Plan(
             Version(0),
-            tuple(place(self.gang(id_), *places) for id_, places in wanted),
+            tuple(make_placement(self.gang(id_), *places) for id_, places in wanted),
             preempt=(Preemption(attempt, GangId(""), GangId(""), "makes room"),),
         )
         for cluster in (server.cluster for server in self.servers):
@@ -238,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
         waiting = [GangId(run.id) for run in self.model.runs.values() if run.waits]
         preemptor = data.draw(st.sampled_from([*waiting, GangId(""), gone]))
         wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
-        seen = self.do(self.stores.cluster.snapshot(now=at(0))).version
+        seen = self.do(self.stores.cluster.snapshot(now=time_at(0))).version
         result = self.do(
             self.stores.cluster.apply(Plan(seen, preempt=(wanted,)), now=self.now(), epoch=self.epoch)
         )
@@ -251,14 +255,14 @@ class StoreMachine(RuleBasedStateMachine):
         if run in self.model.runs:
             self.do(
                 self.stores.runs.record_checkpoint(
-                    Checkpoint(run, attempt, 0, step + self.clock * 1000, digest("c"), 1, now)
+                    Checkpoint(run, attempt, 0, step + self.clock * 1000, make_digest("c"), 1, now)
                 )
             )
             self.model.save(attempt, now)
 
     @rule(name=st.sampled_from(sorted(NODES)), on=st.booleans())
     def cordon(self, name: str, on: bool) -> None:
-        assert self.do(self.stores.cluster.cordon(NodeId(name), on)).cordoned is on
+        assert self.do(self.stores.cluster.set_cordon(NodeId(name), on)).cordoned is on
         (self.model.cordoned.add if on else self.model.cordoned.discard)(name)
 
     @rule(data=st.data())
@@ -268,7 +272,7 @@ class StoreMachine(RuleBasedStateMachine):
             Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1)
         )
         version = self.do(self.stores.cluster.snapshot(now=self.now())).version
-        noting = self.stores.cluster.note_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
+        noting = self.stores.cluster.record_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
         self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
         for number, run in enumerate(order, 1):
             run.position = number if run.waits else None
@@ -311,9 +315,9 @@ class StoreMachine(RuleBasedStateMachine):
     def observe(self, data: st.DataObject) -> None:
         live = [attempt.id for _, attempt in self.model.live()]
         seen = data.draw(st.lists(st.sampled_from(live), unique=True)) if live else []
-        nodes = tuple(node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
+        nodes = tuple(make_node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
         observation = Observation(nodes, tuple(AttemptStatus(attempt, ()) for attempt in seen))
-        recording = self.stores.cluster.record(ENGINE, observation, now=self.now())
+        recording = self.stores.cluster.record_observation(ENGINE, observation, now=self.now())
         recorded = self.do(self.beside_a_fault(recording) if self.clock % 3 == 0 else recording)
         self.model.observe(seen)
         assert {ended.attempt for ended in recorded.ended} == set(live) - {
@@ -335,7 +339,7 @@ class StoreMachine(RuleBasedStateMachine):
         run = self.run_of(data)
         known = self.do(self.stores.runs.get(run.id))
         wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
-        changing = self.stores.cluster.change(
+        changing = self.stores.cluster.update_run(
             known, wanted, RunEvent(self.now(), RunEventKind.CHANGED, "by bob")
         )
         call = self.beside_a_fault(changing) if self.clock % 3 == 0 else changing
@@ -390,8 +394,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_cluster(self) -> None:
-        snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
-        assert _sorted(snapshot) == _sorted(self.do(SqlClusterStore(self.databases[0]).snapshot(now=at(0))))
+        snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
+        assert _sorted(snapshot) == _sorted(
+            self.do(SqlClusterStore(self.databases[0]).snapshot(now=time_at(0)))
+        )
         assert {name for name, one in snapshot.nodes.items() if one.cordoned} == self.model.cordoned
         marks = {
             RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at)
@@ -405,12 +411,12 @@ class StoreMachine(RuleBasedStateMachine):
             for run in self.model.runs.values()
             if run.waits
         }
-        pending = (*snapshot.pending, *snapshot.delayed)
+        pending = (*snapshot.pending, *snapshot.backing_off)
         assert {
             RunId(gang.id): (gang.submitted_at, gang.preemptions, gang.priority) for gang in pending
         } == waiting
         queued = sum(run.phase == "queued" for run in self.model.runs.values())
-        assert self.do(self.stores.queues.waiting()) == ({DEFAULT_QUEUE: queued} if queued else {})
+        assert self.do(self.stores.queues.count_waiting()) == ({DEFAULT_QUEUE: queued} if queued else {})
         held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
         assert held == {run.id: list(attempt.places) for run, attempt in self.model.live()}
         live = self.do(self.stores.cluster.live_attempts())
@@ -422,9 +428,9 @@ class StoreMachine(RuleBasedStateMachine):
     def gang(self, run: RunId) -> Gang:
         # it is compared with what the run asks for now
         if self.model.runs[run].changed and self.model.runs[run].waits:
-            snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
-            return next(gang for gang in (*snapshot.pending, *snapshot.delayed) if gang.id == GangId(run))
-        return Gang(GangId(run), (), at(0))  # a plan's own word on what a gang asks for is not believed
+            snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
+            return next(gang for gang in (*snapshot.pending, *snapshot.backing_off) if gang.id == GangId(run))
+        return Gang(GangId(run), (), time_at(0))  # a plan's own word on what a gang asks for is not believed
 
     def phases(self) -> dict[RunId, str]:
         return {run.id: run.phase for run in self.model.runs.values()}
@@ -441,11 +447,11 @@ def _places(placement: Placement) -> list[tuple[str, tuple[int, ...], int]]:
 def _sorted(snapshot: Snapshot) -> Snapshot:
     """What waits and what runs, in an order that means something."""
     # it depends on the time which they are
-    pending = tuple(sorted((*snapshot.pending, *snapshot.delayed), key=lambda gang: gang.id))
+    pending = tuple(sorted((*snapshot.pending, *snapshot.backing_off), key=lambda gang: gang.id))
     return replace(
         snapshot,
         pending=pending,
-        delayed=(),
+        backing_off=(),
         running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)),
     )
 
@@ -474,4 +480,4 @@ def test_postgresql_does_as_the_model(postgres: PostgreSQL) -> None:
 
 def test_all_final_phases_are_reached_by_the_model() -> None:
     """The model speaks of phases as text: keep it in step with the domain."""
-    assert {phase.value for phase in RunPhase if phase.final} == {"succeeded", "failed", "cancelled"}
+    assert {phase.value for phase in RunPhase if phase.is_final} == {"succeeded", "failed", "cancelled"}

@@ -27,7 +27,15 @@ from hopyard.stores.sql.codec import to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.schema import MIGRATIONS, migrate
 from hopyard.stores.sql.tables import HEAD, counters, lease, marks, metadata
-from hopyard.testing.stores import GIB, at, digest, new_run, node, see, start
+from hopyard.testing.stores import (
+    GIB,
+    make_digest,
+    make_node,
+    new_run,
+    record_observation,
+    start_run,
+    time_at,
+)
 from tests.stores_sql.conftest import stores_over
 
 
@@ -123,27 +131,27 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     database_0001(url)
     database = Database.open(url)
     stores = stores_over(database)
-    snapshot = await stores.cluster.snapshot(now=at(10))
+    snapshot = await stores.cluster.snapshot(now=time_at(10))
     (running,) = snapshot.running
     assert (running.gang.id, running.gang.roles[0].resources) == (
         "r-running-1",
         Resources(500, GIB, 1, ("A100",)),
     )
-    assert (running.gang.time_limit_s, running.gang.wants, running.gang.script) == (
+    assert (running.gang.time_limit_s, running.gang.input_digests, running.gang.script) == (
         60.0,
-        (digest("m"),),
+        (make_digest("m"),),
         "mnist:main.py",
     )
     assert (running.started_at, running.saved_at, running.placement.assignments) == (
-        at(3),
-        at(5),
+        time_at(3),
+        time_at(5),
         (Assignment(0, NodeId("n1"), (1,)),),
     )
-    assert {gang.id: gang.wants for gang in snapshot.pending} == {
-        "r-queued-1": (digest("lock"), digest("req")),
+    assert {gang.id: gang.input_digests for gang in snapshot.pending} == {
+        "r-queued-1": (make_digest("lock"), make_digest("req")),
         "r-lost-1": (),
     }
-    assert snapshot.nodes["n1"] == node(gpus=2, model="A100")
+    assert snapshot.nodes["n1"] == make_node(gpus=2, model="A100")
     done = await stores.runs.get(RunId("r-done-1"))
     assert (done.phase, done.spec.tags, done.attempt is not None and done.attempt.counts) == (
         RunPhase.SUCCEEDED,
@@ -153,17 +161,17 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     assert (await stores.runs.get(RunId("r-running-1"))).params == {"lr": 0.1, "inf": float("inf")}
     assert (await stores.runs.get(RunId("r-queued-1"))).spec.roles[0].resources == Resources(500, GIB, 1)
     push = await stores.datasets.push(
-        "mnist", digest("z"), size_bytes=1, files=1, user="a", message="", now=at(10)
+        "mnist", make_digest("z"), size_bytes=1, files=1, user="a", message="", now=time_at(10)
     )
     assert push[0].number == 2  # its version 1 is gone, and was what a run read
     (again,) = await stores.runs.create(
-        [new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=at(11)
+        [new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=time_at(11)
     )
     assert again.phase is RunPhase.SUCCEEDED  # a retry of what was accepted before the upgrade
-    assert await start(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
-    assert (await see(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)
+    assert await start_run(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
+    assert (await record_observation(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)
     assert await stores.runs.attempts(RunId("r-lost-1")) != []
-    held = await stores.usage.usage(at(0), at(10), now=at(10))
+    held = await stores.usage.usage(time_at(0), time_at(10), now=time_at(10))
     assert [(one.user, one.attempts, one.held_s, one.cpu_s) for one in held] == [("alice", 3, 14.0, 7.0)]
     await database.close()
 
@@ -174,7 +182,7 @@ async def test_a_run_whose_gang_cannot_be_read_keeps_no_server_from_starting(url
     with upgraded(url, "0007") as (conn, tables):
         conn.execute(tables["runs"].update().where(tables["runs"].c.id == "r-done-1").values(gang="none"))
     database = Database.open(url)
-    held = await stores_over(database).usage.usage(at(0), at(10), now=at(10))
+    held = await stores_over(database).usage.usage(time_at(0), time_at(10), now=time_at(10))
     assert [(one.user, one.attempts, one.held_s, one.cpu_s) for one in held] == [("alice", 3, 14.0, 5.0)]
     await database.close()
 
@@ -183,15 +191,15 @@ async def test_a_run_whose_gang_cannot_be_read_keeps_no_server_from_starting(url
 async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str) -> None:
     database_0001(url)
     with upgraded(url, "0004") as (conn, tables):
-        times = {"r-queued-1": (at(0), at(60.9)), "r-lost-1": (at(0), at(61))}
+        times = {"r-queued-1": (time_at(0), time_at(60.9)), "r-lost-1": (time_at(0), time_at(61))}
         rows = [
             {"run": run, "given_at": to_us(given), "start_at": to_us(start), "nodes": "[]"}
             for run, (given, start) in times.items()
         ]
         conn.execute(tables["promises"].insert(), rows)
     database = Database.open(url)
-    promises = (await stores_over(database).cluster.snapshot(now=at(10))).promises
-    assert {run: promise.made_room for run, promise in promises.items()} == {
+    promises = (await stores_over(database).cluster.snapshot(now=time_at(10))).promises
+    assert {run: promise.has_preempted for run, promise in promises.items()} == {
         "r-queued-1": True,
         "r-lost-1": False,
     }
@@ -206,20 +214,20 @@ async def test_a_run_of_0017_whose_record_is_not_complete_is_being_synced(url: s
         ended = {
             "phase": "failed",
             "offline": True,
-            "ended_at": to_us(at(1)),
+            "ended_at": to_us(time_at(1)),
             "exit": '{"kind": "lost", "code": 1, "reason": "not completed"}',
         }
         conn.execute(runs.update().where(runs.c.id.in_(("r-queued-1", "r-done-1"))).values(ended))
     database = Database.open(url)
     stores = stores_over(database)
     begun, done = await stores.runs.get(RunId("r-queued-1")), await stores.runs.get(RunId("r-done-1"))
-    assert (begun.phase, begun.being_synced, begun.ended_at, begun.exit) == (
+    assert (begun.phase, begun.is_being_synced, begun.ended_at, begun.exit) == (
         RunPhase.RUNNING,
         True,
         None,
         None,
     )
-    assert (done.phase, done.being_synced) == (RunPhase.FAILED, False), "all of it has come"
+    assert (done.phase, done.is_being_synced) == (RunPhase.FAILED, False), "all of it has come"
     await database.close()
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import secrets
-from hopyard.testing.stores import at
+from hopyard.testing.stores import time_at
 
 DAYS = timedelta(days=1).total_seconds()
 
@@ -23,9 +23,9 @@ def test_it_stays_for_the_other_homes_of_a_shared_database_and_goes_after_two_da
         assert await access.signing_secret() == b"s" * 32
         kept = b"s" * 32 if database.dialect == "postgresql" else None
         for days in (0, 1):
-            await access.forget_signing_secret(now=at(days * DAYS))
+            await access.remove_signing_secret(now=time_at(days * DAYS))
             assert await access.signing_secret() == kept
-        await access.forget_signing_secret(now=at(3 * DAYS))
+        await access.remove_signing_secret(now=time_at(3 * DAYS))
         assert await access.signing_secret() is None
         assert await database.read(lambda conn: conn.execute(secrets.select()).all()) == []
         await database.close()

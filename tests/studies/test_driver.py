@@ -20,9 +20,9 @@ from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 from hopyard.errors import Conflict, StudyFailed
 from hopyard.searchers.registry import build
-from hopyard.studies.driver import Driver
-from hopyard.studies.standing import Phase, Standing
-from hopyard.studies.trainer import News, Reached, Reported, TrialFailed, Work
+from hopyard.studies.driver import StudyDriver
+from hopyard.studies.study_state import StudyState, TrialPhase
+from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed, TrialWork
 
 SPACE = Space((Parameter("lr", Uniform(1e-4, 1.0, log=True)), Parameter("kind", Choice(("a", "b")))))
 Measure = Callable[[Mapping[str, Any], int], Mapping[str, float]]
@@ -97,23 +97,23 @@ class Machines:
     measure: Measure
     concurrent: int
     done: dict[TrialId, int] = field(default_factory=dict)  # epochs
-    works: dict[TrialId, Work] = field(default_factory=dict)
+    works: dict[TrialId, TrialWork] = field(default_factory=dict)
     kept: dict[TrialId, bool] = field(default_factory=dict)
-    news: list[News] = field(default_factory=list)
+    news: list[TrainerEvent] = field(default_factory=list)
 
-    def room(self) -> int:
+    def free_capacity(self) -> int:
         return max(self.concurrent - len(self.works), 0)
 
-    def start(self, work: Work) -> None:
-        assert work.done <= work.budget
+    def start(self, work: TrialWork) -> None:
+        assert work.done_epochs <= work.budget
         self.works[work.trial] = work
 
-    def end(self, trial: TrialId, *, keep: bool) -> None:
+    def end(self, trial: TrialId, *, keep_state: bool) -> None:
         self.works.pop(trial, None)
-        self.kept[trial] = keep
+        self.kept[trial] = keep_state
         self.news = [one for one in self.news if one.trial != trial]
 
-    def wait(self, timeout_s: float) -> list[News]:
+    def wait(self, timeout_s: float) -> list[TrainerEvent]:
         for trial, work in list(self.works.items()):
             epoch = self.done.get(trial, 0) + 1
             if epoch <= work.budget:
@@ -122,18 +122,18 @@ class Machines:
         news, self.news = self.news, []
         return news
 
-    def _said(self, work: Work, epoch: int) -> list[News]:
+    def _said(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
         """All that it said up to now, as a reader who begins anew reads it."""
-        news: list[News] = []
+        news: list[TrainerEvent] = []
         for step in range(1, epoch + 1):
             found = self.measure(work.params, step)
             if "raises" in found:
                 return [*news, TrialFailed(work.trial, "ValueError: no", "Traceback …")]
             if found:
-                news.append(Reported(work.trial, step, found))
-        return [*news, Reached(work.trial, work.budget)] if epoch == work.budget else news
+                news.append(EpochReported(work.trial, step, found))
+        return [*news, BudgetReached(work.trial, work.budget)] if epoch == work.budget else news
 
-    def close(self, *, over: bool) -> None:
+    def close(self, *, completed: bool) -> None:
         raise NotImplementedError
 
 
@@ -143,17 +143,17 @@ class Hall:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def began(self, proposal: Proposal) -> None:
+    def trial_started(self, proposal: Proposal) -> None:
         self.heard.append(("began", proposal.trial, proposal.budget))
 
-    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+    def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
         self.heard.append(("reported", trial, step, dict(metrics)))
 
-    def ended(self, trial: TrialId, phase: Phase, why: str) -> None:
-        self.heard.append(("ended", trial, phase, why))
+    def trial_ended(self, trial: TrialId, phase: TrialPhase, reason: str) -> None:
+        self.heard.append(("ended", trial, phase, reason))
 
-    def stands(self, standing: Standing) -> None:
-        assert standing.trials is not None
+    def study_updated(self, state: StudyState) -> None:
+        assert state.trials is not None
 
 
 def drive(
@@ -164,14 +164,19 @@ def drive(
     searcher: Callable[[], Any] | None = None,
 ) -> tuple[Disk, Machines, Hall]:
     """The study to its end, begun again after each kill."""
-    disk, machines, hall = Disk(kills), Machines(measure, spec.at_once), Hall()
+    disk, machines, hall = Disk(kills), Machines(measure, spec.max_live_trials), Hall()
     for _ in range(len(kills) + 1):
         machines.works.clear()  # nobody watches them until they are taken up
         machines.news.clear()
         try:
             fresh = searcher() if searcher is not None else build(spec, pytest.fail)
-            driver = Driver(
-                spec, fresh, journal=disk, past=list(disk.records), audience=hall, stopping=lambda: False
+            driver = StudyDriver(
+                spec,
+                fresh,
+                journal=disk,
+                past_records=list(disk.records),
+                listener=hall,
+                is_stopping=lambda: False,
             )
             assert driver.run(machines)
         except Killed:
@@ -233,8 +238,13 @@ def test_several_at_a_time_end_too_whatever_is_killed(kills: list[int]) -> None:
 def test_what_stands_in_the_journal_stands_there_before_its_effect() -> None:
     spec, disk = study(), Disk(kills=[3])
     machines = Machines(loss, 1)
-    driver = Driver(
-        spec, build(spec, pytest.fail), journal=disk, past=(), audience=Hall(), stopping=lambda: False
+    driver = StudyDriver(
+        spec,
+        build(spec, pytest.fail),
+        journal=disk,
+        past_records=(),
+        listener=Hall(),
+        is_stopping=lambda: False,
     )
     with pytest.raises(Killed):
         driver.run(machines)
@@ -247,18 +257,17 @@ def test_a_searcher_that_answers_otherwise_is_not_gone_on_with() -> None:
         **{**{name: getattr(study(), name) for name in StudySpec.__dataclass_fields__}, "seed": 5}
     )
     with pytest.raises(Conflict, match="event 0"):
-        Driver(
+        StudyDriver(
             spec,
             build(spec, pytest.fail),
             journal=Disk(),
-            past=disk.records,
-            audience=Hall(),
-            stopping=lambda: False,
+            past_records=disk.records,
+            listener=Hall(),
+            is_stopping=lambda: False,
         )
 
 
-# -- trials that go wrong
-# ---------------------------------------------------------------------------------------------------
+# -- trials that go wrong ------------------------------------------------------------------------------------
 
 
 def bad(kind: str, wrong: Mapping[str, float]) -> Measure:
@@ -285,7 +294,7 @@ def test_a_trial_fails_alone_with_its_error(wrong: Mapping[str, float], said: st
     assert 0 < len(failed) < 8
     assert all(machines.kept[record["trial"]] is False for record in failed)
     assert disk.of_kind("done")[0]["best"]["params"]["kind"] == "b"
-    assert {one[1] for one in hall.heard if one[:1] == ("ended",) and one[2] is Phase.FAILED} == {
+    assert {one[1] for one in hall.heard if one[:1] == ("ended",) and one[2] is TrialPhase.FAILED} == {
         record["trial"] for record in failed
     }
 
@@ -313,12 +322,17 @@ def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> 
 )
 def test_what_failed_trials_said_is_told_once_without_hints(error: str, told: str) -> None:
     class Hints(Machines):
-        def _said(self, work: Work, epoch: int) -> list[News]:
+        def _said(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
             return [TrialFailed(work.trial, error.format(int(work.trial) + 2))]
 
     spec = study(trials=3, concurrent=3)
-    driver = Driver(
-        spec, build(spec, pytest.fail), journal=Disk(), past=[], audience=Hall(), stopping=lambda: False
+    driver = StudyDriver(
+        spec,
+        build(spec, pytest.fail),
+        journal=Disk(),
+        past_records=[],
+        listener=Hall(),
+        is_stopping=lambda: False,
     )
     with pytest.raises(
         StudyFailed, match=re.escape(f"all of the first 3 trials failed: {told} (trial 0 and 2 more)")
@@ -353,18 +367,23 @@ def test_a_searcher_that_waits_for_nothing_is_told_of() -> None:
 def test_it_leaves_when_it_is_asked_to_and_goes_on_later() -> None:
     spec, disk, machines = study(), Disk(), Machines(loss, 1)
     looks = iter([False] * 9 + [True] * 9)
-    driver = Driver(
-        spec, build(spec, pytest.fail), journal=disk, past=(), audience=Hall(), stopping=lambda: next(looks)
-    )  # fmt: skip
-    assert not driver.run(machines)
-    assert disk.of_kind("done") == []
-    again = Driver(
+    driver = StudyDriver(
         spec,
         build(spec, pytest.fail),
         journal=disk,
-        past=list(disk.records),
-        audience=Hall(),
-        stopping=lambda: False,
+        past_records=(),
+        listener=Hall(),
+        is_stopping=lambda: next(looks),
+    )
+    assert not driver.run(machines)
+    assert disk.of_kind("done") == []
+    again = StudyDriver(
+        spec,
+        build(spec, pytest.fail),
+        journal=disk,
+        past_records=list(disk.records),
+        listener=Hall(),
+        is_stopping=lambda: False,
     )
     assert again.run(machines)
     assert disk.decisions() == drive(spec)[0].decisions()

@@ -14,20 +14,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
+from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
 from hopyard.domain.study import Goal
 from hopyard.errors import SpecError, WorkersLost
-from hopyard.sdk.checkpoints import read
-from hopyard.sdk.streams import Events
-from hopyard.studies.curves import Curves, points_of, points_shown
-from hopyard.studies.peers import Peers
-from hopyard.studies.place import find_place
-from hopyard.studies.saving import find_saved, write_checkpoint
+from hopyard.sdk.checkpoints import read_checkpoint
+from hopyard.sdk.streams import EventStream
+from hopyard.studies.checkpoint_files import find_checkpoint, write_checkpoint
+from hopyard.studies.curves import Curves, displayed_points, read_points
+from hopyard.studies.peer_exits import PeerExits
+from hopyard.studies.process_context import load_process_context
 
 PARENT = """
 import sys
-from hopyard.studies.__main__ import keep_alive
-sys.exit(keep_alive([sys.executable, "-c", sys.argv[1], *sys.argv[2:]]))
+from hopyard.study_app.__main__ import supervise
+sys.exit(supervise([sys.executable, "-c", sys.argv[1], *sys.argv[2:]]))
 """
 # Counts its lives in a file.
 LIVES = (
@@ -78,19 +78,19 @@ def test_the_shared_memory_of_one_that_is_killed_is_given_back(tmp_path: Path) -
 
 STOPPED = """
 import os, signal, subprocess, sys
-from hopyard.studies import pulse
+from hopyard.mop_runtime import watchdog
 said = []
-felt = pulse.Pulse(said.append, patience_s=2)
-gives = "from hopyard.studies import pulse; pulse.give(); import time; time.sleep(600)"
-given = {**os.environ, pulse.VARIABLE: str(felt.pipe)}
-child = subprocess.Popen([sys.executable, "-c", gives], env=given, pass_fds=(felt.pipe,))
-felt.of(child)
-while not felt._begun:
+felt = watchdog.Watchdog(said.append, hang_timeout_s=2)
+gives = "from hopyard.mop_runtime import watchdog; watchdog.start_heartbeat(); import time; time.sleep(600)"
+given = {**os.environ, watchdog.HEARTBEAT_PIPE_VARIABLE: str(felt.write_fd)}
+child = subprocess.Popen([sys.executable, "-c", gives], env=given, pass_fds=(felt.write_fd,))
+felt.watch(child)
+while not felt._heartbeat_seen:
     signal.pause()
 child.send_signal(signal.SIGSTOP)
 os.waitid(os.P_PID, child.pid, os.WSTOPPED)
 for _ in range(30):
-    felt._feel(signal.SIGALRM, None)
+    felt._on_timer(signal.SIGALRM, None)
 print(said, child.poll())
 child.kill()
 child.wait()
@@ -133,23 +133,23 @@ FULL = """
 import resource, signal, sys, threading
 from pathlib import Path
 from hopyard.errors import WorkersLost
-from hopyard.studies import run
+from hopyard.study_app import driver_main
 from hopyard.studies.journal import Journal
 
 stopping, how = threading.Event(), sys.argv[2]
-study = object.__new__(run._Study)  # all of it that takes part
-study._before = []
-def wait(failed):
+study = object.__new__(driver_main._StudyProcess)  # all of it that takes part
+study._earlier_records = []
+def wait_for_space(error):
     if how == "stopped":
         stopping.set()
     elif how == "room":
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
         return True
     return False
-study._journal = Journal(Path(sys.argv[1]), wait=wait)
+study._journal = Journal(Path(sys.argv[1]), wait_for_space=wait_for_space)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8, resource.RLIM_INFINITY))
-sys.exit(run._leave(WorkersLost("all 2 workers are gone"), study, stopping))
+sys.exit(driver_main._exit_code_of_error(WorkersLost("all 2 workers are gone"), study, stopping))
 """
 
 
@@ -197,15 +197,14 @@ def test_who_is_no_part_of_a_study_is_told(tmp_path: Path) -> None:
         "hint: `hop search search.yaml` starts one",
     ]
     with pytest.raises(SpecError, match="not part of a study"):
-        find_place({})
+        load_process_context({})
     broken = tmp_path / "study.json"
     broken.write_text("{}")
     with pytest.raises(SpecError, match="cannot be read"):
-        find_place({"HOPYARD_STUDY": str(broken)})
+        load_process_context({"HOPYARD_STUDY": str(broken)})
 
 
-# -- curves
-# ------------------------------------------------------------------------------------------------------------
+# -- curves --------------------------------------------------------------------------------------------------
 
 
 def told(trial: str, step: int, value: float | None, **more: float) -> dict[str, object]:
@@ -240,7 +239,7 @@ def logged(
     def log(values: Mapping[str, float], /, *, step: int) -> None:
         found.extend((name, step, value) for name, value in values.items())
 
-    Curves("acc", Goal.MAX, log, every=every, known=known or ()).replay(records)
+    Curves("acc", Goal.MAX, log, all_metrics=every, known_points=known or ()).replay(records)
     return found
 
 
@@ -261,25 +260,24 @@ def test_a_curve_for_each_trial_and_one_of_the_best() -> None:
 
 def test_what_the_curves_lack_is_logged_again_and_nothing_twice(tmp_path: Path) -> None:
     stream = tmp_path / "metrics"
-    stream.write_bytes(pack_definition("acc/0") + pack_point(POINT, series_of("acc/0"), 1, 1.0, 0.5))
-    known = points_of(stream) | points_shown({"best/acc": {"steps": [1, 2]}})
+    stream.write_bytes(pack_definition("acc/0") + pack_point(POINT, series_id("acc/0"), 1, 1.0, 0.5))
+    known = read_points(stream) | displayed_points({"best/acc": {"steps": [1, 2]}})
     assert known == {("acc/0", 1), ("best/acc", 1), ("best/acc", 2)}
-    assert points_of(tmp_path / "none") == set()
+    assert read_points(tmp_path / "none") == set()
     assert logged(RECORDS, known=known) == [one for one in logged(RECORDS) if one[:2] not in known]
 
 
-# -- checkpoints
-# ----------------------------------------------------------------------------------------------------------
+# -- checkpoints ---------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
     (tmp_path / "streams").mkdir()
     (tmp_path / "streams" / "journal").write_bytes(b"x" * 17)
-    events, state = Events(str(tmp_path / "streams" / "events")), tmp_path / "state"
+    events, state = EventStream(str(tmp_path / "streams" / "events")), tmp_path / "state"
     state.write_bytes(b"weights")
     folder = write_checkpoint(tmp_path, events, 3, {"abc-1": state}, {"acc": 0.5})
     state.unlink()
-    assert read(str(folder)).step == 3
+    assert read_checkpoint(str(folder)).step == 3
     assert (folder / "abc-1").read_bytes() == b"weights"
     said = json.loads((tmp_path / "streams" / "events").read_text())
     assert (said["kind"], said["step"], said["folder"], said["offsets"]["journal"]) == (
@@ -298,28 +296,27 @@ def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
 
 def test_the_newest_checkpoint_is_found_again(tmp_path: Path) -> None:
     (tmp_path / "streams").mkdir()
-    events, state = Events(str(tmp_path / "streams" / "events")), tmp_path / "state"
+    events, state = EventStream(str(tmp_path / "streams" / "events")), tmp_path / "state"
     state.write_bytes(b"weights")
-    assert find_saved(tmp_path, None, None) is None
+    assert find_checkpoint(tmp_path, None, None) is None
     first = write_checkpoint(tmp_path, events, 9, {"a": state}, {})
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    saved = find_saved(elsewhere, first, 9)
+    saved = find_checkpoint(elsewhere, first, 9)
     assert saved is not None
     assert (saved.step, dict(saved.files)) == (9, {"a": first / "a"})
     newer = write_checkpoint(tmp_path, events, 10, {"b": state}, {})
     (tmp_path / "checkpoints" / "11").mkdir()  # removed by the replica, half-way
-    found = find_saved(tmp_path, first, 9)
+    found = find_checkpoint(tmp_path, first, 9)
     assert found is not None
     assert (found.step, dict(found.files)) == (10, {"b": newer / "b"})
 
 
-# -- peers
-# ------------------------------------------------------------------------------------------------------------
+# -- peers ---------------------------------------------------------------------------------------------------
 
 
 def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopyard.studies.peers._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("hopyard.studies.peer_exits._POLL_INTERVAL_S", 0.0)
     ends = {
         0: {"kind": "exit-code", "code": 1, "reason": "the driver's own"},
         1: {
@@ -338,21 +335,21 @@ def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.M
         )
     (tmp_path / "4").mkdir()  # nothing is known of it
     (tmp_path / "turns").mkdir()
-    peers = Peers(tmp_path, 0)
-    assert peers.gone() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
-    assert peers.gone() == []
-    peers.check_some_left(2)
+    peers = PeerExits(tmp_path, 0)
+    assert peers.poll_failed() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
+    assert peers.poll_failed() == []
+    peers.check_workers_remain(2)
     with pytest.raises(WorkersLost, match="all 1 workers are gone: out of memory: used") as told:
-        peers.check_some_left(1)
+        peers.check_workers_remain(1)
     assert "resources: {memory: 2G}" in told.value.hints[0]
 
 
 def test_a_driver_whose_trials_are_runs_needs_the_standard_library_only() -> None:
     script = (
         "import sys\nbefore = set(sys.modules)\n"
-        "import hopyard.studies.run, hopyard.studies.trials.trainer, hopyard.studies.__main__\n"
-        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - "
-        "set(sys.stdlib_module_names)))"
+        "import hopyard.study_app.driver_main, hopyard.studies.trial_runs.trainer, "
+        "hopyard.study_app.__main__\nprint(sorted({name.partition('.')[0] for name in set(sys.modules) - "
+        "before} - set(sys.stdlib_module_names)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['hopyard']"

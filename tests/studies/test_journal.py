@@ -58,7 +58,7 @@ def test_a_process_that_begins_again_goes_on_behind_the_last_whole_line(tmp_path
     with file.open("ab") as half:
         half.write(encode_record({"kind": "told"})[:-5])
     again = Journal(file)
-    assert [(one["kind"], one["odd"]) for one in again.past] == [("asked", math.inf)]
+    assert [(one["kind"], one["odd"]) for one in again.past_records] == [("asked", math.inf)]
     again.write("told", verdict="stop")
     assert [one["kind"] for one in read_records(file.read_bytes())] == ["asked", "told"]
     assert file.read_bytes().startswith(b"\n{")
@@ -75,7 +75,7 @@ def test_a_full_disk_is_waited_for_and_then_told(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         return len(waited) < 4
 
-    journal = Journal(tmp_path / "journal", wait=wait)
+    journal = Journal(tmp_path / "journal", wait_for_space=wait)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))

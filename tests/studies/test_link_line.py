@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
-from hopyard.studies.link import listener, proof
-from hopyard.studies.link.hub import Came, Closed, Hub, Opened
-from hopyard.studies.link.line import Line
+from hopyard.mop_runtime.transport import handshake, listener
+from hopyard.mop_runtime.transport.driver_connection import DriverConnection
+from hopyard.mop_runtime.transport.driver_server import (
+    ConnectionClosed,
+    ConnectionOpened,
+    DriverServer,
+    MessageReceived,
+)
 
 SECRET = b"s" * 32
-Starts = Callable[..., "tuple[Line, Ear]"]
+Starts = Callable[..., "tuple[DriverConnection, Ear]"]
 
 
 class Ear:
@@ -24,20 +29,20 @@ class Ear:
         self.why = ""
         self.changed = threading.Condition()
 
-    def hello(self, local_host: str) -> Mapping[str, Any]:
+    def make_hello(self, local_host: str) -> Mapping[str, Any]:
         return {"kind": "hello", "host": local_host}
 
-    def beat(self) -> Mapping[str, Any]:
+    def make_heartbeat(self) -> Mapping[str, Any]:
         return {"kind": "beat"}
 
-    def hear(self, head: Mapping[str, Any]) -> None:
+    def on_message(self, head: Mapping[str, Any]) -> None:
         with self.changed:
             self.heard.append(head)
             self.changed.notify_all()
 
-    def lost(self, why: str) -> None:
+    def on_driver_lost(self, reason: str) -> None:
         with self.changed:
-            self.why = why
+            self.why = reason
             self.changed.notify_all()
 
     def wait(self, what: Callable[[], Any]) -> None:
@@ -48,7 +53,7 @@ class Ear:
 class Heard:
     """What a hub hears but for beats, with the connection it came over."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: DriverServer) -> None:
         self.hub, self.said, self.connection, self.beats = hub, [], 0, 0  # type: ignore[var-annotated]
 
     def wait(self, what: Callable[[], Any]) -> None:
@@ -56,28 +61,28 @@ class Heard:
             if what():
                 return
             for event in self.hub.wait(0.1):
-                if isinstance(event, Opened):
+                if isinstance(event, ConnectionOpened):
                     self.connection = event.connection
-                elif isinstance(event, Came) and event.head["kind"] == "beat":
+                elif isinstance(event, MessageReceived) and event.head["kind"] == "beat":
                     self.beats += 1
-                elif isinstance(event, Came):
+                elif isinstance(event, MessageReceived):
                     self.said.append(event.head.get("n", event.head["kind"]))
-                elif isinstance(event, Closed):
+                elif isinstance(event, ConnectionClosed):
                     self.said.append("closed")
         raise AssertionError(self.said)
 
 
 @pytest.fixture
 def start() -> Iterator[Starts]:
-    lines: list[Line] = []
+    lines: list[DriverConnection] = []
 
-    def begin(port: int, **said: Any) -> tuple[Line, Ear]:
+    def begin(port: int, **said: Any) -> tuple[DriverConnection, Ear]:
         ear = Ear()
-        line = Line(
+        line = DriverConnection(
             f"127.0.0.1:{port}",
             said.pop("secret", SECRET),
             ear,
-            **{"patience_s": 30.0, "beat_s": 0.05, **said},
+            **{"reconnect_timeout_s": 30.0, "heartbeat_interval_s": 0.05, **said},
         )
         lines.append(line)
         line.start()
@@ -89,24 +94,24 @@ def start() -> Iterator[Starts]:
 
 
 def test_news_is_told_again_to_the_next_driver_until_it_is_acknowledged(start: Starts) -> None:
-    first = Hub(SECRET, host="127.0.0.1")
+    first = DriverServer(SECRET, host="127.0.0.1")
     line, _ = start(first.port)
     heard = Heard(first)
     for n in range(3):
-        line.tell({"kind": "finished", "n": n}, key=n)
-    line.tell({"kind": "progress"})
+        line.send({"kind": "finished", "n": n}, key=n)
+    line.send({"kind": "progress"})
     heard.wait(lambda: {0, 1, 2} <= set(heard.said))
     assert heard.said[0] == "hello"
     line.acknowledge([1])
     first.close()
-    line.tell({"kind": "finished", "n": 3}, key=3)
-    line.tell({"kind": "progress"})  # said once, and nobody was there
+    line.send({"kind": "finished", "n": 3}, key=3)
+    line.send({"kind": "progress"})  # said once, and nobody was there
 
-    second = Hub(SECRET, host="127.0.0.1", port=first.port)
+    second = DriverServer(SECRET, host="127.0.0.1", port=first.port)
     heard = Heard(second)
     heard.wait(lambda: heard.beats > 0)  # which say that nothing is told again any more
     assert heard.said == ["hello", 0, 2, 3]
-    assert line.kept() == [0, 2, 3] and not line.wait_until_acknowledged(0)
+    assert line.unacknowledged() == [0, 2, 3] and not line.wait_until_acknowledged(0)
     second.send(heard.connection, {"kind": "acknowledge"})
     line.acknowledge([0, 2, 3])
     assert line.wait_until_acknowledged(0)
@@ -114,7 +119,7 @@ def test_news_is_told_again_to_the_next_driver_until_it_is_acknowledged(start: S
 
 
 def test_it_beats_by_itself_and_hears_in_order(start: Starts) -> None:
-    hub = Hub(SECRET, host="127.0.0.1")
+    hub = DriverServer(SECRET, host="127.0.0.1")
     _, ear = start(hub.port)
     heard = Heard(hub)
     heard.wait(lambda: heard.beats >= 3)
@@ -126,16 +131,16 @@ def test_it_beats_by_itself_and_hears_in_order(start: Starts) -> None:
 
 
 def test_without_a_driver_it_gives_up_in_the_end(start: Starts) -> None:
-    hub = Hub(SECRET, host="127.0.0.1")
+    hub = DriverServer(SECRET, host="127.0.0.1")
     hub.close()
-    _, ear = start(hub.port, patience_s=0.2)
+    _, ear = start(hub.port, reconnect_timeout_s=0.2)
     ear.wait(lambda: ear.why)
     assert "no driver answered" in ear.why
 
 
 def test_one_with_another_secret_is_no_driver(start: Starts) -> None:
-    hub = Hub(SECRET, host="127.0.0.1")
-    _, ear = start(hub.port, patience_s=0.2, secret=b"another")
+    hub = DriverServer(SECRET, host="127.0.0.1")
+    _, ear = start(hub.port, reconnect_timeout_s=0.2, secret=b"another")
     ear.wait(lambda: ear.why)
     assert "does not know the secret" in ear.why and hub.wait(0) == []
     hub.close()
@@ -144,12 +149,12 @@ def test_one_with_another_secret_is_no_driver(start: Starts) -> None:
 def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
     """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to
     the next."""
-    hub = Hub(SECRET, host="127.0.0.1")
+    hub = DriverServer(SECRET, host="127.0.0.1")
     port = hub.port
     line, _ = start(port)
     acknowledged: set[int] = set()
     for n in range(8):
-        line.tell({"kind": "finished", "n": n}, key=n)
+        line.send({"kind": "finished", "n": n}, key=n)
         heard = Heard(hub)
         heard.wait(lambda said=heard.said, n=n: n in said)  # type: ignore[misc]
         told = [one for one in heard.said if isinstance(one, int)]
@@ -158,19 +163,22 @@ def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
             line.acknowledge(told)
             acknowledged |= set(told)
         hub.close()
-        hub = Hub(SECRET, host="127.0.0.1", port=port)
-    assert acknowledged | set(line.kept()) == set(range(8))  # type: ignore[arg-type]
+        hub = DriverServer(SECRET, host="127.0.0.1", port=port)
+    assert acknowledged | set(line.unacknowledged()) == set(range(8))  # type: ignore[arg-type]
     hub.close()
 
 
 def test_strangers_that_hold_connections_open_keep_no_worker_away(caplog: pytest.LogCaptureFixture) -> None:
     served = threading.Event()
-    listening = listener.Listener(b"secret", lambda _wire: served.set(), host="127.0.0.1", proof_s=60.0)
+    listening = listener.ConnectionListener(
+        b"secret", lambda _wire: served.set(), host="127.0.0.1", handshake_timeout_s=60.0
+    )
     strangers = [
-        socket.create_connection(("127.0.0.1", listening.port)) for _ in range(listener._UNPROVEN + 50)
+        socket.create_connection(("127.0.0.1", listening.port))
+        for _ in range(listener._MAX_UNAUTHENTICATED + 50)
     ]
     try:
-        proof.connect(f"127.0.0.1:{listening.port}", b"secret").close()
+        handshake.connect(f"127.0.0.1:{listening.port}", b"secret").close()
         assert served.wait(10)
         reasons = [
             str(record.args[1])

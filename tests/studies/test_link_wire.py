@@ -13,17 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.errors import AuthError
-from hopyard.studies.link.hub import Came, Closed, Hub, Opened
-from hopyard.studies.link.listener import Listener
-from hopyard.studies.link.proof import connect
-from hopyard.studies.link.wire import HEAD_BYTES, Broken, Wire, join_address, split_address
+from hopyard.mop_runtime.transport.driver_server import (
+    ConnectionClosed,
+    ConnectionOpened,
+    DriverServer,
+    MessageReceived,
+)
+from hopyard.mop_runtime.transport.framing import (
+    MAX_HEAD_BYTES,
+    ConnectionBroken,
+    FramedConnection,
+    join_address,
+    split_address,
+)
+from hopyard.mop_runtime.transport.handshake import connect
+from hopyard.mop_runtime.transport.listener import ConnectionListener
 
 SECRET = b"s" * 32
 
 
-def pair(**said: Any) -> tuple[Wire, socket.socket]:
+def pair(**said: Any) -> tuple[FramedConnection, socket.socket]:
     ours, theirs = socket.socketpair()
-    return Wire(ours, **said), theirs
+    return FramedConnection(ours, **said), theirs
 
 
 json = st.recursive(
@@ -36,7 +47,7 @@ json = st.recursive(
 @given(st.dictionaries(st.text(), json, max_size=5), st.lists(st.binary(max_size=3000), max_size=3))
 def test_what_is_sent_is_received(head: dict[str, Any], payload: list[bytes]) -> None:
     ours, theirs = pair()
-    other = Wire(theirs)
+    other = FramedConnection(theirs)
     sender = threading.Thread(target=ours.send, args=(head, *payload))
     sender.start()
     assert other.receive() == (head, b"".join(payload))
@@ -69,7 +80,7 @@ def test_anything_else_is_told_as_broken(noise: bytes) -> None:
     ours, theirs = pair(payload_limit=1000)
     theirs.sendall(noise)
     theirs.close()
-    with pytest.raises(Broken):
+    with pytest.raises(ConnectionBroken):
         while True:
             ours.receive()
     ours.close()
@@ -92,7 +103,7 @@ def test_bad_frames_are_refused_by_what_is_wrong_with_them(bytes_: bytes, says: 
     ours, theirs = pair()
     sender = threading.Thread(target=lambda: (theirs.sendall(bytes_), theirs.close()))
     sender.start()
-    with pytest.raises(Broken, match=says):
+    with pytest.raises(ConnectionBroken, match=says):
         ours.receive()
     ours.close()
     sender.join()
@@ -101,7 +112,7 @@ def test_bad_frames_are_refused_by_what_is_wrong_with_them(bytes_: bytes, says: 
 def test_a_head_that_would_be_too_long_is_not_sent() -> None:
     ours, theirs = pair()
     with pytest.raises(ValueError, match="at most"):
-        ours.send({"a": "x" * HEAD_BYTES})
+        ours.send({"a": "x" * MAX_HEAD_BYTES})
     ours.send({})  # and nothing of it went out
     assert theirs.recv(100) == struct.pack("!IQ", 2, 0) + b"{}"
     ours.close()
@@ -116,18 +127,17 @@ def test_addresses() -> None:
             split_address(bad)
 
 
-# -- proof
-# ------------------------------------------------------------------------------------------------------------
+# -- proof ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    made = Hub(SECRET, host="127.0.0.1")
+def hub() -> Iterator[DriverServer]:
+    made = DriverServer(SECRET, host="127.0.0.1")
     yield made
     made.close()
 
 
-def events(hub: Hub, until: Callable[[list[Any]], bool]) -> list[Any]:
+def events(hub: DriverServer, until: Callable[[list[Any]], bool]) -> list[Any]:
     seen: list[Any] = []
     for _ in range(200):
         seen += hub.wait(0.1)
@@ -136,20 +146,24 @@ def events(hub: Hub, until: Callable[[list[Any]], bool]) -> list[Any]:
     raise AssertionError(seen)
 
 
-def test_who_knows_the_secret_is_heard(hub: Hub) -> None:
+def test_who_knows_the_secret_is_heard(hub: DriverServer) -> None:
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
     wire.send({"kind": "hello"}, b"payload")
     opened, came = events(hub, lambda seen: len(seen) == 2)
-    assert isinstance(opened, Opened) and came == Came(opened.connection, {"kind": "hello"}, b"payload")
-    assert hub.silent_s(opened.connection) < 60
+    assert isinstance(opened, ConnectionOpened) and came == MessageReceived(
+        opened.connection, {"kind": "hello"}, b"payload"
+    )
+    assert hub.seconds_since_message(opened.connection) < 60
     assert hub.send(opened.connection, {"kind": "open"}, {"kind": "train"})
     assert [wire.receive(), wire.receive()] == [({"kind": "open"}, b""), ({"kind": "train"}, b"")]
     wire.close()
-    assert events(hub, bool) == [Closed(opened.connection, "the other side closed the connection")]
-    assert not hub.send(opened.connection, {}) and hub.silent_s(opened.connection) == float("inf")
+    assert events(hub, bool) == [ConnectionClosed(opened.connection, "the other side closed the connection")]
+    assert not hub.send(opened.connection, {}) and hub.seconds_since_message(opened.connection) == float(
+        "inf"
+    )
 
 
-def test_who_does_not_is_refused_on_either_side(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_does_not_is_refused_on_either_side(hub: DriverServer, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(AuthError, match="does not know the secret"):  # the server proves itself first
         connect(f"127.0.0.1:{hub.port}", b"another")
     # One who answers the server with a proof of nothing.
@@ -165,7 +179,7 @@ def test_who_does_not_is_refused_on_either_side(hub: Hub, caplog: pytest.LogCapt
     sock.close()
 
 
-def test_a_proof_cannot_be_played_back(hub: Hub) -> None:
+def test_a_proof_cannot_be_played_back(hub: DriverServer) -> None:
     """What the server proved to one client does not serve that client to prove itself."""
     sock = socket.create_connection(("127.0.0.1", hub.port))
     sock.sendall(b"HOPLINK1" + bytes(32))
@@ -187,16 +201,16 @@ def test_noise_on_the_port_harms_nobody(noise: bytes) -> None:
     sock.close()
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
     wire.send({"still": "there"})
-    events(hub, lambda seen: any(isinstance(one, Came) for one in seen))
+    events(hub, lambda seen: any(isinstance(one, MessageReceived) for one in seen))
     wire.close()
 
 
-_hubs: list[Hub] = []
+_hubs: list[DriverServer] = []
 
 
-def _shared_hub() -> Hub:
+def _shared_hub() -> DriverServer:
     if not _hubs:
-        _hubs.append(Hub(SECRET, host="127.0.0.1"))
+        _hubs.append(DriverServer(SECRET, host="127.0.0.1"))
     return _hubs[0]
 
 
@@ -206,7 +220,7 @@ def teardown_module() -> None:
 
 
 def test_who_proves_nothing_is_not_waited_for() -> None:
-    listener = Listener(SECRET, lambda _: None, host="127.0.0.1", proof_s=0.1)
+    listener = ConnectionListener(SECRET, lambda _: None, host="127.0.0.1", handshake_timeout_s=0.1)
     sock = socket.create_connection(("127.0.0.1", listener.port))
     sock.settimeout(10)
     assert sock.recv(1) == b""
@@ -214,29 +228,29 @@ def test_who_proves_nothing_is_not_waited_for() -> None:
     listener.close()
 
 
-def test_a_frame_beyond_the_limit_ends_that_connection_only(hub: Hub) -> None:
+def test_a_frame_beyond_the_limit_ends_that_connection_only(hub: DriverServer) -> None:
     big, small = (connect(f"127.0.0.1:{hub.port}", SECRET) for _ in range(2))
     big._sock.sendall(struct.pack("!IQ", 2, 1 << 40) + b"{}")
-    seen = events(hub, lambda seen: any(isinstance(one, Closed) for one in seen))
-    assert "at most" in next(one for one in seen if isinstance(one, Closed)).why
+    seen = events(hub, lambda seen: any(isinstance(one, ConnectionClosed) for one in seen))
+    assert "at most" in next(one for one in seen if isinstance(one, ConnectionClosed)).reason
     small.send({"a": 1})
-    events(hub, lambda seen: any(isinstance(one, Came) for one in seen))
+    events(hub, lambda seen: any(isinstance(one, MessageReceived) for one in seen))
     big.close()
     small.close()
 
 
-def test_a_hub_wakes_and_a_port_is_taken_again_at_once(hub: Hub) -> None:
+def test_a_hub_wakes_and_a_port_is_taken_again_at_once(hub: DriverServer) -> None:
     hub.wake()
     assert hub.wait(60) == []
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
     events(hub, bool)
     hub.close()
-    with pytest.raises(Broken):
+    with pytest.raises(ConnectionBroken):
         wire.receive()
-    again = Hub(SECRET, host="127.0.0.1", port=hub.port)
+    again = DriverServer(SECRET, host="127.0.0.1", port=hub.port)
     again.close()
 
 
 def test_a_link_needs_a_secret() -> None:
     with pytest.raises(ValueError, match="secret"):
-        Hub(b"")
+        DriverServer(b"")

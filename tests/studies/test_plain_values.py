@@ -27,11 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopyard.errors import IntegrityError, SpecError
-from hopyard.sdk import plain, state
-from hopyard.sdk.plain_pickle import _Unpickler, _Within
-from hopyard.studies.states import tags
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.encode import encode
+from hopyard.sdk import object_state, safe_values
+from hopyard.sdk.safe_unpickler import _BoundedFile, _Unpickler
+from hopyard.trial_state import state_format
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.encode import encode
 
 torch = pytest.importorskip("torch")
 
@@ -87,11 +87,11 @@ VALUES: dict[str, Any] = {
 
 def read_pickle(folder: Path, data: bytes) -> Any:
     (folder / "x.pkl").write_bytes(data)
-    return state.read(str(folder / "x.pkl"), foreign=True)
+    return object_state.read_state(str(folder / "x.pkl"), is_untrusted=True)
 
 
 def read_state(_: Path, data: bytes) -> Any:
-    return decode(bytearray(data), foreign=True)
+    return decode(bytearray(data), untrusted=True)
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -160,8 +160,7 @@ def test_dtypes_with_gaps_titles_and_repeated_parts_come_back_of_pickles(tmp_pat
         )
 
 
-# -- forged files
-# ------------------------------------------------------------------------------------------------------
+# -- forged files --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -202,47 +201,47 @@ AS_THEY_ARE: tuple[Any, ...] = (
 
 
 def length(size: int) -> bytes:
-    return bytes([size]) if size < 255 else b"\xff" + tags.LENGTH.pack(size)
+    return bytes([size]) if size < 255 else b"\xff" + state_format.LENGTH.pack(size)
 
 
 def as_state(value: Any) -> bytes:
     if isinstance(value, Name):
-        return tags.GLOBAL + b"".join(
+        return state_format.GLOBAL + b"".join(
             length(len(text)) + text for text in (value.module.encode(), value.name.encode())
         )
     if isinstance(value, Call):
         elements = (
-            tags.NONE
+            state_format.NONE
             if value.elements is None
-            else tags.LIST + length(len(value.elements)) + b"".join(map(as_state, value.elements))
+            else state_format.LIST + length(len(value.elements)) + b"".join(map(as_state, value.elements))
         )
         return (
-            tags.OBJECT
+            state_format.OBJECT
             + as_state(value.make)
             + as_state(value.arguments)
-            + tags.NONE
+            + state_format.NONE
             + as_state(value.state)
             + elements
-            + tags.NONE
+            + state_format.NONE
         )
     if isinstance(value, tuple):
-        return tags.TUPLE + length(len(value)) + b"".join(map(as_state, value))
+        return state_format.TUPLE + length(len(value)) + b"".join(map(as_state, value))
     if isinstance(value, dict):
         return (
-            tags.DICT
+            state_format.DICT
             + length(len(value))
             + b"".join(as_state(part) for pair in value.items() for part in pair)
         )
     return (
-        encode(value).to_bytes()[tags.START.size :].rstrip(b"\0")
+        encode(value).to_bytes()[state_format.START.size :].rstrip(b"\0")
         if not isinstance(value, bytes)
-        else tags.BYTES + length(len(value)) + value
+        else state_format.BYTES + length(len(value)) + value
     )
 
 
 def state_of(head: bytes) -> bytes:
-    size = tags.aligned(tags.START.size + len(head))
-    return (tags.START.pack(tags.MAGIC, size, size) + head).ljust(size, b"\0")
+    size = state_format.align_up(state_format.START.size + len(head))
+    return (state_format.START.pack(state_format.MAGIC, size, size) + head).ljust(size, b"\0")
 
 
 FORMATS: list[tuple[Callable[[Path, bytes], Any], Callable[[Any], bytes]]] = [
@@ -349,8 +348,7 @@ def test_no_memory_is_taken_for_more_than_the_file_has(tmp_path: Path, code: byt
         tracemalloc.stop()
 
 
-# -- any bytes
-# ------------------------------------------------------------------------------------------------------------
+# -- any bytes -----------------------------------------------------------------------------------------------
 
 
 def seen() -> list[dict[str, Any]]:
@@ -362,9 +360,9 @@ def seen() -> list[dict[str, Any]]:
             *named,
             uuid.UUID,
             fractions.Fraction,
-            plain,
-            plain.PlainValues,
-            plain.Global,
+            safe_values,
+            safe_values.SafeValues,
+            safe_values.Global,
             copyreg,
             np.dtype,
             np.ndarray,
@@ -386,8 +384,8 @@ def _watch(event: str, _: Any) -> None:
 
 sys.addaudithook(_watch)
 NAMES = [
-    *plain._MAKE,
-    *plain._NAMES,
+    *safe_values._BUILDERS,
+    *safe_values._ALLOWED_GLOBALS,
     Name("os", "system"),
     Name("builtins", "eval"),
     Name("builtins", "getattr"),
@@ -451,7 +449,7 @@ def only_errors(read: Callable[[], Any]) -> None:
     before = seen()
     _watched = []
     try:
-        plain.PlainValues(10**6).checked(read())
+        safe_values.SafeValues(10**6).check_value(read())
     except Exception:  # of any kind: the file is damaged
         pass
     finally:
@@ -460,8 +458,8 @@ def only_errors(read: Callable[[], Any]) -> None:
 
 
 def within(data: bytes) -> Any:
-    values = plain.PlainValues(len(data))
-    return values.checked(_Unpickler(_Within(io.BytesIO(data), len(data)), values).load())
+    values = safe_values.SafeValues(len(data))
+    return values.check_value(_Unpickler(_BoundedFile(io.BytesIO(data), len(data)), values).load())
 
 
 # PyTorch and codecs import parts at their first use: that runs code, which is watched below
@@ -478,7 +476,7 @@ def test_no_pickle_calls_or_changes_anything(data: bytes) -> None:
     only_errors(lambda: within(data))
 
 
-@given(changed(GOOD_STATES, tags.START.size))
+@given(changed(GOOD_STATES, state_format.START.size))
 @settings(deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 def test_no_state_calls_or_changes_anything(data: bytes) -> None:
-    only_errors(lambda: decode(bytearray(data), foreign=True))
+    only_errors(lambda: decode(bytearray(data), untrusted=True))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopyard.errors import IntegrityError, NotFound
-from hopyard.studies.replay import Replayed, check_replay, replay_study, replay_trial
+from hopyard.mop_runtime.replay import ReplayResult, check_replay, replay_study, replay_trial
 from tests.studies.hopper.cluster import ROOT, Cluster
 
 pytest.importorskip("torch")
@@ -21,7 +21,7 @@ CODE = """
 import torch
 from torch import nn
 from torch.nn import functional as F
-from hopyard.studies.trainable.torch_trainable import TorchTrainable
+from hopyard.trainables.torch_trainable import TorchTrainable
 
 Digits = TorchTrainable(
     model=lambda config: nn.Sequential(
@@ -39,19 +39,19 @@ import sys
 from pathlib import Path
 from hopyard.domain.study import PartitionPlan
 from hopyard.studies.journal import read_records
-from hopyard.studies.replay import check_replay, replay_study
-from hopyard.studies.trainable.load import load
-from hopyard.studies.worker import process
-from hopyard.studies.worker.opening import data_of_folder
+from hopyard.mop_runtime.replay import check_replay, replay_study
+from hopyard.trainables.load import load
+from hopyard.mop_runtime.worker import process_setup
+from hopyard.mop_runtime.worker.open_partitions import open_dataset_folder
 
 folder = Path(sys.argv[1])
-process.settle(True, 0)
+process_setup.apply_determinism(True, 0)
 trainable = load("code.py:Digits", folder)
-process.settle(True, 0)
-data = data_of_folder(folder / "data", folder / "replayed")(PartitionPlan(2, validation=0.25))
+process_setup.apply_determinism(True, 0)
+data = open_dataset_folder(folder / "data", folder / "replayed")(PartitionPlan(2, validation=0.25))
 records = list(read_records((folder / "journal").read_bytes()))
 def opened(partition, kind): return data.open(partition, kind)
-found = check_replay(replay_study(records, trainable, opened, parts=2, seed=7))
+found = check_replay(replay_study(records, trainable, opened, partition_count=2, seed=7))
 print(*found)
 """
 
@@ -62,7 +62,13 @@ def study(folder: Path, trials: list[tuple[dict[str, Any], int]], **said: Any) -
     (folder / "data").mkdir()
     np.savez(folder / "data" / "table.npz", x=(rng.normal(size=(400, 6)) + y[:, None]).astype("f4"), y=y)
     (folder / "code.py").write_text(CODE)
-    patience = {"gather_s": 60.0, "grace_s": 0.5, "silent_s": 5.0, "nobody_s": 60.0, "save_s": 1000.0}
+    patience = {
+        "initial_wait_s": 60.0,
+        "reconnect_s": 0.5,
+        "heartbeat_s": 5.0,
+        "no_worker_s": 60.0,
+        "checkpoint_interval_s": 1000.0,
+    }
     return Cluster(
         folder,
         trials,
@@ -120,18 +126,18 @@ class Counting:
 
 def recorded() -> list[dict[str, Any]]:
     """A journal of two partitions, one epoch."""
-    from hopyard.studies.states.digest import digest
-    from hopyard.studies.trainable.config import Config
-    from hopyard.studies.worker import unit
+    from hopyard.mop_runtime.worker import unit
+    from hopyard.trainables.config import Config
+    from hopyard.trial_state.digest import digest
 
     records: list[dict[str, Any]] = [
         {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 1, "params": {}}
     ]
     config, trainable = Config({}, "0", 7, 0, 1), Counting()
-    state, before = unit.begin(trainable, config, 7), ""
+    state, before = unit.init_state(trainable, config, 7), ""
     for partition in (1, 0):
         unit.train(trainable, state, partition, config)  # type: ignore[arg-type]
-        data = bytearray(unit.keep(trainable, state).to_bytes())
+        data = bytearray(unit.encode_state(trainable, state).to_bytes())
         name = f"1.{partition}"
         records.append(
             {
@@ -144,7 +150,7 @@ def recorded() -> list[dict[str, Any]]:
             }
         )
         records.append({"kind": "named", "state": name, "digest": digest(data)})
-        state, before = unit.load(trainable, data, config), name
+        state, before = unit.load_state(trainable, data, config), name
     records.append(
         {
             "kind": "evaluated",
@@ -158,12 +164,14 @@ def recorded() -> list[dict[str, Any]]:
     return records
 
 
-def again(records: list[dict[str, Any]], trainable: Any) -> list[Replayed]:
-    return list(replay_trial(records, "0", trainable, lambda partition, kind: partition, parts=2, seed=7))  # type: ignore
+def again(records: list[dict[str, Any]], trainable: Any) -> list[ReplayResult]:
+    return list(
+        replay_trial(records, "0", trainable, lambda partition, kind: partition, partition_count=2, seed=7)
+    )  # type: ignore
 
 
 def test_where_a_replay_differs_is_named() -> None:
-    assert [one.agrees for one in again(recorded(), Counting())] == [True, True, True]
+    assert [one.matches for one in again(recorded(), Counting())] == [True, True, True]
     first, *_ = again(recorded(), Counting(2))
     assert str(first).startswith("trial 0, epoch 0, partition 1: the digest was ")
     with pytest.raises(IntegrityError, match="trial 0, epoch 0, partition 1"):
@@ -189,5 +197,5 @@ def test_of_one_trial_hops_whose_states_were_lost_are_left_out() -> None:
     lost = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
     records.insert(1, lost)
     assert len(again(records, Counting())) == 3
-    whole = replay_study(records, Counting(), lambda partition, kind: partition, parts=2, seed=7)  # type: ignore
+    whole = replay_study(records, Counting(), lambda partition, kind: partition, partition_count=2, seed=7)  # type: ignore
     assert len(list(whole)) == 4, "of the whole study, all is done again"

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from hopyard.errors import IntegrityError, SpecError
-from hopyard.studies.states import tags
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.digest import digest
-from hopyard.studies.states.encode import encode
+from hopyard.trainables.config import Config
+from hopyard.trial_state import state_format
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.digest import digest
+from hopyard.trial_state.encode import encode
 
 torch = pytest.importorskip("torch")
 
@@ -133,7 +134,7 @@ def test_a_state_says_its_size_before_it_is_written() -> None:
 def test_sets_are_the_same_in_every_process() -> None:
     """Though Python goes through a set of strings in another order in each."""
     script = (
-        "from hopyard.studies.states.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, "
+        "from hopyard.trial_state.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, "
         "(2, 'x')}).to_bytes().hex())"
     )
     said = {
@@ -338,7 +339,7 @@ TO_DAMAGE = (
 def test_damage_is_told_as_damage(data: Any) -> None:
     """Or not noticed, where it hits a number; it is never another error."""
     whole = bytearray(encode(data.draw(st.sampled_from(TO_DAMAGE))).to_bytes())
-    head = tags.START.size
+    head = state_format.START.size
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(IntegrityError):
         decode(whole[:cut])
@@ -397,7 +398,7 @@ def test_what_was_decoded_lies_alike_wherever_its_bytes_lay(shift: int) -> None:
     ],
 )
 def test_plain_states_of_another_user_are_read(value: Any) -> None:
-    assert same(decode(bytearray(encode(value).to_bytes()), foreign=True), value)
+    assert same(decode(bytearray(encode(value).to_bytes()), untrusted=True), value)
 
 
 class Runs:
@@ -412,7 +413,7 @@ class Runs:
 def test_a_state_of_another_user_makes_nothing_else(make: Any) -> None:
     data = encode({"state": [Runs(make, "1")]}).to_bytes()
     with pytest.raises(SpecError, match="no tensor, array or plain value") as told:
-        decode(bytearray(data), foreign=True)
+        decode(bytearray(data), untrusted=True)
     assert "trust=True" in told.value.hints[0]
 
 
@@ -421,7 +422,14 @@ def test_a_word_of_pytorch_is_one_of_its_words_alone() -> None:
     for foreign in (False, True):
         with pytest.raises(IntegrityError, match="PyTorch has no `float23`"):
             decode(
-                bytearray(encode(torch.float32).to_bytes().replace(b"float32", b"float23")), foreign=foreign
+                bytearray(encode(torch.float32).to_bytes().replace(b"float32", b"float23")), untrusted=foreign
             )
         with pytest.raises(IntegrityError, match="PyTorch has no `load`"):
-            decode(bytearray(encode(torch.int8).to_bytes().replace(b"int8", b"load")), foreign=foreign)
+            decode(bytearray(encode(torch.int8).to_bytes().replace(b"int8", b"load")), untrusted=foreign)
+
+
+def test_a_class_of_a_moved_module_is_stored_under_its_first_name() -> None:
+    config = Config({"lr": 0.1})
+    encoded = encode({"config": config}).to_bytes()
+    assert b"hopyard.studies.trainable.config" in encoded and b"hopyard.trainables" not in encoded
+    assert decode(bytearray(encoded))["config"] == config

@@ -14,28 +14,28 @@ import numpy as np
 import pytest
 
 from hopyard.errors import IntegrityError, NotFound, StorageFull
-from hopyard.studies.link.listener import Listener
-from hopyard.studies.link.wire import Wire
-from hopyard.studies.states import folders
-from hopyard.studies.states.arena import Arenas
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.digest import digest
-from hopyard.studies.states.encode import Encoded, encode
-from hopyard.studies.states.serve import Server, fetch, listen
-from hopyard.studies.states.shelf import Shelf
+from hopyard.mop_runtime.state_transfer import StateServer, fetch, serve_states
+from hopyard.mop_runtime.transport.framing import FramedConnection
+from hopyard.mop_runtime.transport.listener import ConnectionListener
+from hopyard.trial_state import attempt_dir
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.decode_buffers import DecodeBuffers
+from hopyard.trial_state.digest import digest
+from hopyard.trial_state.encode import EncodedState, encode
+from hopyard.trial_state.shared_memory_store import StateStore
 
 SECRET = b"s" * 32
-Opens = Callable[..., Shelf]
+Opens = Callable[..., StateStore]
 
 
 @pytest.fixture
 def open_shelf(tmp_path: Path) -> Iterator[Opens]:
-    shelves: list[Shelf] = []
+    shelves: list[StateStore] = []
     for name in ("memory", "disk", "other"):
         (tmp_path / name).mkdir()
 
-    def begin(name: str = "1.1", *, memory: str = "memory") -> Shelf:
-        shelves.append(Shelf(name, tmp_path / "disk", memory=tmp_path / memory))
+    def begin(name: str = "1.1", *, memory: str = "memory") -> StateStore:
+        shelves.append(StateStore(name, tmp_path / "disk", memory=tmp_path / memory))
         return shelves[-1]
 
     yield begin
@@ -43,11 +43,11 @@ def open_shelf(tmp_path: Path) -> Iterator[Opens]:
         shelf.close()
 
 
-def state(number: int, size: int = 50_000) -> Encoded:
+def state(number: int, size: int = 50_000) -> EncodedState:
     return encode({"w": np.full(size, float(number))})
 
 
-def number_in(shelf: Shelf, name: str) -> float:
+def number_in(shelf: StateStore, name: str) -> float:
     return float(decode(shelf.read(name))["w"][7])
 
 
@@ -60,7 +60,7 @@ def test_what_one_puts_the_other_reads(open_shelf: Opens) -> None:
     assert one.id == other.id
     encoded = state(3)
     assert one.put("1.1", encoded) == encoded.size
-    assert other.has("1.1") and other.names() == ["1.1"] and number_in(other, "1.1") == 3
+    assert other.has("1.1") and other.list_states() == ["1.1"] and number_in(other, "1.1") == 3
     with other.view("1.1") as view:
         assert digest(view) == digest(encoded.to_bytes())
         with pytest.raises(TypeError):
@@ -89,8 +89,8 @@ def test_memory_is_used_again(open_shelf: Opens, tmp_path: Path) -> None:
     assert len(slots(tmp_path)) <= 8
     for shelf in shelves:
         shelf.drop(last.values())
-        shelf.trim()
-    assert len(slots(tmp_path)) <= 4 and all(shelf.held_bytes <= 2 * 500_000 for shelf in shelves)
+        shelf.release_unused()
+    assert len(slots(tmp_path)) <= 4 and all(shelf.allocated_bytes <= 2 * 500_000 for shelf in shelves)
 
 
 def test_a_state_is_never_read_half_new(open_shelf: Opens) -> None:
@@ -102,7 +102,7 @@ def test_a_state_is_never_read_half_new(open_shelf: Opens) -> None:
 
     def reading() -> None:
         while not done.is_set():
-            for name in reader.names():
+            for name in reader.list_states():
                 try:
                     found = decode(reader.read(name))["w"]
                 except NotFound:
@@ -141,8 +141,8 @@ def test_a_state_that_is_put_twice_is_there_once(open_shelf: Opens) -> None:
     one, other = open_shelf(), open_shelf()
     one.put("a", state(1))
     other.put("a", state(1))
-    assert one.names() == ["a"] and number_in(one, "a") == 1
-    with pytest.raises(ZeroDivisionError), one.filling("b", 100):
+    assert one.list_states() == ["a"] and number_in(one, "a") == 1
+    with pytest.raises(ZeroDivisionError), one.allocate("b", 100):
         raise ZeroDivisionError
     assert not one.has("b")
 
@@ -153,32 +153,32 @@ def test_sizes_differ(open_shelf: Opens) -> None:
         shelf.put("x", state(number, size + 8))
         assert number_in(shelf, "x") == number
         shelf.drop(["x"])
-    shelf.prepare(1_000_000)
-    assert shelf.held_bytes >= 1_000_000
+    shelf.reserve(1_000_000)
+    assert shelf.allocated_bytes >= 1_000_000
 
 
 def test_no_room_in_memory_means_disk_and_none_there_an_error(open_shelf: Opens, tmp_path: Path) -> None:
     nowhere = open_shelf(memory="missing")
     nowhere.put("a", state(1))
     assert (tmp_path / "disk").rglob("state-a") and number_in(nowhere, "a") == 1
-    with pytest.raises(StorageFull, match="no room for a state of") as told, nowhere.filling("b", 1 << 60):
+    with pytest.raises(StorageFull, match="no room for a state of") as told, nowhere.allocate("b", 1 << 60):
         pass
     assert told.value.hints
-    nowhere.prepare(1 << 60)  # only meant well
+    nowhere.reserve(1 << 60)  # only meant well
 
 
 def test_states_go_out_to_files_and_come_back(open_shelf: Opens, tmp_path: Path) -> None:
     shelf, file = open_shelf(), tmp_path / "state"
     encoded = state(4)
     shelf.put("a", encoded)
-    assert shelf.export("a", file) == encoded.size and file.read_bytes() == encoded.to_bytes()
-    assert shelf.bring("b", file) == encoded.size and number_in(shelf, "b") == 4
+    assert shelf.export_file("a", file) == encoded.size and file.read_bytes() == encoded.to_bytes()
+    assert shelf.import_file("b", file) == encoded.size and number_in(shelf, "b") == 4
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(IntegrityError):
-        shelf.bring("c", file)
-    assert shelf.names() == ["a", "b"]
+        shelf.import_file("c", file)
+    assert shelf.list_states() == ["a", "b"]
     with pytest.raises(NotFound):
-        shelf.export("none", file)
+        shelf.export_file("none", file)
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["state"]
 
 
@@ -186,9 +186,9 @@ DIES = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from hopyard.studies.states.encode import encode
-from hopyard.studies.states.shelf import Shelf
-shelf = Shelf(sys.argv[2], Path(sys.argv[1]) / "disk", memory=Path(sys.argv[1]) / "memory")
+from hopyard.trial_state.encode import encode
+from hopyard.trial_state.shared_memory_store import StateStore
+shelf = StateStore(sys.argv[2], Path(sys.argv[1]) / "disk", memory=Path(sys.argv[1]) / "memory")
 for number in range(3):
     shelf.put(f"d{number}", encode({"w": np.full(50_000, float(number))}))
 shelf.drop(["d1"])
@@ -215,7 +215,7 @@ def test_states_outlive_who_made_them_and_their_memory_is_given_back_when_droppe
 ) -> None:
     shelf = open_shelf()
     dead(tmp_path, "1.1")
-    assert number_in(shelf, "d2") == 2 and shelf.names() == ["d0", "d2"]
+    assert number_in(shelf, "d2") == 2 and shelf.list_states() == ["d0", "d2"]
     shelf.drop(["d0"])
     assert len(slots(tmp_path)) == 1
     shelf.drop(["d2"])
@@ -230,7 +230,7 @@ def test_what_dead_attempts_left_is_swept_away(open_shelf: Opens, tmp_path: Path
     open_shelf("3.1")
     names = {one.name for one in (tmp_path / "memory").iterdir()}
     assert names == {f"hopyard-{os.getuid()}-2.1", f"hopyard-{os.getuid()}-3.1"}
-    folders.sweep(tmp_path / "memory")
+    attempt_dir.remove_dead_attempts(tmp_path / "memory")
     assert number_in(living, "a") == 1
 
 
@@ -241,51 +241,49 @@ def test_a_folder_of_somebody_else_is_not_used(open_shelf: Opens, tmp_path: Path
     assert not list((tmp_path / "other").iterdir()) and number_in(shelf, "a") == 1
 
 
-# -- memory for decoded states
-# -------------------------------------------------------------------------------------------
+# -- memory for decoded states -------------------------------------------------------------------------------
 
 
 def test_an_arena_is_used_again_once_nothing_lies_in_it() -> None:
-    arenas = Arenas()
+    arenas = DecodeBuffers()
     data = state(1).to_bytes()
-    view = arenas.take(len(data))
+    view = arenas.acquire(len(data))
     view[:] = data
     array = decode(view)["w"]
     part = array[5:10]
     del view, array
-    other = arenas.take(len(data))
+    other = arenas.acquire(len(data))
     other[:] = bytes(len(data))
-    assert (part == 1.0).all() and arenas.held_bytes > 2 * len(data)
+    assert (part == 1.0).all() and arenas.allocated_bytes > 2 * len(data)
     del part, other
     for _ in range(10):
-        arenas.take(len(data))
-    assert arenas.held_bytes < 3 * len(data)
+        arenas.acquire(len(data))
+    assert arenas.allocated_bytes < 3 * len(data)
     for size in range(1, 20):
-        arenas.take(size * 100_000)
-    assert arenas.held_bytes < 20 * 1_000_000
+        arenas.acquire(size * 100_000)
+    assert arenas.allocated_bytes < 20 * 1_000_000
 
 
 def test_an_arena_is_kept_by_a_tensor_in_it() -> None:
     torch = pytest.importorskip("torch")
-    arenas = Arenas()
+    arenas = DecodeBuffers()
     data = encode([torch.nn.Parameter(torch.ones(5000)), torch.zeros(5000)]).to_bytes()
-    view = arenas.take(len(data))
+    view = arenas.acquire(len(data))
     view[:] = data
     kept = decode(view)[0]
     del view
-    arenas.take(len(data))[:] = b"\xff" * len(data)
+    arenas.acquire(len(data))[:] = b"\xff" * len(data)
     assert torch.equal(kept.data, torch.ones(5000))
 
 
-# -- between hosts
-# -----------------------------------------------------------------------------------------------------
+# -- between hosts -------------------------------------------------------------------------------------------
 
 
 def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
     here, there = open_shelf("1"), open_shelf("2")
     encoded = state(5)
     there.put("a", encoded)
-    listener = listen(SECRET, there, host="127.0.0.1")
+    listener = serve_states(SECRET, there, host="127.0.0.1")
     address = f"127.0.0.1:{listener.port}"
     assert fetch("a", ["127.0.0.1:1", address], SECRET, here) == encoded.size
     assert number_in(here, "a") == 5 and fetch("a", [], SECRET, here) == 0
@@ -301,17 +299,17 @@ def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
 def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
     here, there = open_shelf("1"), open_shelf("2")
     there.put("a", state(5))
-    lying = Server(there)
-    lying.know("a", "0" * 64)
+    lying = StateServer(there)
+    lying.add_digest("a", "0" * 64)
 
-    def serve(wire: Wire) -> None:
-        lying.answer(wire, wire.receive_head()[0])
+    def serve(wire: FramedConnection) -> None:
+        lying.send_state(wire, wire.receive_head()[0])
 
-    listener = Listener(SECRET, serve, host="127.0.0.1")
+    listener = ConnectionListener(SECRET, serve, host="127.0.0.1")
     with pytest.raises(NotFound, match="not 0000"):
         fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here)
     assert not here.has("a")
-    lying.forget(["a"])
+    lying.discard(["a"])
     assert fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here) > 0
     listener.close()
 
@@ -320,13 +318,13 @@ def test_a_source_that_could_not_be_reached_is_asked_last(open_shelf: Opens) -> 
     here, there, other = open_shelf("1"), open_shelf("2"), open_shelf("3")
     there.put("a", state(5))
     there.put("b", state(6))
-    listener = listen(SECRET, there, host="127.0.0.1")
-    away = listen(SECRET, other, host="127.0.0.1")
+    listener = serve_states(SECRET, there, host="127.0.0.1")
+    away = serve_states(SECRET, other, host="127.0.0.1")
     away.close()
     sources = [f"127.0.0.1:{away.port}", f"127.0.0.1:{listener.port}"]
     assert fetch("a", sources, SECRET, here) > 0
     asked: list[object] = []
-    back = Listener(SECRET, asked.append, host="127.0.0.1", port=away.port)
+    back = ConnectionListener(SECRET, asked.append, host="127.0.0.1", port=away.port)
     assert fetch("b", sources, SECRET, here) > 0
     assert not asked
     listener.close()
@@ -339,13 +337,13 @@ def test_a_source_that_could_not_be_reached_is_asked_last(open_shelf: Opens) -> 
 def test_a_source_that_falls_silent_is_not_waited_for(open_shelf: Opens) -> None:
     here, done = open_shelf(), threading.Event()
 
-    def serve(wire: Wire) -> None:
+    def serve(wire: FramedConnection) -> None:
         wire.receive_head()
         wire._sock.sendall(b"\0\0\0\2")  # the begin of an answer
         done.wait(20)
 
-    listener = Listener(SECRET, serve, host="127.0.0.1")
+    listener = ConnectionListener(SECRET, serve, host="127.0.0.1")
     with pytest.raises(NotFound, match="nothing came for too long"):
-        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here, silence_s=0.2)
+        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here, receive_timeout_s=0.2)
     done.set()
     listener.close()

@@ -22,7 +22,7 @@ from hopyard.errors import (
     ServerUnavailable,
     SpecError,
 )
-from hopyard.studies.server import StudyServer
+from hopyard.studies.server_api import StudyApi
 from hopyard.testing.home_server import HomeServer
 
 
@@ -75,14 +75,16 @@ def line_to(
     home: Path | None = None,
     said: list[str] | None = None,
     stop: list[bool] | None = None,
-) -> StudyServer:
+) -> StudyApi:
     spec = {
         "launch": {"server_url": "http://127.0.0.1:9", "token": "first"},
         "node": {"home": str(home or answers.home.root)},
     }
     (folder / "spec.json").write_text(json.dumps(spec))
-    return StudyServer(
-        folder, stopping=lambda: bool(stop and stop.pop(0)), say=(said if said is not None else []).append
+    return StudyApi(
+        folder,
+        is_stopping=lambda: bool(stop and stop.pop(0)),
+        log_message=(said if said is not None else []).append,
     )
 
 
@@ -121,7 +123,7 @@ def test_what_is_refused_for_another_reason_is_not_taken_for_deleted(
     kind: type[HopyardError],
     times: int,
 ) -> None:
-    monkeypatch.setattr("hopyard.studies.server._RETRY_S", (0.0, 0.0))
+    monkeypatch.setattr("hopyard.studies.server_api._RETRY_DELAYS_S", (0.0, 0.0))
     line = line_to(answers, tmp_path)
     answers.answers = [refusal] * times
     with pytest.raises(kind) as refused:
@@ -143,7 +145,7 @@ def test_a_full_or_failing_server_is_asked_again(answers: Answers, tmp_path: Pat
 def test_a_server_that_only_fails_is_told_of(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopyard.studies.server._RETRY_S", (0.0, 0.0))
+    monkeypatch.setattr("hopyard.studies.server_api._RETRY_DELAYS_S", (0.0, 0.0))
     line = line_to(answers, tmp_path)
     answers.answers = [error(500, "error")] * 6
     with pytest.raises(HopyardError, match="error!"):
@@ -171,4 +173,4 @@ def test_who_is_to_leave_waits_for_nobody(answers: Answers, tmp_path: Path) -> N
 
 def test_a_folder_that_is_no_replicas_is_named(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=r"spec\.json"):
-        StudyServer(tmp_path, stopping=lambda: False, say=print)
+        StudyApi(tmp_path, is_stopping=lambda: False, log_message=print)

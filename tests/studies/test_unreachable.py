@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import NotFound
-from hopyard.studies.link.listener import Listener
-from hopyard.studies.link.proof import PROOF_S, Unreachable, connect
-from hopyard.studies.states.encode import encode
-from hopyard.studies.states.serve import fetch, listen
-from hopyard.studies.states.shelf import Shelf
-from hopyard.studies.worker.failure import GroupBroken
-from hopyard.studies.worker.group import MEET_S, Other
+from hopyard.mop_runtime.state_transfer import fetch, serve_states
+from hopyard.mop_runtime.transport.handshake import HANDSHAKE_TIMEOUT_S, HostUnreachable, connect
+from hopyard.mop_runtime.transport.listener import ConnectionListener
+from hopyard.mop_runtime.worker.allreduce_group import RENDEZVOUS_TIMEOUT_S, GroupMember
+from hopyard.mop_runtime.worker.unit_failure import GroupBroken
+from hopyard.trial_state.encode import encode
+from hopyard.trial_state.shared_memory_store import StateStore
 
 SECRET = b"s" * 32
 HOST = "127.0.0.77"  # of this machine's own; nothing else in these tests listens there
@@ -39,29 +39,29 @@ def silent() -> Iterator[str]:
 
 
 def test_a_host_that_does_not_answer_is_told_from_one_that_is_busy(silent: str) -> None:
-    with pytest.raises(Unreachable, match="nothing answers at"):
-        connect(silent, SECRET, reach_s=0.2)
+    with pytest.raises(HostUnreachable, match="nothing answers at"):
+        connect(silent, SECRET, connect_timeout_s=0.2)
     with socket.socket() as busy:  # its process does not look, but the system takes the connection
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         with pytest.raises(TimeoutError) as slow:
             connect(f"127.0.0.1:{busy.getsockname()[1]}", SECRET, timeout_s=0.2)
-    assert not isinstance(slow.value, Unreachable)
+    assert not isinstance(slow.value, HostUnreachable)
 
 
 def test_a_state_comes_from_elsewhere_soon_and_the_host_is_remembered(silent: str, tmp_path: Path) -> None:
     for name in ("memory", "disk"):
         (tmp_path / name).mkdir()
-    here, there = (Shelf(name, tmp_path / "disk", memory=tmp_path / "memory") for name in "12")
+    here, there = (StateStore(name, tmp_path / "disk", memory=tmp_path / "memory") for name in "12")
     for name in "ab":
         there.put(name, encode({"w": name}))
-    listener = listen(SECRET, there, host="127.0.0.1")
+    listener = serve_states(SECRET, there, host="127.0.0.1")
     source = f"127.0.0.1:{listener.port}"
     began = time.monotonic()
     assert fetch("a", [silent, source], SECRET, here) > 0
-    assert time.monotonic() - began < PROOF_S / 2
+    assert time.monotonic() - began < HANDSHAKE_TIMEOUT_S / 2
     asked: list[object] = []
-    beside = Listener(SECRET, asked.append, host=HOST)
+    beside = ConnectionListener(SECRET, asked.append, host=HOST)
     sources = [f"{HOST}:{beside.port}", source]
     assert fetch("b", sources, SECRET, here) > 0
     assert not asked, "another port of the same host"
@@ -76,5 +76,5 @@ def test_a_group_whose_first_member_cannot_be_reached_breaks_up_soon(silent: str
     """It waited as long as for a member that has yet to finish something."""
     began = time.monotonic()
     with pytest.raises(GroupBroken, match="nothing answers at"):
-        Other(silent, SECRET, "1.1", 1, lambda: None)
-    assert time.monotonic() - began < MEET_S / 10
+        GroupMember(silent, SECRET, "1.1", 1, lambda: None)
+    assert time.monotonic() - began < RENDEZVOUS_TIMEOUT_S / 10

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hopyard.domain.ids import AttemptId, RunId, RunName
-from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.interfaces.streams import Segment
-from hopyard.stores.streams import FolderStreams
+from hopyard.stores.stream_files import FolderStreams
 from hopyard.tracking.metrics import Series, read_series
-from hopyard.tracking.past import Past
-from hopyard.tracking.view import View
+from hopyard.tracking.rollback import VisibleStreams
+from hopyard.tracking.run_history import RunHistory
 
 ATTEMPT = AttemptId("r.1")
 RUN = Run(
@@ -24,7 +24,7 @@ RUN = Run(
     RunPhase.SUCCEEDED,
     datetime(2026, 1, 1, tzinfo=UTC),
 )
-LOSS = series_of("loss")
+LOSS = series_id("loss")
 
 
 async def read(folder: Path, points: bytes) -> tuple[Series, int]:
@@ -33,7 +33,7 @@ async def read(folder: Path, points: bytes) -> tuple[Series, int]:
     await streams.append(ATTEMPT, 0, [Segment("metrics", 0, pack_definition("loss") + points)])
     tracemalloc.start()
     try:
-        found = await read_series(streams, Past(RUN, View((ATTEMPT,), {})), max_points=1000)
+        found = await read_series(streams, RunHistory(RUN, VisibleStreams((ATTEMPT,), {})), max_points=1000)
         return found["loss"], tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

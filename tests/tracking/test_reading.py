@@ -15,33 +15,33 @@ from hypothesis import strategies as st
 
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import AttemptId, RunId, RunName
-from hopyard.domain.points import (
+from hopyard.domain.metric_records import (
     NO_STEP,
     POINT,
     pack_definition,
     pack_point,
+    read_point_blocks,
     read_records,
-    read_stretches,
-    series_of,
+    series_id,
 )
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import Segment, StreamKey
-from hopyard.stores.streams import FolderStreams
-from hopyard.tracking.board import most_used, rank_runs
-from hopyard.tracking.hub import Hub
-from hopyard.tracking.lines import LINE_LIMIT, LineReader
-from hopyard.tracking.live import LiveRun
-from hopyard.tracking.logs import Part, read_parts, tail
+from hopyard.stores.stream_files import FolderStreams
+from hopyard.tracking.json_lines import LINE_LIMIT, LineReader
+from hopyard.tracking.latest_metrics import LatestMetrics
+from hopyard.tracking.leaderboard import most_used_metric, rank_runs
+from hopyard.tracking.live_run import LiveRun
+from hopyard.tracking.logs import StreamRange, last_lines, read_ranges
 from hopyard.tracking.metrics import Series, thin
-from hopyard.tracking.points import PointReader
+from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 records = st.lists(
     st.one_of(
         st.sampled_from(["loss", "acc", "ü"]).map(pack_definition),
         st.builds(
-            lambda name, step, value: pack_point(POINT, series_of(name), step, 1.0, value),
+            lambda name, step, value: pack_point(POINT, series_id(name), step, 1.0, value),
             st.sampled_from(["loss", "acc", "ü", "never-defined"]),
             st.one_of(st.integers(-5, 5), st.just(NO_STEP)),
             st.floats(allow_nan=False),
@@ -69,7 +69,7 @@ def test_stretches_are_the_records(data: bytes, tail_: bytes) -> None:
         names: dict[int, str] = {}
         found: list[object] = []
         try:
-            for part in read_stretches(data + tail_, names):
+            for part in read_point_blocks(data + tail_, names):
                 found += [part] if isinstance(part, int) else [point[1:] for point in part]
         except IntegrityError:
             return "damaged"
@@ -80,7 +80,7 @@ def test_stretches_are_the_records(data: bytes, tail_: bytes) -> None:
 
 @given(records.map(b"".join), st.lists(st.integers(0, 2000), max_size=6))
 def test_points_in_pieces_are_the_points(data: bytes, cuts: list[int]) -> None:
-    whole, parts = PointReader(), PointReader()
+    whole, parts = LatestMetrics(), LatestMetrics()
     expected = whole.feed(data)
     found: dict[str, tuple[int, float]] = {}
     for piece in pieces(data, cuts):
@@ -88,16 +88,16 @@ def test_points_in_pieces_are_the_points(data: bytes, cuts: list[int]) -> None:
     # A name that is defined after its first points counts from then on: cut pieces may miss what the whole
     # sees.
     assert {name: found[name] for name in found} == {name: expected[name] for name in found}
-    assert not parts.damaged
+    assert not parts.is_damaged
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
 def test_no_bytes_break_a_reader(data: bytes, cuts: list[int]) -> None:
-    points, lines, live = PointReader(), LineReader(), LiveRun(RunId("x"))
+    points, lines, live = LatestMetrics(), LineReader(), LiveRun(RunId("x"))
     for piece in pieces(data, cuts):
         points.feed(piece)
         for line in lines.feed(piece):
-            live.take_event(0, line)
+            live.apply_event(0, line)
 
 
 json_values = st.recursive(
@@ -113,8 +113,8 @@ json_values = st.recursive(
 )
 def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
     live = LiveRun(RunId("x"))
-    live.take_event(0, {**event, "kind": kind})
-    live.take_event(0, event)
+    live.apply_event(0, {**event, "kind": kind})
+    live.apply_event(0, event)
     assert live.progress is None or math.isfinite(live.progress.done)
     assert math.isfinite(live.last_at)
 
@@ -122,7 +122,7 @@ def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
 def test_a_run_has_few_notices_of_its_time_limit() -> None:
     """Each becomes an event of the run, in the database."""
     live = LiveRun(RunId("r"))
-    heard = [live.take_event(0, {"t": float(n), "kind": "time-limit", "text": str(n)}) for n in range(100)]
+    heard = [live.apply_event(0, {"t": float(n), "kind": "time-limit", "text": str(n)}) for n in range(100)]
     assert 0 < heard.count(True) < 100
 
 
@@ -133,14 +133,14 @@ def test_lines_in_pieces_and_lines_without_end() -> None:
     for _ in range(3):
         assert list(reader.feed(b"x" * LINE_LIMIT)) == []
     assert list(reader.feed(b'\n{"a": 3}\n')) == [{"a": 3}]
-    assert reader.broken == 1
+    assert reader.skipped_lines == 1
 
 
 def test_the_lowest_rank_tells_a_metric() -> None:
     live = LiveRun(RunId("x"))
-    assert live.take_points(2, {"loss": (1, 2.0), "own": (1, 1.0)})
-    assert live.take_points(0, {"loss": (1, 1.0)})
-    assert not live.take_points(2, {"loss": (2, 9.0)})
+    assert live.apply_points(2, {"loss": (1, 2.0), "own": (1, 1.0)})
+    assert live.apply_points(0, {"loss": (1, 1.0)})
+    assert not live.apply_points(2, {"loss": (2, 9.0)})
     assert live.latest == {"loss": (1, 1.0), "own": (1, 1.0)}
 
 
@@ -169,8 +169,10 @@ def test_the_tail_is_the_last_lines(texts: list[str], lines: int) -> None:
         for number, text in enumerate(texts, start=1):
             key = StreamKey(AttemptId(f"abcdefgh.{number}"), 0, "stdout")
             await streams.append(key.attempt, key.rank, [Segment(key.name, 0, text.encode())])
-            parts.append(Part(key, 0, len(text)))
-        found = b"".join([piece async for piece in read_parts(streams, await tail(streams, parts, lines))])
+            parts.append(StreamRange(key, 0, len(text)))
+        found = b"".join(
+            [piece async for piece in read_ranges(streams, await last_lines(streams, parts, lines))]
+        )
         assert found == b"".join("".join(texts).encode().splitlines(keepends=True)[-lines:] if lines else [])
         await streams.close()
 
@@ -192,7 +194,7 @@ def run(number: int, minute: int, **summary: float) -> Run:
 def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
     plain = Dataset("d", NOW, 1, None)
     runs = [run(1, 5, acc=0.5, loss=1.0), run(2, 4, acc=0.5), run(3, 3, acc=math.nan), run(4, 2, loss=0.5)]
-    assert most_used(runs) == "acc"
+    assert most_used_metric(runs) == "acc"
     board = rank_runs(plain, runs)
     assert (board.metric, board.higher_is_better, [row.run.name.number for row in board.rows]) == (
         "acc",
@@ -217,25 +219,25 @@ def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
 
 def test_a_watch_is_rung_and_forgotten() -> None:
     async def scene() -> None:
-        hub, id_ = Hub(), RunId("abcdefgh")
-        with hub.watch(id_) as watch:
+        hub, id_ = RunSubscriptions(), RunId("abcdefgh")
+        with hub.subscribe(id_) as watch:
             assert not await watch.wait(0.001)
-            hub.state_changed(RunId("another"))
+            hub.notify_state(RunId("another"))
             assert not await watch.wait(0.001)
             key = StreamKey(AttemptId(f"{id_}.1"), 0, "stdout")
-            hub.output_grew(id_, key, 5, b"hello")
+            hub.notify_output(id_, key, 5, b"hello")
             assert await watch.wait(10)
-            assert watch.take_grown() == {key: (5, b"hello")}
-            hub.output_grew(id_, key, 10**6, b"x" * (10**6 - 5))
-            assert watch.take_grown() == {key: (10**6, b"")}, (
+            assert watch.take_stream_lengths() == {key: (5, b"hello")}
+            hub.notify_output(id_, key, 10**6, b"x" * (10**6 - 5))
+            assert watch.take_stream_lengths() == {key: (10**6, b"")}, (
                 "no follower holds more than a little of a stream"
             )
-            assert watch.take_grown() == {}
+            assert watch.take_stream_lengths() == {}
             hub.close()
             assert await watch.wait(10)
             assert watch.closed
-        assert hub.followers(id_) == 0
-        with hub.watch(id_) as late:
+        assert hub.count_subscribers(id_) == 0
+        with hub.subscribe(id_) as late:
             assert late.closed
 
     asyncio.run(scene())

@@ -10,26 +10,28 @@ from typing import Any
 
 from hopyard.domain.ids import AttemptId
 from hopyard.interfaces.streams import Segment
-from hopyard.stores.streams import FolderStreams
-from hopyard.tracking.turns import cut_together
-from hopyard.tracking.view import View
+from hopyard.stores.stream_files import FolderStreams
+from hopyard.tracking.gang_rollback import cut_all_ranks
+from hopyard.tracking.rollback import VisibleStreams
 
 A = AttemptId("abcdefgh.1")
 
 
 def cuts(
-    root: Path, events: Mapping[int, list[dict[str, Any]]], view: View, *, size: int
+    root: Path, events: Mapping[int, list[dict[str, Any]]], view: VisibleStreams, *, size: int
 ) -> dict[tuple[int, str], int]:
-    async def ask() -> View:
+    async def ask() -> VisibleStreams:
         streams = FolderStreams(root)
         for rank, said in events.items():
             data = b"".join(json.dumps(event).encode() + b"\n" for event in said)
             await streams.append(A, rank, [Segment("events", 0, data)])
-        found = await cut_together(streams, view, size=size)
+        found = await cut_all_ranks(streams, view, size=size)
         await streams.close()
         return found
 
-    return {(rank, stream): offset for (_, rank, stream), offset in asyncio.run(ask()).cuts.items()}
+    return {
+        (rank, stream): offset for (_, rank, stream), offset in asyncio.run(ask()).visible_lengths.items()
+    }
 
 
 def turn(step: int, stdout: int) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def turn(step: int, stdout: int) -> dict[str, Any]:
 
 
 def test_each_rank_is_cut_where_it_came_to_the_turn_or_where_it_was_seen(tmp_path: Path) -> None:
-    view = View((A, AttemptId("abcdefgh.2")), {(A, 0, "stdout"): 80}, turned={A: (0, 8)})
+    view = VisibleStreams((A, AttemptId("abcdefgh.2")), {(A, 0, "stdout"): 80}, resume_points={A: (0, 8)})
     saved = {
         "kind": "checkpoint",
         "step": 8,
@@ -62,5 +64,5 @@ def test_each_rank_is_cut_where_it_came_to_the_turn_or_where_it_was_seen(tmp_pat
 
 
 def test_what_several_ranks_saved_stays_as_they_say(tmp_path: Path) -> None:
-    view = View((A,), {(A, 0, "stdout"): 80, (A, 1, "stdout"): 5}, turned={A: (0, 8)})
+    view = VisibleStreams((A,), {(A, 0, "stdout"): 80, (A, 1, "stdout"): 5}, resume_points={A: (0, 8)})
     assert cuts(tmp_path, {1: [turn(8, 200)]}, view, size=2) == {(0, "stdout"): 80, (1, "stdout"): 5}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import Attempt, RoleSpec, Run, RunPhase, RunSpec
-from hopyard.tracking.view import View, visible
+from hopyard.tracking.rollback import VisibleStreams, visible_streams
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = RunId("abcdefgh")
@@ -25,7 +25,7 @@ def saved(number: int, step: int, offsets: Mapping[str, int], rank: int = 0) -> 
     return Checkpoint(ID, attempt_id(ID, number), rank, step, Digest("0" * 64), 1, NOW, offsets=offsets)
 
 
-def seen(view: View) -> list[int]:
+def seen(view: VisibleStreams) -> list[int]:
     return [int(a.rpartition(".")[2]) for a in view.attempts]
 
 
@@ -34,45 +34,45 @@ def at(number: int) -> AttemptId:
 
 
 def test_one_attempt_is_seen_whole() -> None:
-    view = visible(RUN, [attempt(1)], [saved(1, 5, {"stdout": 10})])
+    view = visible_streams(RUN, [attempt(1)], [saved(1, 5, {"stdout": 10})])
     assert seen(view) == [1]
-    assert view.limit(at(1), 0, "stdout") is None
+    assert view.visible_length_of(at(1), 0, "stdout") is None
 
 
 def test_a_start_from_nothing_hides_what_was_before() -> None:
-    assert seen(visible(RUN, [attempt(1), attempt(2)], [])) == [2]
+    assert seen(visible_streams(RUN, [attempt(1), attempt(2)], [])) == [2]
 
 
 def test_a_resume_cuts_the_saving_attempt_and_hides_those_between() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10, "metrics": 99}), saved(1, 6, {"stdout": 20})]
-    view = visible(RUN, [attempt(1), attempt(2, 6), attempt(3, 5)], checkpoints)
+    view = visible_streams(RUN, [attempt(1), attempt(2, 6), attempt(3, 5)], checkpoints)
     assert seen(view) == [1, 3]
-    assert view.limit(at(1), 0, "stdout") == 10
-    assert view.limit(at(1), 0, "metrics") == 99
-    assert view.limit(at(1), 1, "stdout") is None  # another rank saved nothing
-    assert view.limit(at(3), 0, "stdout") is None
+    assert view.visible_length_of(at(1), 0, "stdout") == 10
+    assert view.visible_length_of(at(1), 0, "metrics") == 99
+    assert view.visible_length_of(at(1), 1, "stdout") is None  # another rank saved nothing
+    assert view.visible_length_of(at(3), 0, "stdout") is None
 
 
 def test_a_chain_of_resumes_cuts_each_and_never_gives_back() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10}), saved(2, 8, {"stdout": 7}), saved(1, 6, {"stdout": 30})]
-    view = visible(RUN, [attempt(1), attempt(2, 5), attempt(3, 8)], checkpoints)
+    view = visible_streams(RUN, [attempt(1), attempt(2, 5), attempt(3, 8)], checkpoints)
     assert seen(view) == [1, 2, 3]
-    assert (view.limit(at(1), 0, "stdout"), view.limit(at(2), 0, "stdout")) == (10, 7)
+    assert (view.visible_length_of(at(1), 0, "stdout"), view.visible_length_of(at(2), 0, "stdout")) == (10, 7)
 
 
 def test_the_newest_saver_of_a_step_counts() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10}), saved(2, 5, {"stdout": 3})]
-    view = visible(RUN, [attempt(1), attempt(2, 5), attempt(3, 5)], checkpoints)
+    view = visible_streams(RUN, [attempt(1), attempt(2, 5), attempt(3, 5)], checkpoints)
     assert seen(view) == [1, 2, 3]
-    assert view.limit(at(2), 0, "stdout") == 3
+    assert view.visible_length_of(at(2), 0, "stdout") == 3
 
 
 def test_each_rank_is_cut_at_its_own_checkpoint() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10}), saved(1, 5, {"stdout": 4}, rank=1)]
-    view = visible(RUN, [attempt(1), attempt(2, 5)], checkpoints)
-    assert (view.limit(at(1), 0, "stdout"), view.limit(at(1), 1, "stdout")) == (10, 4)
+    view = visible_streams(RUN, [attempt(1), attempt(2, 5)], checkpoints)
+    assert (view.visible_length_of(at(1), 0, "stdout"), view.visible_length_of(at(1), 1, "stdout")) == (10, 4)
 
 
 def test_a_fork_starts_from_another_runs_checkpoint() -> None:
-    assert seen(visible(RUN, [attempt(1, 40)], [])) == [1]
-    assert seen(visible(RUN, [attempt(1, 40), attempt(2, 40)], [])) == [2]
+    assert seen(visible_streams(RUN, [attempt(1, 40)], [])) == [1]
+    assert seen(visible_streams(RUN, [attempt(1, 40), attempt(2, 40)], [])) == [2]

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from hopyard.datasets.progress import Progress
+from hopyard.datasets.progress import ProgressListener
 from hopyard.errors import IntegrityError
 from hopyard.private_files import FOLDER_MODE, make_folder, open_file
 
-SCRATCH = ".copying"  # the folder, in that which is copied to, of files that are not whole yet
-_PIECE = 4 * 1024 * 1024
-_PAGES = 2048
+SCRATCH_FOLDER = ".copying"  # the folder, in that which is copied to, of files that are not whole yet
+_COPY_BYTES = 4 * 1024 * 1024
+_PAGES_PER_STEP = 2048
 
 
 @contextmanager
-def scratch_in(folder: Path) -> Iterator[Path]:
+def scratch_folder(folder: Path) -> Iterator[Path]:
     """An empty folder on the disk of `folder`, which is gone afterwards.
     One that an earlier copy left is cleared."""
-    scratch = folder / SCRATCH
+    scratch = folder / SCRATCH_FOLDER
     shutil.rmtree(scratch, ignore_errors=True)
     make_folder(scratch)
     try:
@@ -33,7 +33,7 @@ def scratch_in(folder: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def is_same(source: Path, copy: Path) -> bool:
+def is_up_to_date(source: Path, copy: Path) -> bool:
     """Whether a copy needs no other, as far as sizes and times tell."""
     try:
         old, new = copy.lstat(), source.lstat()
@@ -46,7 +46,7 @@ def is_same(source: Path, copy: Path) -> bool:
     return old.st_size == new.st_size and old.st_mtime_ns == new.st_mtime_ns
 
 
-def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> int:
+def copy_file(source: Path, copy: Path, scratch: Path, progress: ProgressListener) -> int:
     """Its bytes; 0 for a link, which is copied as a link.
     A file that is gone meanwhile is passed over (0): its run was removed."""
     part = scratch / "file"
@@ -64,7 +64,7 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> in
     with reading:
         before = os.fstat(reading.fileno())
         with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
-            while piece := reading.read(_PIECE):
+            while piece := reading.read(_COPY_BYTES):
                 writing.write(piece)
                 size += len(piece)
                 progress.advance(len(piece))
@@ -77,7 +77,7 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> in
     return size
 
 
-def remove_links_in_the_way(top: Path, files: Iterable[Path]) -> None:
+def remove_blocking_links(top: Path, files: Iterable[Path]) -> None:
     """What is copied to these places below `top` lands there, though an earlier copy has links where their
     folders are."""
     for folder in {above for path in files for above in path.parents}:
@@ -104,7 +104,7 @@ def copy_database(source: Path, copy: Path, scratch: Path) -> None:
             ) as reading,
             closing(sqlite3.connect(part)) as writing,
         ):
-            reading.backup(writing, pages=_PAGES)
+            reading.backup(writing, pages=_PAGES_PER_STEP)
             writing.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
     except sqlite3.Error as bad:
         if getattr(bad, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
@@ -112,12 +112,12 @@ def copy_database(source: Path, copy: Path, scratch: Path) -> None:
         raise IntegrityError(
             f"{source} cannot be copied: {bad}", hints=("`hop doctor` checks the database of a home",)
         ) from bad
-    flush(part)
+    fsync_path(part)
     make_folder(copy.parent)
     part.replace(copy)
 
 
-def flush(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """What was written to a file, or the names in a folder, is on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -126,12 +126,12 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def flush_folders(top: Path, files: Iterable[Path]) -> None:
+def fsync_folders(top: Path, files: Iterable[Path]) -> None:
     """The names of these files below `top`, relative to it, and of the folders that they are in, are on
     disk."""
     for folder in {above for path in files for above in path.parents}:
         with suppress(FileNotFoundError):  # of a file that was gone before it was copied
-            flush(top / folder)
+            fsync_path(top / folder)
 
 
 def remove_empty_folders(top: Path) -> None:

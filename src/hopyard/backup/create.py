@@ -16,24 +16,24 @@ from hopyard.backup.layout import (
     DATABASE,
     DUMP,
     FOLDERS,
-    LARGE,
-    MARK,
+    LARGE_BLOBS,
+    MARK_FILE,
     PACKS,
     BackupMark,
     files_below,
-    single_files,
+    top_level_files,
 )
-from hopyard.backup.losses import find_losses, is_damaged, keeps_copy
+from hopyard.backup.losses import find_losses, is_worse_than_copy, should_retain_copy
 from hopyard.backup.target import (
-    check_database_there,
+    check_database_present,
     check_same_database,
     check_same_home,
     check_target,
-    most_is_lost,
+    mostly_lost_error,
 )
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
-from hopyard.datasets.progress import SILENT, Progress
+from hopyard.datasets.progress import NO_PROGRESS, ProgressListener
 from hopyard.domain.ids import Digest
 from hopyard.errors import Conflict, NotFound, StorageFull, is_disk_full
 from hopyard.file_locks import try_lock
@@ -52,7 +52,9 @@ class Backup:
     missing: tuple[Digest, ...] = ()
 
 
-def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: Progress = SILENT) -> Backup:
+def create_backup(
+    home: Home, folder: Path, *, replace: bool = False, progress: ProgressListener = NO_PROGRESS
+) -> Backup:
     """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. What the
     database refers to and the home has no more, or has damaged, stays in the backup. replace: the backup
     there is lost, whatever it has; it may be one of another home.
@@ -67,11 +69,11 @@ def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: 
     url = read_settings(home.settings_file).database
     if not replace:
         check_same_home(home, folder)
-        check_database_there(home, folder, url)
+        check_database_present(home, folder, url)
     try:
         make_folder(folder)
         folder.chmod(0o700)
-        with _sweeping_held_off(home), copying.scratch_in(folder) as scratch:
+        with _gc_paused(home), copying.scratch_folder(folder) as scratch:
             return _create(home.root, folder, url, scratch, progress, replace=replace)
     except OSError as bad:
         if is_disk_full(bad):
@@ -81,7 +83,7 @@ def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: 
 
 
 def _create(
-    home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress, *, replace: bool
+    home: Path, folder: Path, url: str | None, scratch: Path, progress: ProgressListener, *, replace: bool
 ) -> Backup:
     # before the dump: what is removed meanwhile is in it
     used = read_references(url) if url is not None else None
@@ -98,34 +100,34 @@ def _create(
     created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     index = staged.get(BLOB_INDEX, home / BLOB_INDEX)
     losses = find_losses(home, None if replace else folder, used, index=index, shared=url is not None)
-    if losses.most:
-        raise most_is_lost(home, folder)
-    wanted = [*single_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
-    fresh, restorable = [], set(losses.kept)
+    if losses.mostly_lost:
+        raise mostly_lost_error(home, folder)
+    wanted = [*top_level_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
+    fresh, restorable = [], set(losses.retained)
     for path in wanted:
-        if path in restorable or copying.is_same(home / path, folder / path):
+        if path in restorable or copying.is_up_to_date(home / path, folder / path):
             continue
-        if replace or not keeps_copy(home, folder, path):
+        if replace or not should_retain_copy(home, folder, path):
             fresh.append(path)
-        elif is_damaged(home, path):
+        elif is_worse_than_copy(home, path):
             restorable.add(path)
         else:
             copying.copy_times(home / path, folder / path)
-    progress.begin("copying", sum(_size(home / path) for path in fresh))
-    copying.remove_links_in_the_way(folder, fresh)
+    progress.begin("copying", sum(_file_size(home / path) for path in fresh))
+    copying.remove_blocking_links(folder, fresh)
     for path in fresh:
         copying.copy_file(home / path, folder / path, scratch, progress)
-    copying.flush_folders(folder, fresh)
-    (folder / MARK).unlink(missing_ok=True)
+    copying.fsync_folders(folder, fresh)
+    (folder / MARK_FILE).unlink(missing_ok=True)
     # the home's index does not know them: it is made again, of all files, when the backup is restored
-    if losses.blobs:
+    if losses.has_retained_blobs:
         staged.pop(BLOB_INDEX, None)
     for name in (DATABASE, DUMP, BLOB_INDEX):
         if name in staged:
             staged[name].replace(folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
-    _remove_others(folder, {*wanted, *restorable}, blobs=replace or not losses.unread)
+    _remove_outdated(folder, {*wanted, *restorable}, blobs=replace or not losses.manifests_unreadable)
     kept = [
         path
         for path in folder.rglob("*")
@@ -142,8 +144,8 @@ def _create(
         size,
         database_id=used.database_id,
     )
-    write_atomically(folder / MARK, mark.encode(), durable=True)
-    copying.flush(folder)
+    write_atomically(folder / MARK_FILE, mark.encode(), durable=True)
+    copying.fsync_path(folder)
     return Backup(mark, tuple(sorted(restorable)), losses.missing)
 
 
@@ -153,7 +155,7 @@ def _stage_databases(home: Path, url: str | None, scratch: Path) -> dict[Path, P
     if url is not None:
         staged[DUMP] = scratch / DUMP
         os.close(open_file(staged[DUMP], os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        postgres.dump(url, staged[DUMP])
+        postgres.dump_database(url, staged[DUMP])
     for name in (BLOB_INDEX,) if url is not None else (DATABASE, BLOB_INDEX):
         if (home / name).exists():
             staged[name] = scratch / name.name
@@ -161,24 +163,24 @@ def _stage_databases(home: Path, url: str | None, scratch: Path) -> dict[Path, P
     return staged
 
 
-def _remove_others(folder: Path, wanted: set[Path], *, blobs: bool) -> None:
+def _remove_outdated(folder: Path, expected: set[Path], *, blobs: bool) -> None:
     """What an earlier backup had and the home has no more. blobs: also files of blobs."""
     for one in (None, *FOLDERS):
-        if one in (PACKS, LARGE) and not blobs:
+        if one in (PACKS, LARGE_BLOBS) and not blobs:
             continue
-        there = single_files(folder) if one is None else files_below(folder, one)
+        there = top_level_files(folder) if one is None else files_below(folder, one)
         for path in list(there):
-            if path not in wanted:
+            if path not in expected:
                 (folder / path).unlink()
         if one is not None and (folder / one).is_dir():
             copying.remove_empty_folders(folder / one)
 
 
 @contextmanager
-def _sweeping_held_off(home: Home) -> Iterator[None]:
+def _gc_paused(home: Home) -> Iterator[None]:
     """No blob goes within. Raises Conflict while blobs are swept, or another backup is made."""
-    make_folder(home.sweep_lock.parent)
-    with try_lock(home.sweep_lock) as free:
+    make_folder(home.gc_lock.parent)
+    with try_lock(home.gc_lock) as free:
         if not free:
             raise Conflict(
                 "blobs are being swept, or another backup is being made", hints=("try again in a minute",)
@@ -186,7 +188,7 @@ def _sweeping_held_off(home: Home) -> Iterator[None]:
         yield
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.lstat().st_size
     except FileNotFoundError:

@@ -19,15 +19,15 @@ from typing import Any
 from hopyard.errors import IntegrityError, NotFound
 
 FORMAT = 1
-MARK = "backup.json"
+MARK_FILE = "backup.json"
 DATABASE, DUMP = Path("hopyard.db"), Path("database.dump")  # SQLite's file; what pg_dump wrote
 BLOB_INDEX = Path("blobs") / "index.db"
-PACKS, LARGE, STREAMS = Path("blobs") / "packs", Path("blobs") / "large", Path("streams")
-FOLDERS = (PACKS, LARGE, STREAMS, Path("offline"), Path("kept"))
-_OF_SCRIPTS = (Path("offline"), Path("kept"))  # which hold files that scripts made, by whatever name
+PACKS, LARGE_BLOBS, STREAMS = Path("blobs") / "packs", Path("blobs") / "large", Path("streams")
+FOLDERS = (PACKS, LARGE_BLOBS, STREAMS, Path("offline"), Path("kept"))
+_SCRIPT_FOLDERS = (Path("offline"), Path("kept"))  # which hold files that scripts made, by whatever name
 # Of a running server, or made again when they are missing.
-_LEFT_OUT = {"server.json", str(DATABASE), "hopyard.db-wal", "hopyard.db-shm", MARK, str(DUMP)}
-_LEFT_OUT_ENDS = (".lock", ".sock", ".log")
+_EXCLUDED_FILES = {"server.json", str(DATABASE), "hopyard.db-wal", "hopyard.db-shm", MARK_FILE, str(DUMP)}
+_EXCLUDED_SUFFIXES = (".lock", ".sock", ".log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read_mark(folder: Path) -> BackupMark:
     """Raises NotFound where there is no whole backup, IntegrityError where it is of a newer Hopyard or
     damaged."""
     try:
-        found: Mapping[str, Any] = json.loads((folder / MARK).read_bytes())
+        found: Mapping[str, Any] = json.loads((folder / MARK_FILE).read_bytes())
         if found["format"] > FORMAT:
             raise IntegrityError(
                 f"{folder} was written by a newer Hopyard ({found['version']})",
@@ -61,9 +61,11 @@ def read_mark(folder: Path) -> BackupMark:
         return BackupMark(**found)
     except FileNotFoundError:
         hint = "a backup that was broken off has none either: run `hop backup` again"
-        raise NotFound(f"{folder} is not a backup: it has no {MARK}", hints=(hint,)) from None
+        raise NotFound(f"{folder} is not a backup: it has no {MARK_FILE}", hints=(hint,)) from None
     except (ValueError, KeyError, TypeError) as bad:
-        raise IntegrityError(f"{folder / MARK} is damaged: {bad}", hints=("restore another backup",)) from bad
+        raise IntegrityError(
+            f"{folder / MARK_FILE} is damaged: {bad}", hints=("restore another backup",)
+        ) from bad
 
 
 def database_id_of(mark: BackupMark, folder: Path) -> str:
@@ -74,11 +76,15 @@ def database_id_of(mark: BackupMark, folder: Path) -> str:
         return ""
 
 
-def single_files(home: Path) -> Iterator[Path]:
+def top_level_files(home: Path) -> Iterator[Path]:
     """The files at the top of a home that a backup copies: settings, tokens, secrets.
     Relative to the home."""
     for path in sorted(home.iterdir()):
-        left_out = path.name in _LEFT_OUT or path.name.endswith(_LEFT_OUT_ENDS) or path.name.startswith(".")
+        left_out = (
+            path.name in _EXCLUDED_FILES
+            or path.name.endswith(_EXCLUDED_SUFFIXES)
+            or path.name.startswith(".")
+        )
         if not left_out and path.is_file() and not path.is_symlink():
             yield Path(path.name)
 
@@ -90,7 +96,7 @@ def files_below(root: Path, folder: Path) -> Iterator[Path]:
     if not top.is_dir():
         return
     for path in sorted(top.rglob("*")):
-        of_script = folder in _OF_SCRIPTS
+        of_script = folder in _SCRIPT_FOLDERS
         own = not of_script and any(part.startswith(".") for part in path.relative_to(top).parts)
         if not own and (of_script if path.is_symlink() else path.is_file()):
             yield path.relative_to(root)

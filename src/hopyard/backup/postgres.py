@@ -12,15 +12,15 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from hopyard.errors import NotFound, ServerUnavailable
 
-_INSTALL = (
+_INSTALL_HINT = (
     "install PostgreSQL's client programs (Debian: postgresql-client), of the server's version or newer"
 )
 
 
-def dump(url: str, file: Path) -> None:
+def dump_database(url: str, file: Path) -> None:
     """The whole database, of one moment, but for the servers that share it: a restored copy is not to talk to
     them. Raises NotFound without `pg_dump`, ServerUnavailable when it fails."""
-    _run(
+    _run_program(
         "pg_dump",
         url,
         ["--format=custom", "--no-owner", "--exclude-table-data=*.servers", f"--file={file}"],
@@ -28,19 +28,19 @@ def dump(url: str, file: Path) -> None:
     )
 
 
-def restore(url: str, file: Path) -> None:
+def restore_database(url: str, file: Path) -> None:
     """Into an empty database, all or nothing."""
     options = ["--no-owner", "--exit-on-error", "--single-transaction"]
-    _run("pg_restore", url, options, before_url=["--dbname"], after=[str(file)])
+    _run_program("pg_restore", url, options, before_url=["--dbname"], after=[str(file)])
 
 
-def _run(
+def _run_program(
     program: str, url: str, options: Sequence[str], *, before_url: Sequence[str], after: Sequence[str] = ()
 ) -> None:
     found = shutil.which(program)
     if found is None:
-        raise NotFound(f"{program} is not installed here", hints=(_INSTALL,))
-    plain, password = without_password(url)
+        raise NotFound(f"{program} is not installed here", hints=(_INSTALL_HINT,))
+    plain, password = split_password(url)
     environment = os.environ | ({"PGPASSWORD": password} if password is not None else {})
     command = [found, *options, *before_url, plain, *after]
     done = subprocess.run(
@@ -54,11 +54,11 @@ def _run(
     )
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        hint = _INSTALL if "version mismatch" in done.stderr else "\n".join(said[-5:])
+        hint = _INSTALL_HINT if "version mismatch" in done.stderr else "\n".join(said[-5:])
         raise ServerUnavailable(f"{program} failed: {said[0]}", hints=(hint,))
 
 
-def without_password(url: str) -> tuple[str, str | None]:
+def split_password(url: str) -> tuple[str, str | None]:
     """The address without its password, and the password."""
     parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
     if parts.password is None:

@@ -19,17 +19,17 @@ from hopyard.backup.layout import (
     database_id_of,
     files_below,
     read_mark,
-    single_files,
+    top_level_files,
 )
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
-from hopyard.datasets.progress import SILENT, Progress
+from hopyard.datasets.progress import NO_PROGRESS, ProgressListener
 from hopyard.errors import Conflict, SpecError, StorageFull, is_disk_full
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.stores.sql.references import read_references
 
 # the end of the name of a home that is not whole yet; before it, the process that restores
-_RESTORING = ".restoring"
+_RESTORING_FILE = ".restoring"
 
 
 def restore_backup(
@@ -39,7 +39,7 @@ def restore_backup(
     database: str | None = None,
     keep_database: bool = False,
     hold: bool = True,
-    progress: Progress = SILENT,
+    progress: ProgressListener = NO_PROGRESS,
 ) -> BackupMark:
     """Make `home`, which must not exist or be empty, of the backup in `folder`.
 
@@ -68,27 +68,27 @@ def restore_backup(
             hints=("leave --database out",),
         )
     if mark.database == "postgresql" and url is not None:
-        _check_database(mark, folder, url, keep=keep_database)
+        _check_database(mark, folder, url, keep_database=keep_database)
     elif keep_database:
         raise SpecError(
             "--keep-database: the backup holds an SQLite file, not a dump of PostgreSQL",
             hints=("leave it out",),
         )
-    for left in home.root.parent.glob(f"{glob.escape(home.root.name)}.*{_RESTORING}"):
-        if (pid := left.name.removesuffix(_RESTORING).rpartition(".")[2]).isdecimal() and not Path(
+    for left in home.root.parent.glob(f"{glob.escape(home.root.name)}.*{_RESTORING_FILE}"):
+        if (pid := left.name.removesuffix(_RESTORING_FILE).rpartition(".")[2]).isdecimal() and not Path(
             f"/proc/{pid}"
         ).exists():
             shutil.rmtree(left, ignore_errors=True)  # of a restore that was killed
     target = (
         home.root
         if home.root.exists()
-        else home.root.with_name(f"{home.root.name}.{os.getpid()}{_RESTORING}")
+        else home.root.with_name(f"{home.root.name}.{os.getpid()}{_RESTORING_FILE}")
     )
     try:
-        _copy(mark, folder, target, progress)
+        _copy_backup(mark, folder, target, progress)
         if mark.database == "postgresql" and url is not None:
             if not keep_database:
-                postgres.restore(url, folder / DUMP)
+                postgres.restore_database(url, folder / DUMP)
             if database is not None:
                 _set_database(target / home.settings_file.name, database)
         if hold:
@@ -97,11 +97,11 @@ def restore_backup(
             created_at = datetime.now(UTC).isoformat(timespec="seconds") if keep_database else mark.created_at
             note = json.dumps({"created_at": created_at, "home": mark.home}).encode() + b"\n"
             write_atomically(target / home.restored_file.name, note, durable=True)
-        copying.flush(target)
+        copying.fsync_path(target)
         if target != home.root:
             target.rename(home.root)
     except BaseException as bad:
-        _clear(target, itself=target != home.root)
+        _remove_restored(target, itself=target != home.root)
         if isinstance(bad, OSError) and is_disk_full(bad):
             raise StorageFull(
                 f"no space left at {home.root}", hints=("nothing was restored; restore to another disk",)
@@ -110,17 +110,17 @@ def restore_backup(
     return mark
 
 
-def _check_database(mark: BackupMark, folder: Path, url: str, *, keep: bool) -> None:
+def _check_database(mark: BackupMark, folder: Path, url: str, *, keep_database: bool) -> None:
     """Raises Conflict where the database at `url` is not empty, or, where it is to be kept, not that of the
     backup."""
     there, wanted = read_references(url).database_id, database_id_of(mark, folder)
-    if keep and there != wanted:
+    if keep_database and there != wanted:
         what = "is empty" if not there else "is not the one that the backup is of"
         raise Conflict(
             f"the database {what}, so there is nothing to keep",
             hints=("leave --keep-database out, and name an empty database",),
         )
-    if there and not keep:
+    if there and not keep_database:
         same = (
             f"it holds what the backup of another server of it had: `hop restore {folder} --database "
             "URL --keep-database` restores only the files"
@@ -131,24 +131,26 @@ def _check_database(mark: BackupMark, folder: Path, url: str, *, keep: bool) -> 
         )
 
 
-def _copy(mark: BackupMark, folder: Path, target: Path, progress: Progress) -> None:
+def _copy_backup(mark: BackupMark, folder: Path, target: Path, progress: ProgressListener) -> None:
     make_folder(target)
     target.chmod(0o700)
-    with copying.scratch_in(target) as scratch:
+    with copying.scratch_folder(target) as scratch:
         _copy_files(mark, folder, target, scratch, progress)
 
 
-def _copy_files(mark: BackupMark, folder: Path, target: Path, scratch: Path, progress: Progress) -> None:
+def _copy_files(
+    mark: BackupMark, folder: Path, target: Path, scratch: Path, progress: ProgressListener
+) -> None:
     for name in (DATABASE, BLOB_INDEX) if mark.database == "sqlite" else (BLOB_INDEX,):
         if (folder / name).exists():
             copying.copy_database(folder / name, target / name, scratch)
-    wanted = [*single_files(folder), *(path for one in FOLDERS for path in files_below(folder, one))]
+    wanted = [*top_level_files(folder), *(path for one in FOLDERS for path in files_below(folder, one))]
     progress.begin("copying", sum((folder / path).lstat().st_size for path in wanted))
     for path in wanted:
         copying.copy_file(folder / path, target / path, scratch, progress)
 
 
-def _clear(target: Path, *, itself: bool) -> None:
+def _remove_restored(target: Path, *, itself: bool) -> None:
     """Remove what was restored, so that the home is as it was: missing, or empty."""
     if itself:
         shutil.rmtree(target, ignore_errors=True)  # what could not be removed has a name of its own

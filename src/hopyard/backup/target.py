@@ -54,29 +54,29 @@ def check_same_home(home: Home, folder: Path) -> None:
     )
 
 
-def check_database_there(home: Home, folder: Path, url: str | None) -> None:
+def check_database_present(home: Home, folder: Path, url: str | None) -> None:
     """Raises Conflict where the backup has a database and the home has none, or one of another kind."""
     had = DATABASE if (folder / DATABASE).exists() else DUMP
     if (folder / had).exists() and (url is None) != (had == DATABASE):
-        raise _other_database(folder, "is in another place now: see `database:` in its config.yaml")
+        raise _other_database_error(folder, "is in another place now: see `database:` in its config.yaml")
     if url is None and had == DATABASE and (folder / had).exists() and not home.database.exists():
-        raise _other_database(folder, f"is gone: there is no {home.database}")
+        raise _other_database_error(folder, f"is gone: there is no {home.database}")
 
 
-def check_same_database(folder: Path, now: str) -> None:
+def check_same_database(folder: Path, database_id: str) -> None:
     """Raises Conflict where the backup is of another database than this, as of a home that began with an
     empty one."""
     try:
         before = database_id_of(read_mark(folder), folder)
     except NotFound:
         return
-    if before and before != now:
-        raise _other_database(folder, "is another one now, perhaps an empty one")
+    if before and before != database_id:
+        raise _other_database_error(folder, "is another one now, perhaps an empty one")
 
 
-def _other_database(folder: Path, why: str) -> Conflict:
+def _other_database_error(folder: Path, reason: str) -> Conflict:
     return Conflict(
-        f"the database of which {folder} has a backup {why}",
+        f"the database of which {folder} has a backup {reason}",
         hints=(
             f"give the home its database back: {folder / DATABASE} may have it; or choose another folder",
             (
@@ -87,7 +87,7 @@ def _other_database(folder: Path, why: str) -> Conflict:
     )
 
 
-def most_is_lost(home: Path, folder: Path) -> Conflict:
+def mostly_lost_error(home: Path, folder: Path) -> Conflict:
     return Conflict(
         f"{home} has lost most of the blobs or streams that {folder} has, and that its database refers to",
         hints=(
@@ -101,9 +101,9 @@ def most_is_lost(home: Path, folder: Path) -> Conflict:
     )
 
 
-def _is_equal(kept: Path, now: Path) -> bool:
+def _is_equal(retained: Path, current: Path) -> bool:
     try:
-        return kept.read_bytes() == now.read_bytes()
+        return retained.read_bytes() == current.read_bytes()
     except FileNotFoundError:
         return False
 
@@ -115,4 +115,4 @@ def _is_backup(folder: Path) -> bool:
         return True
     except NotFound:
         names = {path.name for path in folder.iterdir()}
-        return bool(names & {str(DATABASE), str(DUMP), copying.SCRATCH})
+        return bool(names & {str(DATABASE), str(DUMP), copying.SCRATCH_FOLDER})

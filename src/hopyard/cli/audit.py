@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
+from hopyard.cli.terminal import console
 from hopyard.errors import SpecError, UsageError
 
 _COLUMNS = ("at", "user", "action", "target", "target_id", "outcome", "origin", "token", "detail")
@@ -49,8 +49,8 @@ def audit(
 
     The owner of the server sees everything, other users what they did themselves.
     """
-    from hopyard.config.past import parse_past
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.config.past_time import parse_past_time
 
     if as_csv and as_json:
         raise UsageError("--csv and --json cannot both be given")
@@ -61,39 +61,41 @@ def audit(
         "target": target,
         "outcome": "refused" if refused else None,
     }
-    begin = None if since is None else parse_past(since, now, what="--since")
-    end = None if until is None else parse_past(until, now, what="--until", ahead=True)
+    begin = None if since is None else parse_past_time(since, now, what="--since")
+    end = None if until is None else parse_past_time(until, now, what="--until", allow_future=True)
     if begin is not None and end is not None and begin >= end:
         raise SpecError(
             "--until: the span from `--since` to `--until` is empty", hints=("--since is the earlier one",)
         )
     query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
     rows: list[dict[str, Any]] = list(
-        connect().pages("/audit", "records", cursor="before", most=limit, **query)
+        connect().iterate_pages("/audit", "records", cursor_key="before", max_rows=limit, **query)
     )
     if as_json:
-        console.out_json(rows)
+        console.print_json(rows)
     elif as_csv:
-        console.out_csv(
+        console.print_csv(
             _COLUMNS,
             ([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows),
         )
     elif not rows:
-        console.say("nothing was recorded that matches")
+        console.print_message("nothing was recorded that matches")
     else:
         width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-        console.out_lines(
-            console.table(
-                ["TIME", "USER", "ACTION", "TARGET", "FROM", ""], [_row(row) for row in rows], width=width
+        console.print_lines(
+            console.format_table(
+                ["TIME", "USER", "ACTION", "TARGET", "FROM", ""],
+                [table_row(row) for row in rows],
+                width=width,
             )
         )
 
 
-def _row(row: dict[str, Any]) -> list[str]:
+def table_row(row: dict[str, Any]) -> list[str]:
     when = datetime.fromisoformat(row["at"]).astimezone()
     outcome = "" if row["outcome"] == "done" else f"{row['outcome']}: "
     detail = " ".join(
-        f"{name}={_text(value)}" for name, value in row["detail"].items() if name not in ("id", "why")
+        f"{name}={cell_text(value)}" for name, value in row["detail"].items() if name not in ("id", "why")
     )
     return [
         f"{when:%Y-%m-%d %H:%M:%S}",
@@ -105,7 +107,7 @@ def _row(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _text(value: Any) -> str:
+def cell_text(value: Any) -> str:
     return (
         ",".join(map(str, value))
         if isinstance(value, list)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.cli.times import clock
-from hopyard.cli.transferbar import TransferBar
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.times import format_clock
+from hopyard.cli.terminal.transfer_bar import TransferBar
 from hopyard.config.home import Home
 
 _FOLDER = click.Path(file_okay=True, dir_okay=True, path_type=Path)
-_NAMED = 20
+_MAX_NAMES_SHOWN = 20
 
 
 @click.command("backup")
@@ -34,8 +34,8 @@ def backup(folder: Path, replace: bool, as_json: bool) -> int:
     database there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live
     runs are left out.
     """
+    from hopyard.api_client.local_server import check_own_server
     from hopyard.backup.create import create_backup
-    from hopyard.sdk.connect import check_own_server
 
     home = Home.default()
     check_own_server(home)
@@ -43,33 +43,37 @@ def backup(folder: Path, replace: bool, as_json: bool) -> int:
         made = create_backup(home, folder.absolute(), replace=replace, progress=bar)
     mark, restorable, missing = made.mark, [str(path) for path in made.restorable], list(made.missing)
     if as_json:
-        console.out_json(
+        console.print_json(
             {"folder": str(folder.absolute()), **asdict(mark), "restorable": restorable, "missing": missing}
         )
     else:
-        console.say(
-            f"backed up {mark.home} to {folder}: {mark.files:,} files, {console.bytes_text(mark.size_bytes)}"
+        console.print_message(
+            f"backed up {mark.home} to {folder}: {mark.files:,} files, "
+            f"{console.format_bytes(mark.size_bytes)}"
         )
     if restorable:
-        console.say(
-            f"warning: the home has lost or damaged {_some(restorable)}, which its database refers to; "
+        console.print_message(
+            f"warning: the home has lost or damaged {_shortened_list(restorable)}, which its database "
+            "refers to; "
             "the copies in the backup stay"
         )
-        console.say(
+        console.print_message(
             f"hint: to restore each: cp -p {folder}/PATH {mark.home}/PATH; then `hop doctor --verify` "
             "takes it in"
         )
     if missing:
-        console.say(
+        console.print_message(
             "warning: neither the home nor the backup has "
-            f"{_some([digest[:12] for digest in missing])} of the blobs in use"
+            f"{_shortened_list([digest[:12] for digest in missing])} of the blobs in use"
         )
-        console.say("hint: `hop doctor --verify` says what to do")
+        console.print_message("hint: `hop doctor --verify` says what to do")
     return 1 if restorable or missing else 0
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+def _shortened_list(names: list[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES_SHOWN]) + (
+        f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
+    )
 
 
 @click.command("restore")
@@ -95,8 +99,8 @@ def restore(folder: Path, database: str | None, keep_database: bool, start_runs:
     only after `hop node uncordon`: the original may still run them. Of servers that share a database, restore
     one with it and the others with --keep-database.
     """
+    from hopyard.api_client.local_server import check_own_server
     from hopyard.backup.restore import restore_backup
-    from hopyard.sdk.connect import check_own_server
 
     home = Home.default()
     check_own_server(home)
@@ -110,10 +114,12 @@ def restore(folder: Path, database: str | None, keep_database: bool, start_runs:
             progress=bar,
         )
     if as_json:
-        console.out_json({"home": str(home.root), "held": not start_runs, "backup": asdict(mark)})
+        console.print_json({"home": str(home.root), "held": not start_runs, "backup": asdict(mark)})
         return
-    console.say(f"restored {mark.home} as it was at {clock(mark.created_at, seconds=True)} to {home.root}")
+    console.print_message(
+        f"restored {mark.home} as it was at {format_clock(mark.created_at, show_seconds=True)} to {home.root}"
+    )
     if not start_runs:
-        console.say(
+        console.print_message(
             "hint: its nodes are cordoned at the first start; `hop node uncordon NODE` starts what waits"
         )

@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, begun_with, get_run, run_title
+from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, run_argument
-from hopyard.config.asks import TopologyAsk, format_replicas, format_topology
-from hopyard.config.params import format_value
+from hopyard.cli.run_text import Run, fork_source_text, get_run, run_title
+from hopyard.cli.terminal import console
+from hopyard.config.key_values import format_value
+from hopyard.config.resource_requests import TopologyRequest, format_replicas, format_topology
 from hopyard.domain.manifest import FileEntry, Manifest
-from hopyard.sdk.client import Client
 
-HIDDEN = "***"  # what the server tells of another user's values
-_LARGEST_SHOWN = 1024 * 1024  # of a file whose lines are compared
+HIDDEN_TEXT = "***"  # what the server tells of another user's values
+_MAX_DIFF_BYTES = 1024 * 1024  # of a file whose lines are compared
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECTIONS = ("params", "study", "packages", "datasets", "resources", "environment", "results")
 
@@ -33,7 +33,7 @@ class FileChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RunDifference:
     """`sections[name][key]` holds both sides; None where a side has nothing.
     hidden: variables whose values are both another user's, so that it is not known whether they differ."""
 
@@ -48,17 +48,17 @@ class Difference:
 @json_option
 def diff(left: str, right: str, as_json: bool) -> None:
     """Compare two runs: code, parameters, packages, dataset versions, resources and results."""
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client = connect()
     one, two = (client.get(f"/runs/{get_run(client, ref)['id']}") for ref in (left, right))
-    found = compare(client, one, two)
+    found = compare_runs(client, one, two)
     if as_json:
         files = [{"path": change.path, "kind": change.kind, "diff": change.diff} for change in found.files]
         sections = {
             name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()
         }
-        console.out_json(
+        console.print_json(
             {
                 "left": one["name"],
                 "right": two["name"],
@@ -68,24 +68,26 @@ def diff(left: str, right: str, as_json: bool) -> None:
             }
         )
         return
-    console.out_lines(_lines(run_title(one), run_title(two), found))
+    console.print_lines(_section_lines(run_title(one), run_title(two), found))
 
 
-def compare(client: Client, one: Run, two: Run) -> Difference:
+def compare_runs(client: Client, left: Run, right: Run) -> RunDifference:
     """All that differs between two runs."""
-    sides = [_facts(run) for run in (one, two)]
-    sections = {name: _unequal(sides[0][name], sides[1][name]) for name in _SECTIONS}
+    sides = [_comparable_fields(run) for run in (left, right)]
+    sections = {name: _differing_keys(sides[0][name], sides[1][name]) for name in _SECTIONS}
     hidden = [
         name
-        for name, value in (one["spec"].get("env") or {}).items()
-        if value == (two["spec"].get("env") or {}).get(name) == HIDDEN
+        for name, value in (left["spec"].get("env") or {}).items()
+        if value == (right["spec"].get("env") or {}).get(name) == HIDDEN_TEXT
     ]
-    return Difference(
-        tuple(_files(client, one["spec"].get("code"), two["spec"].get("code"))), sections, tuple(hidden)
+    return RunDifference(
+        tuple(_file_changes(client, left["spec"].get("code"), right["spec"].get("code"))),
+        sections,
+        tuple(hidden),
     )
 
 
-def _facts(run: Run) -> dict[str, dict[str, Any]]:
+def _comparable_fields(run: Run) -> dict[str, dict[str, Any]]:
     spec = run["spec"]
     environment = spec.get("environment") or {}
     resources: dict[str, Any] = {}
@@ -97,15 +99,15 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
         resources |= {
             f"{role['name']} {key}": value for key, value in {**role["resources"], **role["where"]}.items()
         }
-        resources[f"{role['name']} topology"] = _topology(role)
+        resources[f"{role['name']} topology"] = _topology_text(role)
     latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
     return {
         "params": dict(run.get("params") or {}),
-        "study": _study(spec.get("study")),
+        "study": _study_fields(spec.get("study")),
         "packages": dict(environment.get("packages") or {}),
         "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
         "resources": resources
-        | {"time limit (s)": spec.get("time_limit_s"), "topology": _topology(spec)}
+        | {"time limit (s)": spec.get("time_limit_s"), "topology": _topology_text(spec)}
         | {key: spec.get(key) for key in ("queue", "priority", "preemptible")},
         "environment": {
             "interpreter": environment.get("interpreter") or None,
@@ -119,20 +121,20 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
     }
 
 
-def _study(said: dict[str, Any] | None) -> dict[str, Any]:
+def _study_fields(study: dict[str, Any] | None) -> dict[str, Any]:
     """What a study searches and how, by the names of its file."""
-    if said is None:
+    if study is None:
         return {}
-    begin, mop = said.get("beginning"), said.get("mop") or {}
-    space = {f"space.{one['name']}": _range(one) for one in said["space"]}
-    plain = {key: said[key] for key in ("metric", "goal", "parallel", "trials", "concurrent", "seed")}
+    begin, mop = study.get("beginning"), study.get("mop") or {}
+    space = {f"space.{one['name']}": _range_text(one) for one in study["space"]}
+    plain = {key: study[key] for key in ("metric", "goal", "parallel", "trials", "concurrent", "seed")}
     partitions = {f"partitions.{key}": value for key, value in (mop.get("partitions") or {}).items()}
     return {
         **plain,
-        "epochs": said["max_epochs"],
-        "searcher": said["searcher"]["name"],
-        **{f"searcher.{key}": value for key, value in said["searcher"]["options"].items()},
-        "begins with": begun_with(begin, said["metric"]) if begin else None,
+        "epochs": study["max_epochs"],
+        "searcher": study["searcher"]["name"],
+        **{f"searcher.{key}": value for key, value in study["searcher"]["options"].items()},
+        "begins with": fork_source_text(begin, study["metric"]) if begin else None,
         **space,
         **{
             key: mop[key]
@@ -143,7 +145,7 @@ def _study(said: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _range(parameter: dict[str, Any]) -> Any:
+def _range_text(parameter: dict[str, Any]) -> Any:
     if parameter["kind"] == "constant":
         return parameter["value"]
     own = {
@@ -157,21 +159,20 @@ def _range(parameter: dict[str, Any]) -> Any:
     )
 
 
-def _topology(said: dict[str, Any]) -> str | None:
-    asked = said.get("topology")
-    return format_topology(TopologyAsk(asked["rule"], asked["level"], asked["slice"])) if asked else None
+def _topology_text(topology: dict[str, Any]) -> str | None:
+    asked = topology.get("topology")
+    return format_topology(TopologyRequest(asked["rule"], asked["level"], asked["slice"])) if asked else None
 
 
-def _unequal(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _differing_keys(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     keys = dict.fromkeys([*left, *right])
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
 
-# -- code
-# ------------------------------------------------------------------------------------------------------------
+# -- code ----------------------------------------------------------------------------------------------------
 
 
-def _files(client: Client, left: str | None, right: str | None) -> Iterator[FileChange]:
+def _file_changes(client: Client, left: str | None, right: str | None) -> Iterator[FileChange]:
     if left == right:
         return
     one, two = _manifest(client, left), _manifest(client, right)
@@ -183,10 +184,12 @@ def _files(client: Client, left: str | None, right: str | None) -> Iterator[File
             yield FileChange(
                 path,
                 kind,
-                _unified(path, _text(client, left, before), _text(client, right, after), before, after),
+                _unified_diff(
+                    path, _file_lines(client, left, before), _file_lines(client, right, after), before, after
+                ),
             )
     links = [{link.path: link.target for link in side.links} for side in (one, two)]
-    for path, (was, now) in _unequal(links[0], links[1]).items():
+    for path, (was, now) in _differing_keys(links[0], links[1]).items():
         yield FileChange(
             path,
             "added" if was is None else "removed" if now is None else "changed",
@@ -200,11 +203,11 @@ def _manifest(client: Client, digest: str | None) -> Manifest:
     return Manifest.decode(next(data for _, data in client.fetch(digest, [digest])))
 
 
-def _text(client: Client, manifest: str | None, entry: FileEntry | None) -> list[str] | None:
+def _file_lines(client: Client, manifest: str | None, entry: FileEntry | None) -> list[str] | None:
     """Lines of a file, empty where there is no file; None for one that is binary or large."""
     if entry is None or manifest is None:
         return []
-    if entry.size > _LARGEST_SHOWN:
+    if entry.size > _MAX_DIFF_BYTES:
         return None
     data = b"".join(blob for _, blob in client.fetch(manifest, entry.chunks)) if entry.chunks else b""
     if b"\0" in data:
@@ -212,7 +215,7 @@ def _text(client: Client, manifest: str | None, entry: FileEntry | None) -> list
     return data.decode(errors="replace").splitlines(keepends=True)
 
 
-def _unified(
+def _unified_diff(
     path: str, before: list[str] | None, after: list[str] | None, old: FileEntry | None, new: FileEntry | None
 ) -> str:
     import difflib
@@ -233,38 +236,37 @@ def _unified(
     return mode + "".join(lines)
 
 
-# -- text
-# ------------------------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------
 
 
-def _lines(left: str, right: str, found: Difference) -> Iterator[str]:
+def _section_lines(left: str, right: str, difference: RunDifference) -> Iterator[str]:
     yield console.paint(f"{left}  ->  {right}", "bold")
-    if not found.files and not any(found.sections.values()):
+    if not difference.files and not any(difference.sections.values()):
         yield "no difference"
-    if found.hidden:
-        yield f"not compared, since others' values are hidden: env {', '.join(found.hidden)}"
-    for name, rows in found.sections.items():
+    if difference.hidden:
+        yield f"not compared, since others' values are hidden: env {', '.join(difference.hidden)}"
+    for name, rows in difference.sections.items():
         if rows:
             yield ""
             yield console.paint(name, "bold")
-            yield from (f"  {line}" for line in _side_by_side(rows))
-    if found.files:
+            yield from (f"  {line}" for line in _side_by_side_table(rows))
+    if difference.files:
         yield ""
         yield console.paint("code", "bold")
-        for change in found.files:
+        for change in difference.files:
             yield f"  {change.kind} {change.path}" + ("" if change.diff else "  (binary or large)")
-        for change in found.files:
+        for change in difference.files:
             if change.diff:
                 yield ""
-                yield from (_painted(line.expandtabs()) for line in change.diff.splitlines())
+                yield from (_paint_diff_line(line.expandtabs()) for line in change.diff.splitlines())
 
 
-def _side_by_side(rows: dict[str, tuple[Any, Any]]) -> list[str]:
+def _side_by_side_table(rows: dict[str, tuple[Any, Any]]) -> list[str]:
     width = max(map(len, rows))
-    return [f"{key:<{width}}  {_shown(a)}  ->  {_shown(b)}" for key, (a, b) in rows.items()]
+    return [f"{key:<{width}}  {_value_text(a)}  ->  {_value_text(b)}" for key, (a, b) in rows.items()]
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -274,7 +276,7 @@ def _shown(value: Any) -> str:
     return format_value(value) if isinstance(value, (str, int, bool)) else str(value)
 
 
-def _painted(line: str) -> str:
+def _paint_diff_line(line: str) -> str:
     if line.startswith(("+++", "---")):
         return console.paint(line, "bold")
     return console.paint(line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))

@@ -13,20 +13,20 @@ from typing import Literal
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import AS_ROOT, ROOT_HINT, Home, check_owner, user_name
+from hopyard.cli.terminal import console
+from hopyard.config.home import ROOT_ERROR, ROOT_HINT, Home, check_owner, user_name
 from hopyard.errors import HopyardError, ServerUnavailable
-from hopyard.private_files import OTHERS
+from hopyard.private_files import GROUP_AND_OTHERS_BITS
 
 _GIB = 1024**3
-_FREE_WARN, _FREE_FAIL = 10 * _GIB, 1 * _GIB
-_SKEW_WARN_S = 5.0
-_MEND_BLOBS = (
+_MIN_FREE_WARN, _MIN_FREE_FAIL = 10 * _GIB, 1 * _GIB
+_MAX_CLOCK_SKEW_S = 5.0
+_DAMAGED_BLOB_HINT = (
     "push the dataset, or submit the same code, again; or copy `blobs` back from a backup: this check "
     "takes in what is good there"
 )
-_OTHER_DATABASE = (
+_DATABASE_HINT = (
     "compare `database:` in config.yaml with what it was; of an SQLite home, `hopyard.db` may have "
     "been moved or lost: copy it back from a backup"
 )
@@ -56,20 +56,20 @@ def doctor(verify: bool, as_json: bool) -> int:
     home = Home.default()
     found: list[Finding] = []
     for check in (*CHECKS, *((check_caches, check_blobs) if verify else ())):
-        for finding in _safely(check, home):
+        for finding in _run_check(check, home):
             found.append(finding)
             if not as_json:
                 mark = console.paint(f"{finding.level:<5}", _STYLE[finding.level])
-                console.out(f"{mark} {finding.check:<10} {finding.text}")
+                console.print_line(f"{mark} {finding.check:<10} {finding.text}")
                 if finding.hint:
-                    console.out(f"{'':<17}hint: {finding.hint}")
+                    console.print_line(f"{'':<17}hint: {finding.hint}")
                 sys.stdout.flush()
     if as_json:
-        console.out_json([asdict(finding) for finding in found])
+        console.print_json([asdict(finding) for finding in found])
     return 1 if any(finding.level == "fail" for finding in found) else 0
 
 
-def _safely(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterator[Finding]:
+def _run_check(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterator[Finding]:
     name = check.__name__.removeprefix("check_")
     try:
         yield from check(home)
@@ -97,7 +97,7 @@ def check_home(home: Home) -> Iterator[Finding]:
     readable = [
         path
         for path in (home.root, *sorted(home.root.iterdir()))
-        if not path.is_symlink() and path.stat().st_mode & OTHERS
+        if not path.is_symlink() and path.stat().st_mode & GROUP_AND_OTHERS_BITS
     ]
     if readable:
         path, closed = readable[0], "700" if readable[0].is_dir() else "600"
@@ -105,7 +105,7 @@ def check_home(home: Home) -> Iterator[Finding]:
     else:
         yield Finding("home", "ok", f"{home.root}, readable by its owner only")
     for above in home.root.resolve().parents:
-        who = _may_replace(above.stat())
+        who = _other_writers(above.stat())
         if who:
             yield Finding(
                 "parent",
@@ -114,10 +114,10 @@ def check_home(home: Home) -> Iterator[Finding]:
                 f"chmod +t {above}, or move the home",
             )
     if os.geteuid() == 0:
-        yield Finding("user", "warn", AS_ROOT, ROOT_HINT)
+        yield Finding("user", "warn", ROOT_ERROR, ROOT_HINT)
 
 
-def _may_replace(folder: os.stat_result) -> str:
+def _other_writers(folder: os.stat_result) -> str:
     """Who else may rename entries of a folder; "" where only this user and root do."""
     if folder.st_uid not in (0, os.geteuid()):
         return user_name(folder.st_uid)
@@ -126,11 +126,13 @@ def _may_replace(folder: os.stat_result) -> str:
     if folder.st_mode & stat.S_IWOTH:
         return "every user"
     return (
-        f"the group {folder.st_gid}" if folder.st_mode & stat.S_IWGRP and _has_others(folder.st_gid) else ""
+        f"the group {folder.st_gid}"
+        if folder.st_mode & stat.S_IWGRP and _is_shared_group(folder.st_gid)
+        else ""
     )
 
 
-def _has_others(gid: int) -> bool:
+def _is_shared_group(gid: int) -> bool:
     """Whether a group is more than this user's own."""
     import grp
     import pwd
@@ -150,10 +152,10 @@ def check_disk(home: Home) -> Iterator[Finding]:
     place = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(place).free
     level: Literal["ok", "warn", "fail"] = (
-        "fail" if free < _FREE_FAIL else "warn" if free < _FREE_WARN else "ok"
+        "fail" if free < _MIN_FREE_FAIL else "warn" if free < _MIN_FREE_WARN else "ok"
     )
     hint = "" if level == "ok" else "`hop rm` deletes old runs; HOPYARD_HOME moves everything to another disk"
-    yield Finding("disk", level, f"{console.bytes_text(free)} free at {place}", hint)
+    yield Finding("disk", level, f"{console.format_bytes(free)} free at {place}", hint)
 
 
 def check_settings(home: Home) -> Iterator[Finding]:
@@ -174,9 +176,9 @@ def check_settings(home: Home) -> Iterator[Finding]:
 def check_server(home: Home) -> Iterator[Finding]:
     import time
 
-    from hopyard.sdk.connect import connect, far_url
+    from hopyard.api_client.local_server import connect, remote_url
 
-    url = far_url(home)
+    url = remote_url(home)
     if url is not None:
         yield Finding(
             "server",
@@ -210,9 +212,9 @@ def check_server(home: Home) -> Iterator[Finding]:
                 "it is open again by itself once that is over",
             )
     for warning in status["warnings"]:
-        if warning != AS_ROOT:
+        if warning != ROOT_ERROR:
             yield Finding(
-                "server", "warn", warning, _OTHER_DATABASE if "belong to another database" in warning else ""
+                "server", "warn", warning, _DATABASE_HINT if "belong to another database" in warning else ""
             )
     unready = [node["id"] for node in status["nodes"] if not node.get("ready", True)]
     yield Finding(
@@ -225,17 +227,17 @@ def check_server(home: Home) -> Iterator[Finding]:
             f"not ready: {', '.join(unready)}" if unready else "there is none",
             f"see {home.server_log}",
         )
-    yield _clock(health["started_at"], status["uptime_s"])
+    yield _check_clock(health["started_at"], status["uptime_s"])
 
 
-def _clock(started_at: str, uptime_s: float) -> Finding:
+def _check_clock(started_at: str, uptime_s: float) -> Finding:
     """This clock against the server's, which is told by when it started and how long ago that was."""
     skew = abs(console.seconds_since(started_at) - uptime_s)
-    if skew > _SKEW_WARN_S:
+    if skew > _MAX_CLOCK_SKEW_S:
         return Finding(
             "clock",
             "warn",
-            f"differs from the server's by {console.span(skew)}",
+            f"differs from the server's by {console.format_duration(skew)}",
             "let both machines set their clocks by NTP",
         )
     return Finding("clock", "ok", "agrees with the server's")
@@ -246,7 +248,7 @@ def check_database(home: Home) -> Iterator[Finding]:
 
     address = read_settings(home.settings_file).database
     if address is not None:
-        yield _postgresql(address)
+        yield _check_postgresql(address)
         return
     if not home.database.exists():
         yield Finding("database", "ok", "does not exist yet")
@@ -265,7 +267,7 @@ def check_database(home: Home) -> Iterator[Finding]:
         yield Finding(
             "database",
             "ok",
-            f"{home.database.name} is whole ({console.bytes_text(home.database.stat().st_size)})",
+            f"{home.database.name} is whole ({console.format_bytes(home.database.stat().st_size)})",
         )
     else:
         yield Finding(
@@ -276,7 +278,7 @@ def check_database(home: Home) -> Iterator[Finding]:
         )
 
 
-def _postgresql(address: str) -> Finding:
+def _check_postgresql(address: str) -> Finding:
     """Whether the database answers, and holds a Hopyard."""
     try:
         import psycopg
@@ -305,7 +307,7 @@ def _postgresql(address: str) -> Finding:
 
 
 def check_limits(_home: Home) -> Iterator[Finding]:
-    writable = [place for place in _cgroups() if os.access(place, os.W_OK)]
+    writable = [place for place in _cgroup_findings() if os.access(place, os.W_OK)]
     if writable:
         yield Finding("limits", "ok", f"cgroups can be made below {writable[0]}")
     else:
@@ -317,7 +319,7 @@ def check_limits(_home: Home) -> Iterator[Finding]:
         )
 
 
-def _cgroups() -> Iterator[Path]:
+def _cgroup_findings() -> Iterator[Path]:
     """Where this process stands in the hierarchies that can limit memory."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -338,7 +340,7 @@ def _cgroups() -> Iterator[Path]:
 def check_privacy(home: Home) -> Iterator[Finding]:
     """What keeps runs from each other's files, and from those of the server."""
     from hopyard.config.settings import read_settings
-    from hopyard.replica.mounts import Protection, find_protection
+    from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 
     hint = (
         "runs of one home can reach each other: give users that do not trust each other separate "
@@ -353,8 +355,8 @@ def check_privacy(home: Home) -> Iterator[Finding]:
             hint,
         )
         return
-    protection = find_protection()
-    if protection is Protection.MODES:
+    protection = detect_isolation_mode()
+    if protection is IsolationMode.MODES:
         yield Finding(
             "privacy",
             "warn",
@@ -373,7 +375,7 @@ def check_privacy(home: Home) -> Iterator[Finding]:
 def check_gpu(home: Home) -> Iterator[Finding]:
     import pynvml
 
-    declared = _declared(home)
+    declared = _declared_gpus(home)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -398,7 +400,7 @@ def check_gpu(home: Home) -> Iterator[Finding]:
         pynvml.nvmlShutdown()
 
 
-def _declared(home: Home) -> str:
+def _declared_gpus(home: Home) -> str:
     """What config.yaml says that there is of GPUs, which goes before what is found; "" where it says nothing
     or cannot be read."""
     from hopyard.config.settings import read_settings
@@ -418,12 +420,12 @@ def _declared(home: Home) -> str:
 
 
 def check_tools(_home: Home) -> Iterator[Finding]:
-    git = _said("git", "--version")
+    git = _first_output_line("git", "--version")
     if git:
         yield Finding("git", "ok", git.removeprefix("git version "))
     else:
         yield Finding("git", "warn", "not found", "runs work without it, but do not record commit and diff")
-    uv = _said(_uv() or "", "--version")
+    uv = _first_output_line(_check_uv() or "", "--version")
     if uv:
         yield Finding("uv", "ok", uv.split(" ")[1] if " " in uv else uv)
     else:
@@ -434,7 +436,7 @@ def check_python(_home: Home) -> Iterator[Finding]:
     from hopyard.cli.interpreter import caller_interpreter
 
     interpreter = caller_interpreter(os.environ)
-    version = _said(interpreter, "--version")
+    version = _first_output_line(interpreter, "--version")
     if not version:
         yield Finding("python", "fail", f"{interpreter} does not start", "activate another environment")
         return
@@ -446,7 +448,7 @@ def check_python(_home: Home) -> Iterator[Finding]:
     code = (
         "import torch; print(torch.__version__, 'with CUDA' if torch.cuda.is_available() else 'without CUDA')"
     )
-    torch = _said(interpreter, "-c", code)
+    torch = _first_output_line(interpreter, "-c", code)
     if torch:
         yield Finding("torch", "ok", torch)
     else:
@@ -458,7 +460,7 @@ def check_python(_home: Home) -> Iterator[Finding]:
         )
 
 
-def _uv() -> str | None:
+def _check_uv() -> str | None:
     try:
         from uv import find_uv_bin
 
@@ -467,7 +469,7 @@ def _uv() -> str | None:
         return shutil.which("uv")
 
 
-def _said(*command: str) -> str:
+def _first_output_line(*command: str) -> str:
     """The first line that a program prints, "" when it fails."""
     import subprocess
 
@@ -480,12 +482,12 @@ def _said(*command: str) -> str:
 
 def check_caches(home: Home) -> Iterator[Finding]:
     """What runs of this machine share."""
-    from hopyard.datasets.cache import TreeCache
-    from hopyard.replica.environment import is_whole
+    from hopyard.datasets.tree_cache import TreeCache
+    from hopyard.replica.python_environment import is_complete
 
     trees = list(TreeCache(home.trees).verify()) if home.trees.is_dir() else []
     changed = [str(manifest) for manifest, whole in trees if not whole]
-    changed += [marker.parent.name for marker in home.envs.glob("*/.ready") if not is_whole(marker.parent)]
+    changed += [marker.parent.name for marker in home.envs.glob("*/.ready") if not is_complete(marker.parent)]
     if changed:
         yield Finding(
             "caches",
@@ -501,7 +503,7 @@ def check_caches(home: Home) -> Iterator[Finding]:
 
 def check_blobs(home: Home) -> Iterator[Finding]:
     """What the server stores."""
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client, after, damaged, size = connect(start=False, home=home), None, list[str](), 0
     while True:
@@ -517,7 +519,7 @@ def check_blobs(home: Home) -> Iterator[Finding]:
             "blobs",
             "fail",
             f"damaged, and set aside: {', '.join(digest[:12] for digest in damaged)}",
-            _MEND_BLOBS,
+            _DAMAGED_BLOB_HINT,
         )
     if lost:
         more = found["lost_count"] - len(found["lost"])
@@ -526,10 +528,10 @@ def check_blobs(home: Home) -> Iterator[Finding]:
             "fail",
             f"in use, and not here: {', '.join(digest[:12] for digest in lost)}"
             + (f" and {more} more" if more else ""),
-            _MEND_BLOBS,
+            _DAMAGED_BLOB_HINT,
         )
     if not damaged and not lost:
-        yield Finding("blobs", "ok", f"{console.bytes_text(size)} are what their digests say")
+        yield Finding("blobs", "ok", f"{console.format_bytes(size)} are what their digests say")
 
 
 CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, begun_with, get_run
+from hopyard.api_client.client import Client
 from hopyard.cli.options import (
     env_option,
     extras_option,
@@ -25,10 +24,11 @@ from hopyard.cli.options import (
     topology_option,
     where_option,
 )
+from hopyard.cli.run_text import Run, fork_source_text, get_run
+from hopyard.cli.terminal import console
 from hopyard.errors import SpecError
-from hopyard.sdk.client import Client
 
-BEST = "best"
+BEST_CHECKPOINT = "best"
 
 
 @click.command("fork")
@@ -102,14 +102,14 @@ def fork(
     """
     from datetime import UTC, datetime
 
-    from hopyard.cli.watch import finish
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.attach import attach_to_run
     from hopyard.domain.ids import new_run_id
-    from hopyard.sdk.connect import connect
 
-    ref, wanted = _split(ref, checkpoint)
-    changes = changes_of(options)
+    ref, wanted = _split_reference(ref, checkpoint)
+    changes = spec_changes(options)
     changes["checkpoint"], changes["epochs"], changes["trust"] = wanted, epochs, trust
-    if epochs is not None and wanted != BEST:
+    if epochs is not None and wanted != BEST_CHECKPOINT:
         raise SpecError(
             "--epochs: only a study's best model is trained for so many more",
             hints=(
@@ -122,24 +122,26 @@ def fork(
     client = connect()
     source = client.get(f"/runs/{get_run(client, ref)['id']}")
     study = source["spec"].get("study")
-    if study is None and wanted == BEST:
+    if study is None and wanted == BEST_CHECKPOINT:
         raise SpecError(
             f"--checkpoint: `best` is the best model of a study, and {source['name']} is none",
             hints=("`newest`, or a step: `hop info RUN` lists the checkpoints",),
         )
     if study is not None:
         _check_study(client, source, options["params"], wanted)
-    roles = roles_of(source["spec"]["roles"], options)
+    roles = changed_roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     saved = (
-        list(client.pages(f"/runs/{source['id']}/checkpoints", "checkpoints")) if wanted == "newest" else []
+        list(client.iterate_pages(f"/runs/{source['id']}/checkpoints", "checkpoints"))
+        if wanted == "newest"
+        else []
     )
     run = client.post(f"/runs/{source['id']}/fork", changes, plan=1)
     if ref != source["name"]:
         label = run["spec"]["label"]
-        console.say(
+        console.print_message(
             f"forks {source['name']}"
             + (
                 f"; `{label}` means {run['name']} from now on (`--name` gives it another)"
@@ -149,19 +151,19 @@ def fork(
         )
     if saved and study is None and run["spec"]["resume"]["step"] < saved[-1]["step"]:
         step = run["spec"]["resume"]["step"]
-        console.say(
+        console.print_message(
             f"warning: the checkpoint of step {saved[-1]['step']} of {source['name']} cannot be read: "
             f"it starts from that of step {step}"
         )
     if study is None:
-        return finish(client, run, detach=detach, as_json=as_json)
-    _tell(source, run)
-    from hopyard.cli import studyrun
+        return attach_to_run(client, run, detach=detach, as_json=as_json)
+    _announce_source(source, run)
+    from hopyard.cli.studies.run import attach_to_study
 
-    return studyrun.finish(client, run, detach=detach, as_json=as_json)
+    return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
-def _split(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
+def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
     """The run, and the checkpoint that is named behind its `@` or by the option. Raises SpecError."""
     run, at, behind = ref.partition("@")
     if at and checkpoint is not None and behind != checkpoint:
@@ -169,14 +171,14 @@ def _split(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
             f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("say one of the two",)
         )
     if not at:
-        return run, _checkpoint(checkpoint, what="--checkpoint")
-    return run, _checkpoint(behind, what=ref)
+        return run, _parse_checkpoint(checkpoint, what="--checkpoint")
+    return run, _parse_checkpoint(behind, what=ref)
 
 
-def _tell(source: Run, run: Run) -> None:
+def _announce_source(source: Run, run: Run) -> None:
     begin = run["spec"]["study"].get("beginning")
     if begin is None or run["spec"]["resume"] is None:
-        console.say(
+        console.print_message(
             f"{source['name']} is searched anew"
             + (
                 "; `--checkpoint best` trains its best model on"
@@ -190,14 +192,14 @@ def _tell(source: Run, run: Run) -> None:
         if source["phase"] in ("succeeded", "failed", "cancelled")
         else ", the best that it has saved so far; it goes on"
     )
-    console.say(f"from {begun_with(begin, run['spec']['study']['metric'])}{lives}")
+    console.print_message(f"from {fork_source_text(begin, run['spec']['study']['metric'])}{lives}")
 
 
 def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | int | None) -> None:
     """What cannot be of a study. The server would say it, too, but does not know what the journal knows.
     Raises SpecError."""
     name, hops = study["name"], study["spec"]["study"]["parallel"] == "mop"
-    if checkpoint == BEST and hops:
+    if checkpoint == BEST_CHECKPOINT and hops:
         return
     if checkpoint is None:
         if params:
@@ -215,10 +217,10 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
         raise SpecError(
             f"--checkpoint: {name} is a study, whose checkpoints hold the states of its trials", hints=hints
         )
-    from hopyard.cli.studyshow import read_journal
-    from hopyard.studies.view.standing import StudyView
+    from hopyard.cli.studies.show import read_journal
+    from hopyard.studies.view.study_view import StudyView
 
-    best = StudyView.of(read_journal(client, study)).best()
+    best = StudyView.from_records(read_journal(client, study)).best()
     hints = [f"`hop search resume {name}` goes on with all of them"]
     if best is not None and best.run:
         hints.insert(0, f"the best one is a run: `hop fork {best.run_name or best.run} --checkpoint newest`")
@@ -228,33 +230,33 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
     )
 
 
-def changes_of(options: dict[str, Any]) -> dict[str, Any]:
+def spec_changes(options: dict[str, Any]) -> dict[str, Any]:
     """What of a run's spec the options change, roles excepted. Raises SpecError."""
-    from hopyard.config import params
-    from hopyard.config.runspec import parse_standing
+    from hopyard.config import key_values
+    from hopyard.config.run_request import parse_scheduling
     from hopyard.domain.ids import check_label, check_name
 
     changes: dict[str, Any] = {
-        "params": params.parse_params(options["params"]),
-        "env": params.parse_env(options["env"], os.environ),
-        "secrets": params.parse_secrets(options["secrets"]),
-        "tags": params.parse_tags(options["tags"]),
+        "params": key_values.parse_params(options["params"]),
+        "env": key_values.parse_env(options["env"], os.environ),
+        "secrets": key_values.parse_secrets(options["secrets"]),
+        "tags": key_values.parse_tags(options["tags"]),
     }
     if options["label"]:
-        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name")
+        changes["label"] = check_label(check_name(options["label"], subject="--name"), subject="--name")
     if options["project"]:
-        changes["project"] = check_name(options["project"], what="--project")
-    standing = parse_standing(options)
+        changes["project"] = check_name(options["project"], subject="--project")
+    standing = parse_scheduling(options)
     if "topology" in standing:
         standing["topology"] = standing["topology"].spec()
     return changes | standing
 
 
-def roles_of(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
+def changed_roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
     """The run's roles with changed sizes and places; None where nothing changes. Raises SpecError."""
-    from hopyard.config.runspec import parse_places, parse_sizes
+    from hopyard.config.run_request import parse_placement, parse_sizes
 
-    sizes, places = parse_sizes(options), parse_places(options)
+    sizes, places = parse_sizes(options), parse_placement(options)
     if not sizes and not places:
         return None
     placed = [{**role, "where": {**role["where"], **places}} for role in roles]
@@ -269,8 +271,8 @@ def roles_of(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[
     return [{**placed[0], **counts, "resources": {**placed[0]["resources"], **sizes}}]
 
 
-def _checkpoint(text: str | None, *, what: str) -> str | int | None:
-    if text is None or text in ("newest", BEST):
+def _parse_checkpoint(text: str | None, *, what: str) -> str | int | None:
+    if text is None or text in ("newest", BEST_CHECKPOINT):
         return text
     if not text.isascii() or not text.isdecimal():
         raise SpecError(

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopyard.cli.console import bytes_text, say
-from hopyard.datasets.ignore import CODE, leaves_out
-from hopyard.domain.text import shown
-from hopyard.domain.urls import without_credentials
+from hopyard.cli.terminal.console import format_bytes, print_message
+from hopyard.datasets.ignore_rules import CODE_RULES, ignored_paths
+from hopyard.domain.text import escape
+from hopyard.domain.urls import strip_credentials
 
 if TYPE_CHECKING:
     import subprocess
 
 _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
-_LONGEST = 1024  # characters of a branch or a remote
-_MOST_LEFT_OUT = 1000  # changed files that git is told to leave out, one by one
+_MAX_TEXT_LENGTH = 1024  # characters of a branch or a remote
+_MAX_EXCLUDED_FILES = 1000  # changed files that git is told to leave out, one by one
 # Objects that are missing in a partial clone are not fetched: the repository's settings would name the
 # programs for that.
 _GIT_ENVIRONMENT = {
@@ -35,7 +35,7 @@ _GIT_ENVIRONMENT = {
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
 # These name another repository than the folder's, or programs to start.
-_NOT_PASSED = (
+_REMOVED_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -56,14 +56,14 @@ class GitProbe:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._children: list[subprocess.Popen[bytes]] = []
-        self._no_filters: Sequence[str] = ()
-        if not in_repository(folder):
+        self._disabled_filters: Sequence[str] = ()
+        if not is_in_repository(folder):
             return
         try:
-            without = self._without_filters()
+            without = self._filter_options()
             if without is None:
                 return
-            self._no_filters = without
+            self._disabled_filters = without
             for words in (
                 (
                     "status",
@@ -82,14 +82,16 @@ class GitProbe:
         except OSError:
             self.close()
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         import subprocess  # only here: outside a repository its import would be for nothing
 
-        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {
+        environment = {
+            name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES
+        } | {
             **_GIT_ENVIRONMENT,
             "LC_ALL": "C",
         }
-        command = (*_GIT, *self._no_filters, "-C", str(self._folder), *words)
+        command = (*_GIT, *self._disabled_filters, "-C", str(self._folder), *arguments)
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -98,7 +100,7 @@ class GitProbe:
             env=environment,
         )
 
-    def _without_filters(self) -> list[str] | None:
+    def _filter_options(self) -> list[str] | None:
         """Options that switch every filter off that is configured; None where one cannot be named by an
         option."""
         from subprocess import TimeoutExpired
@@ -140,38 +142,38 @@ class GitProbe:
         if head["oid"] == "(initial)":
             return None, b""
         changed = [name for name in os.fsdecode(names).split("\0") if name]
-        left_out = leaves_out(CODE, self._folder, changed) if changed else []
+        left_out = ignored_paths(CODE_RULES, self._folder, changed) if changed else []
         dirty = len(changed) > len(left_out)
         if dirty and left_out:
-            diff = self._diff_without(left_out)
+            diff = self._diff_excluding(left_out)
         branch = "" if head["head"] == "(detached)" else head["head"]
-        origin = without_secret(remote.decode(errors="replace").strip())
+        origin = strip_url_credentials(remote.decode(errors="replace").strip())
         state = {
             "commit": head["oid"],
-            "branch": _one_line(branch),
+            "branch": _sanitize(branch),
             "dirty": dirty,
-            "remote": _one_line(origin),
+            "remote": _sanitize(origin),
         }
         if dirty and len(diff) > _MAX_DIFF_BYTES:
-            say(
-                f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a "
+            print_message(
+                f"note: uncommitted changes of {format_bytes(len(diff))} are too large to be kept as a "
                 "diff; the code itself is kept whole"
             )
             diff = b""
-        return state, without_credentials(diff.decode("latin-1")).encode("latin-1") if dirty else b""
+        return state, strip_credentials(diff.decode("latin-1")).encode("latin-1") if dirty else b""
 
-    def _diff_without(self, left_out: Sequence[str]) -> bytes:
+    def _diff_excluding(self, excluded: Sequence[str]) -> bytes:
         from subprocess import TimeoutExpired
 
-        if len(left_out) > _MOST_LEFT_OUT:
-            say(f"note: no diff is kept: ignore files name {len(left_out)} of the changed files")
+        if len(excluded) > _MAX_EXCLUDED_FILES:
+            print_message(f"note: no diff is kept: ignore files name {len(excluded)} of the changed files")
             return b""
-        say(
+        print_message(
             "note: the diff that is kept lacks what ignore files name: "
-            f"{', '.join(left_out[:3])}{' …' if len(left_out) > 3 else ''}"
+            f"{', '.join(excluded[:3])}{' …' if len(excluded) > 3 else ''}"
         )
         child = self._start(
-            *_DIFF, "--binary", "HEAD", "--", ".", *(f":(exclude,literal){name}" for name in left_out)
+            *_DIFF, "--binary", "HEAD", "--", ".", *(f":(exclude,literal){name}" for name in excluded)
         )
         self._children.append(child)
         try:
@@ -189,7 +191,7 @@ class GitProbe:
         self._children = []
 
 
-def in_repository(folder: Path) -> bool:
+def is_in_repository(folder: Path) -> bool:
     return any((place / ".git").exists() for place in (folder.absolute(), *folder.absolute().parents))
 
 
@@ -202,12 +204,12 @@ def _read_status(text: str) -> dict[str, str]:
     return head
 
 
-def _one_line(text: str) -> str:
+def _sanitize(text: str) -> str:
     """As a server takes it: git takes names of branches and remotes with characters that are not visible."""
-    return shown(text)[:_LONGEST]
+    return escape(text)[:_MAX_TEXT_LENGTH]
 
 
-def without_secret(url: str) -> str:
+def strip_url_credentials(url: str) -> str:
     """A remote's address without the user and password that may stand in it."""
     scheme, separator, rest = url.partition("://")
     if not separator:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, get_run
-from hopyard.cli.harmless import Harmless
+from hopyard.api_client.client import Client
 from hopyard.cli.options import last_run_argument
+from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.escape_sequences import EscapeFilter
 from hopyard.errors import Conflict, NotFound, SpecError, UsageError
-from hopyard.sdk.client import Client
 
-_BLOCK = 256 * 1024
+_BLOCK_BYTES = 256 * 1024
 
 
 @click.command("logs")
@@ -48,9 +48,9 @@ def logs(
     terminal, control sequences other than colours and those of progress bars are shown as text, except with
     --raw.
     """
-    from hopyard.cli.follow import ask_surely
-    from hopyard.cli.times import localised
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.follow_run import call_with_retry
+    from hopyard.cli.terminal.times import localise_times
 
     if only_stdout and only_stderr:
         raise UsageError("--stdout and --stderr exclude each other", hints=("leave both out to see both",))
@@ -64,7 +64,7 @@ def logs(
         return found
 
     client = connect()
-    client, run = ask_surely(client, find) if follow else (client, find(client))
+    client, run = call_with_retry(client, find) if follow else (client, find(client))
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     if rank is not None and rank >= size:
         raise SpecError(
@@ -74,30 +74,30 @@ def logs(
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else ("stdout", "stderr")
     ranks = range(size) if rank is None else (rank,)
     if follow:
-        return _follow(client, run, streams, rank, size, tail, ranks, raw=raw)
+        return _follow_logs(client, run, streams, rank, size, tail, ranks, raw=raw)
     for sentence in run.get("elsewhere") or () if attempt is None else ():
-        console.say(f"note: {localised(sentence)}")
+        console.print_message(f"note: {localise_times(sentence)}")
     for stream in streams:
         sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
         for one in ranks:
             data = (
                 _attempt_log(client, run, attempt, one, stream, tail)
                 if attempt
-                else _log(client, run, one, stream, tail)
+                else _print_log(client, run, one, stream, tail)
             )
             mark = b"[%d] " % one if size > 1 and rank is None else b""
-            pieces = _shaped(data, raw=raw, mark=mark)
-            for piece in pieces if raw or not sink.isatty() else _harmless(pieces):
+            pieces = _final_lines(data, raw=raw, mark=mark)
+            for piece in pieces if raw or not sink.isatty() else _filter_chunks(pieces):
                 sink.write(piece)
         sink.flush()
     return None
 
 
-def _log(client: Client, run: Run, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
+def _print_log(client: Client, run: Run, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
     with client.open(
         "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank, "tail_lines": tail}
     ) as response:
-        while data := response.read(_BLOCK):
+        while data := response.read(_BLOCK_BYTES):
             yield data
 
 
@@ -110,20 +110,20 @@ def _attempt_log(
             f"{run['name']} has no attempt {attempt}",
             hints=(f"it has {', '.join(map(str, numbers)) or 'none yet'}",),
         )
-    data = b"".join(_raw(client, run, f"{run['id']}.{attempt}", rank, stream, 0))
+    data = b"".join(_read_raw(client, run, f"{run['id']}.{attempt}", rank, stream, 0))
     yield data if tail is None else last_lines(data, tail)
 
 
-def _raw(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int) -> Iterator[bytes]:
+def _read_raw(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int) -> Iterator[bytes]:
     while True:
-        data, _ = _raw_part(client, run, attempt, rank, stream, offset, _BLOCK)
+        data, _ = _read_raw_range(client, run, attempt, rank, stream, offset, _BLOCK_BYTES)
         if not data:
             return
         offset += len(data)
         yield data
 
 
-def _raw_part(
+def _read_raw_range(
     client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int
 ) -> tuple[bytes, int]:
     """Bytes of a stream as shipped, and the stream's length."""
@@ -134,7 +134,7 @@ def _raw_part(
         return response.read(), length
 
 
-def _shaped(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]:
+def _final_lines(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]:
     """The bytes as they are to be printed: line by line, redrawn lines in their last state, each behind
     `mark`."""
     if raw and not mark:
@@ -144,15 +144,15 @@ def _shaped(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]
     for block in data:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            yield mark + (line if raw else last_state(line)) + b"\n"
+            yield mark + (line if raw else final_line_state(line)) + b"\n"
     if rest:
-        yield mark + (rest if raw else last_state(rest)) + (b"\n" if mark else b"")
+        yield mark + (rest if raw else final_line_state(rest)) + (b"\n" if mark else b"")
 
 
-def _harmless(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    guard = Harmless()
+def _filter_chunks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    guard = EscapeFilter()
     yield from map(guard.feed, pieces)
-    yield guard.end()
+    yield guard.flush()
 
 
 def last_lines(data: bytes, count: int) -> bytes:
@@ -165,7 +165,7 @@ def last_lines(data: bytes, count: int) -> bytes:
     return data[at + 1 :] if count else b""
 
 
-def last_state(line: bytes) -> bytes:
+def final_line_state(line: bytes) -> bytes:
     """What a terminal shows in the end of a line that was redrawn after carriage returns."""
     if b"\r" not in line:
         return line
@@ -174,7 +174,7 @@ def last_state(line: bytes) -> bytes:
     return (states[-1] if states else b"") + ending
 
 
-def _follow(
+def _follow_logs(
     client: Client,
     run: Run,
     streams: tuple[str, ...],
@@ -185,36 +185,38 @@ def _follow(
     *,
     raw: bool,
 ) -> int | None:
-    from hopyard.cli.follow import Follower, ask_surely
-    from hopyard.cli.output import Output, OutputGone
-    from hopyard.cli.statusline import StatusLine
-    from hopyard.cli.watch import tell_end
+    from hopyard.cli.attach import print_end
+    from hopyard.cli.follow_run import RunFollower, call_with_retry
+    from hopyard.cli.run_output import OutputClosed, RunOutput
+    from hopyard.cli.status_line import StatusLine
 
     line = StatusLine()
-    output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",), raw=raw)
+    output = RunOutput(
+        line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",), raw=raw
+    )
     cursors: dict[str, int] = {}
     if tail is not None:
-        client, cursors = ask_surely(
-            client, lambda client: _cursors_of_tail(client, run, streams, ranks, tail)
+        client, cursors = call_with_retry(
+            client, lambda client: _tail_cursors(client, run, streams, ranks, tail)
         )
     try:
-        ended = Follower(
+        ended = RunFollower(
             client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors
         ).follow()
         line.end_line()
     except KeyboardInterrupt:
         line.end_line()
-        console.say(f"{run['name']} goes on")
+        console.print_message(f"{run['name']} goes on")
         return 130
-    except OutputGone:
+    except OutputClosed:
         raise BrokenPipeError from None
     finally:
         line.close()
-    tell_end(ended)
+    print_end(ended)
     return None
 
 
-def _cursors_of_tail(
+def _tail_cursors(
     client: Client, run: Run, streams: tuple[str, ...], ranks: range | tuple[int], tail: int
 ) -> dict[str, int]:
     """Cursors that leave only the last `tail` lines of what is there now."""
@@ -224,12 +226,12 @@ def _cursors_of_tail(
         for rank in ranks:
             for stream in streams:
                 try:
-                    _, length = _raw_part(client, run, attempt["id"], rank, stream, 0, 0)
+                    _, length = _read_raw_range(client, run, attempt["id"], rank, stream, 0, 0)
                 except Conflict:  # of an earlier attempt that lies with another server nothing follows
                     continue
                 if attempt is attempts[-1] and tail and length:
-                    begin = max(0, length - _BLOCK)
-                    data, _ = _raw_part(client, run, attempt["id"], rank, stream, begin, length - begin)
+                    begin = max(0, length - _BLOCK_BYTES)
+                    data, _ = _read_raw_range(client, run, attempt["id"], rank, stream, begin, length - begin)
                     length -= len(last_lines(data, tail))
                 cursors[f"{attempt['id']}:{rank}:{stream}"] = length
     return cursors

@@ -11,13 +11,13 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from hopyard.cli import failures
-from hopyard.cli.commands import COMMANDS
+from hopyard.cli import errors
+from hopyard.cli.command_table import COMMANDS
 from hopyard.errors import HopyardError, UsageError
 
-_OF_A_MACHINE = ("up", "down", "service", "backup", "restore")
-_BY_NAME = {entry.name: entry for entry in COMMANDS}
-_FOR_HELP = "hopyard.for_help"  # in a context's meta: whether only help is asked for, which needs no home
+_LOCAL_COMMANDS = ("up", "down", "service", "backup", "restore")
+_COMMAND_BY_NAME = {entry.name: entry for entry in COMMANDS}
+_HELP_FLAG = "hopyard.for_help"  # in a context's meta: whether only help is asked for, which needs no home
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -25,10 +25,10 @@ class LazyGroup(click.Group):
     """Knows its commands from the table; imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(_BY_NAME)
+        return list(_COMMAND_BY_NAME)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        entry = _BY_NAME.get(cmd_name)
+        entry = _COMMAND_BY_NAME.get(cmd_name)
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
@@ -38,10 +38,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _BY_NAME and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if (
+            args
+            and args[0] not in _COMMAND_BY_NAME
+            and not args[0].startswith("-")
+            and not ctx.resilient_parsing
+        ):
             raise unknown_command(args[0])
         name, command, rest = super().resolve_command(ctx, args)
-        ctx.meta[_FOR_HELP] = command is not None and _asks_for_help(ctx, command, rest)
+        ctx.meta[_HELP_FLAG] = command is not None and _is_help_request(ctx, command, rest)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -62,7 +67,7 @@ class LazyGroup(click.Group):
         ]
 
 
-def _asks_for_help(parent: click.Context, command: click.Command, arguments: Sequence[str]) -> bool:
+def _is_help_request(parent: click.Context, command: click.Command, arguments: Sequence[str]) -> bool:
     """Whether these arguments of a command, or those of the command below it, only ask for help."""
     if command.no_args_is_help and not arguments:
         return True
@@ -79,16 +84,16 @@ def _asks_for_help(parent: click.Context, command: click.Command, arguments: Seq
     if not isinstance(command, click.Group) or not left:
         return False
     _, below, rest = command.resolve_command(ctx, left)
-    return below is not None and _asks_for_help(ctx, below, rest)
+    return below is not None and _is_help_request(ctx, below, rest)
 
 
 def unknown_command(name: str) -> UsageError:
     """The error for a word that is no command: what is meant by it elsewhere, the closest one, or what to do
     with a script."""
-    from hopyard.cli.familiar import command_hint
-    from hopyard.config.suggest import closest
+    from hopyard.cli.aliases import command_hint
+    from hopyard.config.suggest import closest_name
 
-    known, near = command_hint(name), closest(name, _BY_NAME)
+    known, near = command_hint(name), closest_name(name, _COMMAND_BY_NAME)
     if name.endswith((".py", ".yaml", ".yml")):
         hints: tuple[str, ...] = (f"to run a script: hop run {name}",)
     elif known:
@@ -126,13 +131,13 @@ def hop(ctx: click.Context) -> None:
         return
     from hopyard.config.home import REPLICA_VARIABLE, Home
 
-    if ctx.invoked_subcommand in _OF_A_MACHINE and os.environ.get(REPLICA_VARIABLE):
+    if ctx.invoked_subcommand in _LOCAL_COMMANDS and os.environ.get(REPLICA_VARIABLE):
         raise UsageError(
             f"`hop {ctx.invoked_subcommand}` starts, ends or copies a server, which no run does",
             hints=("type it outside of runs",),
         )
     # these look at homes of others
-    if ctx.invoked_subcommand not in ("doctor", "help", "service") and not ctx.meta[_FOR_HELP]:
+    if ctx.invoked_subcommand not in ("doctor", "help", "service") and not ctx.meta[_HELP_FLAG]:
         Home.default().check()
 
 
@@ -156,7 +161,7 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     click.echo(at.get_help())
 
 
-def _stand_in() -> None:
+def _open_closed_streams() -> None:
     """Give what a caller closed (`hop run train.py >&-`) something to write to; else the next file opened
     would be in its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -166,7 +171,7 @@ def _stand_in() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hop` with `arguments` (those of the process by default) and return the exit code."""
-    _stand_in()
+    _open_closed_streams()
     try:
         code = hop.main(
             args=None if arguments is None else list(arguments), prog_name="hop", standalone_mode=False
@@ -174,10 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (HopyardError, click.ClickException) as problem:
-        return failures.report(problem)
+        return errors.report_error(problem)
     except (KeyboardInterrupt, click.Abort):
-        failures.tell("interrupted")
-        return failures.INTERRUPTED
+        errors.print_error("interrupted")
+        return errors.EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone (`hop logs | head`); the interpreter must not complain while it
         # ends.
@@ -186,10 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as broken:
         # A full disk, a folder that may not be read: trouble of the machine, not of this program.
         where = f"{broken.filename}: " if broken.filename else ""
-        failures.tell(f"{where}{broken.strerror or broken}", failures.hints_of(broken))
-        return failures.FAILED
+        errors.print_error(f"{where}{broken.strerror or broken}", errors.os_error_hints(broken))
+        return errors.EXIT_FAILED
     except Exception as unexpected:
-        return failures.report_fault(unexpected)
+        return errors.report_unexpected_error(unexpected)
 
 
 def command() -> NoReturn:

@@ -87,7 +87,7 @@ preempt_option = click.option(
 )
 
 
-class PngFile(click.Path):
+class PngPath(click.Path):
     """Where a PNG goes: a name that says so."""
 
     def __init__(self) -> None:
@@ -128,8 +128,8 @@ def last_study_argument(name: str = "ref") -> Callable[[F], F]:
 
 def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of recent studies, when a server is there to ask."""
+    from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
-    from hopyard.sdk.connect import connect
 
     try:
         runs = connect(start=False).get("/runs", studies=1, limit=100)["runs"]
@@ -144,8 +144,8 @@ def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of recent runs, when a server is there to ask."""
+    from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
-    from hopyard.sdk.connect import connect
 
     try:
         runs = connect(start=False).get("/runs", limit=100)["runs"]
@@ -160,11 +160,11 @@ def complete_dataset(
     _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Names of datasets, when a server is there to ask."""
+    from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
-    from hopyard.sdk.connect import connect
 
     try:
-        found = list(connect(start=False).pages("/datasets", "datasets"))
+        found = list(connect(start=False).iterate_pages("/datasets", "datasets"))
     except HopyardError:
         return []
     return [CompletionItem(dataset["name"]) for dataset in found if dataset["name"].startswith(incomplete)]

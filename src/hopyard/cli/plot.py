@@ -13,23 +13,23 @@ from typing import Any, Literal
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, get_run
-from hopyard.cli.canvas import COLOURS, MARKS, Cell, Curve, draw, smoothed
-from hopyard.cli.options import PngFile, json_option, last_run_argument
-from hopyard.config.suggest import hints_for
+from hopyard.api_client.client import Client
+from hopyard.cli.options import PngPath, json_option, last_run_argument
+from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, draw_chart, moving_average
+from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import NotFound, SpecError, UsageError
-from hopyard.sdk.client import Client
 
-_SPLIT = re.compile(
+_SPLIT_PREFIX = re.compile(
     r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)\Z",
     re.I,
 )
-_MOST_CHARTS = 6
-_POINTS = 2000
+_MAX_CHARTS = 6
+_MAX_POINTS = 2000
 # begin what a run says of the points that its curves lack
-_OF_CURVES = ("metrics of replica", "tensorboard of replica")
-_SPANS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+_REPLICA_STREAM_PREFIXES = ("metrics of replica", "tensorboard of replica")
+_TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Chart:
     show_default=True,
     help="Draw over steps, or over the time since each run began.",
 )
-@click.option("--png", type=PngFile(), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
+@click.option("--png", type=PngPath(), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
 @click.option(
     "--smooth",
     type=click.FloatRange(0, 1, max_open=True),
@@ -94,37 +94,40 @@ def plot(
 
     Metrics that differ only in train, val or test share a chart.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client = connect()
     runs = [get_run(client, name) for name in (ref, *others)]
-    found = {run["name"]: _series(client, run, metrics, rank) for run in runs}
+    found = {run["name"]: _load_series(client, run, metrics, rank) for run in runs}
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
         return
-    unit = over_time(found, runs) if axis == "time" else "step"
-    charts = charts_of({title: found[name] for name, title in titles_of(runs).items()}, smooth, unit)
+    unit = use_elapsed_time(found, runs) if axis == "time" else "step"
+    charts = make_charts({title: found[name] for name, title in run_titles(runs).items()}, smooth, unit)
     if not charts:
-        console.say(f"{runs[0]['name']} has logged no metric yet; `hop.log(loss=…, step=…)` does")
+        console.print_message(f"{runs[0]['name']} has logged no metric yet; `hop.log(loss=…, step=…)` does")
     elif png is not None:
         _write_png(charts, png)
-        console.say(f"wrote {png}")
+        console.print_message(f"wrote {png}")
     else:
-        shown = charts if metrics else charts[:_MOST_CHARTS]
+        shown = charts if metrics else charts[:_MAX_CHARTS]
         for number, chart in enumerate(shown):
-            console.out_lines(
-                [*[""] * bool(number), *lines_of(chart, width or min(console.terminal_width(), 160), height)]
+            console.print_lines(
+                [
+                    *[""] * bool(number),
+                    *chart_lines(chart, width or min(console.terminal_width(), 160), height),
+                ]
             )
         left = [chart.title for chart in charts[len(shown) :]]
         if left:
-            console.say(f"not drawn: {', '.join(left)}; name the metrics that you want")
+            console.print_message(f"not drawn: {', '.join(left)}; name the metrics that you want")
     for run in runs:
         for sentence in run.get("unstored") or ():
-            if sentence.startswith(_OF_CURVES):
-                console.say(f"warning: {run['name']}: {sentence}")
+            if sentence.startswith(_REPLICA_STREAM_PREFIXES):
+                console.print_message(f"warning: {run['name']}: {sentence}")
 
 
-def _series(
+def _load_series(
     client: Client, run: Run, metrics: tuple[str, ...], rank: int | None
 ) -> dict[str, dict[str, Any]]:
     from fnmatch import fnmatchcase
@@ -132,7 +135,9 @@ def _series(
     plain = metrics and not any("*" in name for name in metrics)
     asked = ",".join(metrics) if plain else None
     found: dict[str, dict[str, Any]] = dict(
-        client.pages(f"/runs/{run['id']}/metrics", "series", names=asked, rank=rank, max_points=_POINTS)
+        client.iterate_pages(
+            f"/runs/{run['id']}/metrics", "series", names=asked, rank=rank, max_points=_MAX_POINTS
+        )
     )
     found = {name: one for name, one in found.items() if one["steps"]}
     for wanted in metrics:
@@ -140,10 +145,12 @@ def _series(
             known = (
                 found
                 if not plain
-                else dict(client.pages(f"/runs/{run['id']}/metrics", "series", rank=rank, max_points=2))
+                else dict(
+                    client.iterate_pages(f"/runs/{run['id']}/metrics", "series", rank=rank, max_points=2)
+                )
             )
             hints = (
-                hints_for(wanted, known, what="it has")
+                unknown_name_hints(wanted, known, subject="it has")
                 if known
                 else ("it has logged none; `hop.log(loss=…, step=…)` does",)
             )
@@ -155,14 +162,14 @@ def _series(
     }
 
 
-def titles_of(runs: Sequence[Run]) -> dict[str, str]:
+def run_titles(runs: Sequence[Run]) -> dict[str, str]:
     """What to call each run, by name: its label where no other of them has the same."""
     labels = {run["name"]: run["spec"].get("label") or "" for run in runs}
     given = list(labels.values())
     return {name: label if label and given.count(label) == 1 else name for name, label in labels.items()}
 
 
-def over_time(found: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) -> str:
+def use_elapsed_time(series_by_run: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) -> str:
     """Put the time since each run began in the place of the steps; its unit, which suits the longest of
     them."""
     began = {
@@ -170,26 +177,28 @@ def over_time(found: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) 
         for run in runs
     }
     longest = max(
-        (one["times"][-1] - began[name] for name, series in found.items() for one in series.values()),
+        (one["times"][-1] - began[name] for name, series in series_by_run.items() for one in series.values()),
         default=0.0,
     )
-    size, unit = next((span for span in _SPANS if longest >= 2 * span[0]), _SPANS[-1])
-    for name, series in found.items():
+    size, unit = next((span for span in _TIME_UNITS if longest >= 2 * span[0]), _TIME_UNITS[-1])
+    for name, series in series_by_run.items():
         for one in series.values():
             one["steps"] = [(moment - began[name]) / size for moment in one["times"]]
     return unit
 
 
-def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: str = "step") -> list[Chart]:
+def make_charts(
+    series_by_run: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: str = "step"
+) -> list[Chart]:
     """Series of each run by its title → charts: one per metric, where train, val and test of one thing count
     as one."""
     groups: dict[str, list[Curve]] = {}
-    for run, series in found.items():
+    for run, series in series_by_run.items():
         for name, one in series.items():
             ys = [float("nan") if value is None else float(value) for value in one["values"]]
-            label = name if len(found) == 1 else f"{run} {name}"
-            groups.setdefault(_SPLIT.sub("", name) or name, []).append(
-                Curve(label, one["steps"], smoothed(ys, smooth) if smooth else ys)
+            label = name if len(series_by_run) == 1 else f"{run} {name}"
+            groups.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(
+                Curve(label, one["steps"], moving_average(ys, smooth) if smooth else ys)
             )
     return [
         Chart(title if len(curves) > 1 else curves[0].name, tuple(curves), unit)
@@ -197,29 +206,31 @@ def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: 
     ]
 
 
-def lines_of(chart: Chart, width: int, height: int) -> list[str]:
+def chart_lines(chart: Chart, width: int, height: int) -> list[str]:
     """The chart as text: a heading with the last values, then the picture."""
     several = len(chart.curves) > 1
     head = [console.paint(chart.title, "bold")]
     for index, curve in enumerate(chart.curves):
-        last = console.number(curve.ys[-1])
+        last = console.format_number(curve.ys[-1])
         colour = COLOURS[index % len(COLOURS)]
         head.append(
             console.paint(f"{MARKS[index % len(MARKS)]} {curve.name} {last}", colour)
             if several
-            else f"{last} {_place(chart.unit, curve.xs[-1])}"
+            else f"{last} {_axis_value_text(chart.unit, curve.xs[-1])}"
         )
     if several and chart.unit != "step":
         head.append(f"over {chart.unit}")
-    picture = draw(chart.curves, width=width, height=height, unicode=console.has_unicode(sys.stdout))
-    return ["  ".join(head), *(_painted(row) for row in picture or [[Cell("no finite value")]])]
+    picture = draw_chart(
+        chart.curves, width=width, height=height, unicode=console.supports_unicode(sys.stdout)
+    )
+    return ["  ".join(head), *(_paint_row(row) for row in picture or [[ChartCell("no finite value")]])]
 
 
-def _place(unit: str, x: float) -> str:
-    return f"at step {x}" if unit == "step" else f"after {console.number(x)} {unit}"
+def _axis_value_text(unit: str, x: float) -> str:
+    return f"at step {x}" if unit == "step" else f"after {console.format_number(x)} {unit}"
 
 
-def _painted(row: Sequence[Cell]) -> str:
+def _paint_row(row: Sequence[ChartCell]) -> str:
     """A row of the picture; neighbours of one curve share a colour code."""
     parts = []
     for curve, cells in groupby(row, key=lambda cell: cell.curve):

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.node import cpus_of, extras_of, memory_of
+from hopyard.cli.node import cpu_text, extras_text, memory_text
 from hopyard.cli.options import json_option
+from hopyard.cli.terminal import console
 
 
 @click.group("pool", no_args_is_help=False, invoke_without_command=True)
@@ -24,21 +24,21 @@ def pool(ctx: click.Context) -> None:
 @json_option
 def list_pools(as_json: bool) -> None:
     """List pools with what is in use of what their nodes have together."""
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     found = connect().get("/pools")["pools"]
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
     elif not found:
-        console.say("no pools: the server has seen no node yet")
+        console.print_message("no pools: the server has seen no node yet")
     else:
-        console.out_lines(table_of(found))
+        console.print_lines(pool_table(found))
 
 
-def table_of(pools: list[dict[str, Any]]) -> list[str]:
+def pool_table(pools: list[dict[str, Any]]) -> list[str]:
     """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, extras, and
     why nodes are not ready: where there are any."""
-    from hopyard.cli.times import localised
+    from hopyard.cli.terminal.times import localise_times
 
     extras, reserved = any(one["extras"] for one in pools), any(one["reserved"] for one in pools)
     closed = any(one["not_ready"] for one in pools)
@@ -59,23 +59,23 @@ def table_of(pools: list[dict[str, Any]]) -> list[str]:
             str(one["nodes"]),
             str(one["open"]),
             *[str(one["reserved"])] * reserved,
-            cpus_of(one),
-            memory_of(one),
-            _gpus(one),
-            *[extras_of(one)] * extras,
-            *["; ".join(f"{node}: {localised(why)}" for node, why in one["not_ready"].items())] * closed,
+            cpu_text(one),
+            memory_text(one),
+            _gpu_text(one),
+            *[extras_text(one)] * extras,
+            *["; ".join(f"{node}: {localise_times(why)}" for node, why in one["not_ready"].items())] * closed,
         ]
         for one in pools
     ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    return console.table(head, rows, right=range(1, 5 + reserved), width=width)
+    return console.format_table(head, rows, right=range(1, 5 + reserved), width=width)
 
 
-def _gpus(one: dict[str, Any]) -> str:
+def _gpu_text(pool: dict[str, Any]) -> str:
     return (
         ", ".join(
             f"{cards['model']} {cards['used_milli'] / 1000:g}/{cards['milli'] / 1000:g}"
-            for cards in one["gpus"]
+            for cards in pool["gpus"]
         )
         or "-"
     )

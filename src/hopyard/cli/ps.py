@@ -8,31 +8,32 @@ from contextlib import suppress
 
 import click
 
-from hopyard.cli import console, familiar
-from hopyard.cli.address import (
+from hopyard.api_client.client import Client
+from hopyard.cli import aliases
+from hopyard.cli.options import complete_dataset, json_option
+from hopyard.cli.run_text import (
     Run,
-    being_synced,
     duration_s,
-    final,
     first_line,
     get_run,
-    in_line,
-    interrupted,
-    unstored,
-    values_line,
+    is_final,
+    last_eviction_text,
+    metrics_line,
+    queue_line,
+    sync_text,
+    unstored_text,
 )
-from hopyard.cli.options import complete_dataset, json_option
-from hopyard.config.asks import Gpus, format_gpus, format_replicas
-from hopyard.config.params import split_pair
-from hopyard.config.suggest import hints_for
+from hopyard.cli.terminal import console
+from hopyard.config.key_values import split_pair
+from hopyard.config.resource_requests import GpuRequest, format_gpus, format_replicas
+from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.units import format_memory
 from hopyard.errors import SpecError
-from hopyard.sdk.client import Client
 
-LIVE = ("queued", "starting", "running", "stopping")
-PHASES = (*LIVE, "succeeded", "failed", "cancelled")
-_SHOWN = 50
-_WATCH_S = 1.0
+LIVE_PHASES = ("queued", "starting", "running", "stopping")
+ALL_PHASES = (*LIVE_PHASES, "succeeded", "failed", "cancelled")
+_DEFAULT_LIMIT = 50
+_WATCH_INTERVAL_S = 1.0
 
 
 @click.command("ps")
@@ -79,9 +80,9 @@ def ps(
 
     The last column tells why a run waits, its latest metrics, or how it ended.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
-    wanted = _phases(phases, everything)
+    wanted = _selected_phases(phases, everything)
     pairs: dict[str, str] = {}
     for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
         if pairs.setdefault(key, value) != value:
@@ -89,7 +90,7 @@ def ps(
                 f"--tag: `{key}` is asked for with two values", hints=("no run has both: name each tag once",)
             )
     client = connect()
-    nothing = _nothing(
+    nothing = _print_empty(
         filtered=bool(phases or tags or parent or any(filters.values())), everything=everything
     )
     study = None if parent is None else str(get_run(client, parent)["id"])
@@ -97,38 +98,38 @@ def ps(
 
     def show() -> None:
         if as_json:
-            console.out_json(
-                list_runs(
+            console.print_json(
+                fetch_runs(
                     client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters
                 )
             )
             sys.stdout.flush()
             return
-        most = limit or _SHOWN
-        found = list_runs(
+        most = limit or _DEFAULT_LIMIT
+        found = fetch_runs(
             client, phases=wanted, tags=pairs, limit=most + 1, parent=study, trials=shown, **filters
         )
         runs = found[:most]
-        if watch and console.can_draw(sys.stdout):
+        if watch and console.supports_cursor(sys.stdout):
             sys.stdout.write(
-                "\x1b[H\x1b[2J" + "\n".join(map(console.rendered, table_of(runs) or [nothing])) + "\n"
+                "\x1b[H\x1b[2J" + "\n".join(map(console.render_styles, run_table(runs) or [nothing])) + "\n"
             )
         elif runs:
-            console.out_lines(table_of(runs))
+            console.print_lines(run_table(runs))
             if len(found) > most and limit is None:
-                console.say(f"there are more: these are the newest {most}; --limit N shows N")
+                console.print_message(f"there are more: these are the newest {most}; --limit N shows N")
         else:
-            console.say(nothing)
+            console.print_message(nothing)
         sys.stdout.flush()
 
     show()
     with suppress(KeyboardInterrupt):
         while watch:
-            time.sleep(_WATCH_S)
+            time.sleep(_WATCH_INTERVAL_S)
             show()
 
 
-def list_runs(
+def fetch_runs(
     client: Client,
     *,
     phases: tuple[str, ...],
@@ -139,11 +140,11 @@ def list_runs(
     """The newest `limit` runs that match, or all."""
     tag = [f"{key}={value}" for key, value in tags.items()]
     return list(
-        client.pages(
+        client.iterate_pages(
             "/runs",
             "runs",
-            cursor="before",
-            most=limit or sys.maxsize,
+            cursor_key="before",
+            max_rows=limit or sys.maxsize,
             phase=",".join(phases) or None,
             tag=tag,
             **filters,
@@ -151,17 +152,18 @@ def list_runs(
     )
 
 
-def _phases(given: tuple[str, ...], everything: bool) -> tuple[str, ...]:
-    words = tuple(word.strip() for text in given for word in text.split(","))
+def _selected_phases(names: tuple[str, ...], everything: bool) -> tuple[str, ...]:
+    words = tuple(word.strip() for text in names for word in text.split(","))
     for word in words:
-        if word not in PHASES:
+        if word not in ALL_PHASES:
             raise SpecError(
-                f"--phase: `{word}` is not a phase", hints=hints_for(familiar.phase(word), PHASES)
+                f"--phase: `{word}` is not a phase",
+                hints=unknown_name_hints(aliases.resolve_phase(word), ALL_PHASES),
             )
-    return words or (() if everything else LIVE)
+    return words or (() if everything else LIVE_PHASES)
 
 
-def _nothing(*, filtered: bool, everything: bool) -> str:
+def _print_empty(*, filtered: bool, everything: bool) -> str:
     if filtered:
         return "no run matches" + ("" if everything else "; `-a` looks among ended ones too")
     return (
@@ -171,12 +173,12 @@ def _nothing(*, filtered: bool, everything: bool) -> str:
     )
 
 
-def table_of(runs: list[Run]) -> list[str]:
+def run_table(runs: list[Run]) -> list[str]:
     """The lines of the table, head first; none without runs."""
     if not runs:
         return []
     labels = any(run["spec"].get("label") for run in runs)
-    gpus = {run["id"]: gpus_of(run) for run in runs}
+    gpus = {run["id"]: gpu_request_text(run) for run in runs}
     queues = len({run["spec"].get("queue") for run in runs}) > 1
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     # a label is not worth more of a narrow terminal
@@ -194,19 +196,19 @@ def table_of(runs: list[Run]) -> list[str]:
     rows = []
     for run in runs:
         more = (
-            [console.cut(run["spec"].get("label") or "", longest)] * labels
+            [console.truncate(run["spec"].get("label") or "", longest)] * labels
             + [run["spec"].get("queue") or ""] * queues
             + [gpus[run["id"]]] * any(gpus.values())
         )
-        took = console.span(duration_s(run)) if run.get("started_at") else ""
+        took = console.format_duration(duration_s(run)) if run.get("started_at") else ""
         # after what it took and rounded alike, so that it is never less
-        age = console.span(console.seconds_since(run["submitted_at"]))
-        rows.append([run["name"], *more, console.paint_phase(run["phase"]), age, took, detail(run)])
+        age = console.format_duration(console.seconds_since(run["submitted_at"]))
+        rows.append([run["name"], *more, console.paint_phase(run["phase"]), age, took, detail_text(run)])
     numbers = (len(head) - 3, len(head) - 2)
-    return console.table(head, rows, right=numbers, width=width)
+    return console.format_table(head, rows, right=numbers, width=width)
 
 
-def gpus_of(run: Run) -> str:
+def gpu_request_text(run: Run) -> str:
     """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between.
     Of an elastic run that has started, with as many replicas as it has: `4x A100:1`."""
     texts = []
@@ -215,7 +217,7 @@ def gpus_of(run: Run) -> str:
         asked = role["resources"]
         if not (asked["gpus"] or asked["gpu_milli"] or asked["gpu_memory_bytes"]):
             continue
-        gpus = Gpus(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
+        gpus = GpuRequest(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
         one = (
             f"{format_memory(asked['gpu_memory_bytes'])} of one"
             if asked["gpu_memory_bytes"]
@@ -226,34 +228,36 @@ def gpus_of(run: Run) -> str:
     return " + ".join(texts)
 
 
-def detail(run: Run) -> str:
+def detail_text(run: Run) -> str:
     """Why it waits, how far it is, or what came of it."""
-    said = "  ".join(filter(None, [_detail(run), f"warning: {lost}" if (lost := unstored(run)) else ""]))
+    said = "  ".join(
+        filter(None, [_phase_detail(run), f"warning: {lost}" if (lost := unstored_text(run)) else ""])
+    )
     trials = sum((run.get("trials") or {}).values())
     if not trials:
         return said
-    live = sum(count for phase, count in run["trials"].items() if phase in LIVE)
+    live = sum(count for phase, count in run["trials"].items() if phase in LIVE_PHASES)
     counted = f"{trials} {'run' if trials == 1 else 'runs'} of its trials" + (
         f", {live} alive" if live else ""
     )
     return f"{counted}  {said}" if said else counted
 
 
-def _detail(run: Run) -> str:
-    if synced := being_synced(run):
+def _phase_detail(run: Run) -> str:
+    if synced := sync_text(run):
         return synced
     if run["phase"] == "queued":
-        return "; ".join(filter(None, [in_line(run) or "waits for its turn", interrupted(run)]))
+        return "; ".join(filter(None, [queue_line(run) or "waits for its turn", last_eviction_text(run)]))
     if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):
         return f"makes room: {first_line(makes_room)}"
-    if final(run):
-        values = values_line(run.get("summary") or {}, limit=3)
+    if is_final(run):
+        values = metrics_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")
         if run["phase"] != "succeeded" and exit_:
             return first_line(exit_["reason"]) + (f"  {values}" if values else "")
-        return values or values_line(_latest(run), limit=3)
-    return values_line(_latest(run), limit=4)
+        return values or metrics_line(_latest_metrics(run), limit=3)
+    return metrics_line(_latest_metrics(run), limit=4)
 
 
-def _latest(run: Run) -> dict[str, float | None]:
+def _latest_metrics(run: Run) -> dict[str, float | None]:
     return {name: pair[1] for name, pair in (run.get("latest") or {}).items()}

@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, get_run
+from hopyard.api_client.client import Client
 from hopyard.cli.options import last_run_argument
-from hopyard.datasets.folders import OpenFolder
-from hopyard.datasets.ignore import HOPIGNORE
+from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.terminal import console
+from hopyard.datasets.ignore_rules import HOPIGNORE
+from hopyard.datasets.open_folder import OpenFolder
 from hopyard.errors import IntegrityError, NotFound, SpecError
-from hopyard.sdk.client import Client
 
-_BLOCK = 1024 * 1024
-_KEPT_APART = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
+_BLOCK_BYTES = 1024 * 1024
+_IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
 
 
 @click.command("pull")
@@ -48,7 +48,7 @@ def pull(
 
     A folder that is made for it has a `.hopignore`, so that what was fetched does not travel with later runs.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client = connect()
     run = client.get(f"/runs/{get_run(client, ref)['id']}")
@@ -58,46 +58,48 @@ def pull(
         wanted = dict.fromkeys(wanted, True)
     named = not all(wanted.values())
     parts = [part for part, chosen in wanted.items() if chosen]
-    saved = _checkpoint(client, run, step) if "checkpoint" in parts else None
-    _check_free(dest, force)
+    saved = _find_checkpoint(client, run, step) if "checkpoint" in parts else None
+    _check_destination(dest, force)
     made = not dest.exists()
     try:
         dest.mkdir(parents=True, exist_ok=True)
     except OSError as broken:
         raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
     try:
-        with OpenFolder.at(dest) as top:
+        with OpenFolder.open_path(dest) as top:
             if made:
-                top.write(HOPIGNORE, [_KEPT_APART.encode()])
+                top.write(HOPIGNORE, [_IGNORE_FILE_TEXT.encode()])
             for part in parts:
-                told = _PARTS[part](client, run, dest, force, saved, top)
+                told = _PULL_FUNCTIONS[part](client, run, dest, force, saved, top)
                 if told:
-                    console.say(told)
+                    console.print_message(told)
                 elif named:
-                    console.say(f"note: {run['name']} has no {part}")
-            top.write("run.json", [console.json_text(run).encode()])
+                    console.print_message(f"note: {run['name']} has no {part}")
+            top.write("run.json", [console.format_json(run).encode()])
     except OSError as broken:
         raise SpecError(
             f"{dest} cannot be written: {broken.strerror}", hints=("name another DEST",)
         ) from broken
-    console.out(str(dest))
+    console.print_line(str(dest))
 
 
-def _check_free(dest: Path, force: bool) -> None:
+def _check_destination(dest: Path, force: bool) -> None:
     if dest.exists() and not dest.is_dir():
         raise SpecError(f"{dest} is not a folder", hints=("name another DEST",))
     if dest.is_dir() and any(dest.iterdir()) and not force:
         raise SpecError(f"{dest} is not empty", hints=("name another DEST, or --force to write into it",))
 
 
-def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | None:
+def _find_checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | None:
     """The checkpoint of `step`, or the newest that is not damaged; None where the run has none.
     Raises NotFound for a step without one, IntegrityError for a damaged one."""
-    listed = {one["step"]: one for one in client.pages(f"/runs/{run['id']}/checkpoints", "checkpoints")}
+    listed = {
+        one["step"]: one for one in client.iterate_pages(f"/runs/{run['id']}/checkpoints", "checkpoints")
+    }
     found = {at: one for at, one in listed.items() if not one.get("damaged")}
     if step is None:
         if listed and (not found or max(listed) > max(found)):
-            console.say(
+            console.print_message(
                 f"warning: the checkpoint of step {max(listed)} is damaged"
                 + (f": that of step {max(found)} is fetched" if found else ", and there is no other")
             )
@@ -116,39 +118,43 @@ def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | 
 
 
 def _pull_code(
-    client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder
+    client: Client, run: Run, dest: Path, force: bool, _checkpoint: dict[str, Any] | None, _top: OpenFolder
 ) -> str:
     digest = run["spec"].get("code")
-    return _tree(client, digest, dest / "code", force) if digest else ""
+    return _pull_tree(client, digest, dest / "code", force) if digest else ""
 
 
 def _pull_files(
-    client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder
+    client: Client, run: Run, dest: Path, force: bool, _checkpoint: dict[str, Any] | None, _top: OpenFolder
 ) -> str:
     digest = run.get("artifact")
-    return _tree(client, digest, dest / "files", force) if digest else ""
+    return _pull_tree(client, digest, dest / "files", force) if digest else ""
 
 
 def _pull_checkpoint(
-    client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None, _top: OpenFolder
+    client: Client, _run: Run, dest: Path, force: bool, checkpoint: dict[str, Any] | None, _top: OpenFolder
 ) -> str:
-    return _tree(client, saved["manifest"], dest / f"checkpoint-{saved['step']}", force) if saved else ""
+    return (
+        _pull_tree(client, checkpoint["manifest"], dest / f"checkpoint-{checkpoint['step']}", force)
+        if checkpoint
+        else ""
+    )
 
 
-def _tree(client: Client, digest: str, into: Path, force: bool) -> str:
-    from hopyard.cli.transferbar import TransferBar
-    from hopyard.datasets.transfer import pull as pull_tree
+def _pull_tree(client: Client, digest: str, into: Path, force: bool) -> str:
+    from hopyard.cli.terminal.transfer_bar import TransferBar
+    from hopyard.datasets.transfer import pull_tree as pull_tree
     from hopyard.domain.ids import Digest
 
     with TransferBar() as bar:
         manifest = pull_tree(Digest(digest), into, client, bar, replace=force)
     count = len(manifest.files)
-    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {console.bytes_text(manifest.size_bytes)}"
+    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {console.format_bytes(manifest.size_bytes)}"
 
 
-def pull_tree_to(client: Client, digest: str, into: Path) -> None:
+def download_tree(client: Client, digest: str, into: Path) -> None:
     """Fetch the tree with this manifest into a new folder, with a bar where there is a terminal."""
-    _tree(client, digest, into, force=False)
+    _pull_tree(client, digest, into, force=False)
 
 
 def _pull_logs(
@@ -156,7 +162,7 @@ def _pull_logs(
 ) -> str:
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     total = 0
-    with top.below("logs") as folder:
+    with top.ensure_folder("logs") as folder:
         for rank in range(size):
             for stream in ("stdout", "stderr"):
                 name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
@@ -164,10 +170,10 @@ def _pull_logs(
                     "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}
                 ) as response:
                     # read before the loop goes on
-                    total += folder.write(name, iter(lambda: response.read(_BLOCK), b""))
-    return f"{dest / 'logs'}  {console.bytes_text(total)}"
+                    total += folder.write(name, iter(lambda: response.read(_BLOCK_BYTES), b""))
+    return f"{dest / 'logs'}  {console.format_bytes(total)}"
 
 
-_PARTS: dict[str, Callable[[Client, Run, Path, bool, dict[str, Any] | None, OpenFolder], str]] = {
+_PULL_FUNCTIONS: dict[str, Callable[[Client, Run, Path, bool, dict[str, Any] | None, OpenFolder], str]] = {
     "code": _pull_code, "checkpoint": _pull_checkpoint, "files": _pull_files, "logs": _pull_logs,
 }  # fmt: skip

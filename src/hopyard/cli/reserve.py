@@ -10,13 +10,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hopyard.cli import console
+from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import extras_option, gpu_memory_option, json_option, pool_option, where_option
-from hopyard.cli.several import distinct, do_each
+from hopyard.cli.terminal import console
 from hopyard.errors import NotFound, SpecError, UsageError
 
 Reservation = dict[str, Any]
-_EXACTLY_ONE = "name whole nodes: --nodes n1,n2; or say what and how often: --gpus A100:8 --count 2"
+_SHAPE_HINT = "name whole nodes: --nodes n1,n2; or say what and how often: --gpus A100:8 --count 2"
 _OPTIONS = {
     "start_at": "--from",
     "every_s": "--every",
@@ -61,11 +61,11 @@ def complete_reservation(
     _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Names of reservations, when a server is there to ask."""
+    from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
-    from hopyard.sdk.connect import connect
 
     try:
-        found = list(connect(start=False).pages("/reservations", "reservations"))
+        found = list(connect(start=False).iterate_pages("/reservations", "reservations"))
     except HopyardError:
         return []
     return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
@@ -117,76 +117,80 @@ def complete_reservation(
     help="Tell whether it would be granted, where, and what it costs others; reserve nothing.",
 )
 @json_option
-def add(
+def add_reservation(
     name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Reserve NAME. Times are in the zone of this machine, unless they have an offset.
 
     The server's owner may reserve for anybody, administrators of a queue for that queue.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
-    body = request(name, begin, lasts, end, given, datetime.now().astimezone())
+    body = reservation_request(name, begin, lasts, end, given, datetime.now().astimezone())
     try:
         answer = connect().call(
-            "POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)}, once=True
+            "POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)}, send_once=True
         )
     except UsageError as refused:
-        raise _by_option(refused, lasts) from refused
+        raise _option_error(refused, lasts) from refused
     if as_json:
-        console.out_json(answer)
+        console.print_json(answer)
         return
     for warning in answer["warnings"]:
-        console.say(f"warning: {warning}")
-    console.say(f"{'would reserve' if dry_run else 'reserved'} {sentence(answer['reservation'])}")
+        console.print_message(f"warning: {warning}")
+    console.print_message(
+        f"{'would reserve' if dry_run else 'reserved'} {reservation_sentence(answer['reservation'])}"
+    )
     if dry_run:
-        console.say("nothing was reserved: a dry run")
+        console.print_message("nothing was reserved: a dry run")
 
 
-def request(
-    name: str, begin: str, lasts: str | None, end: str | None, given: dict[str, Any], now: datetime
+def reservation_request(
+    name: str, begin: str, duration: str | None, end: str | None, options: dict[str, Any], now: datetime
 ) -> dict[str, Any]:
     """What is sent to the server. Raises SpecError."""
-    from hopyard.config.reservations import parse_every, parse_when
+    from hopyard.config.reservation_times import parse_recurrence, parse_start_time
     from hopyard.config.units import parse_time
     from hopyard.domain.ids import check_name
 
-    check_name(name, what="NAME")
+    check_name(name, subject="NAME")
     if name in reserve.commands:
         raise SpecError(f"NAME: `{name}` is a command of `hop reserve`", hints=("choose another name",))
-    if lasts is None and end is None:
+    if duration is None and end is None:
         raise SpecError(
             "--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",)
         )
-    if lasts is not None and end is not None:
+    if duration is not None and end is not None:
         raise SpecError("--for: with --to it is said twice how long it lasts", hints=("give one of the two",))
-    start = parse_when(begin, now)
+    start = parse_start_time(begin, now)
     stop = (
-        _after(start, parse_time(lasts, what="--for"))
-        if lasts is not None
-        else parse_when(end or "", now, what="--to")
+        _add_seconds(start, parse_time(duration, what="--for"))
+        if duration is not None
+        else parse_start_time(end or "", now, what="--to")
     )
     body: dict[str, Any] = {
         "name": name,
         "start_at": start.isoformat(),
         "end_at": stop.isoformat(),
-        **_place(given),
+        **_place_fields(options),
     }
     body["users"] = [
-        check_name(user.strip(), what="--user") for user in (given["users"] or "").split(",") if user.strip()
+        check_name(user.strip(), subject="--user")
+        for user in (options["users"] or "").split(",")
+        if user.strip()
     ]
-    if given["queue"] is not None:
-        body["queue"] = check_name(given["queue"], what="--queue")
-    if not body["users"] and given["queue"] is None:
+    if options["queue"] is not None:
+        body["queue"] = check_name(options["queue"], subject="--queue")
+    if not body["users"] and options["queue"] is None:
         raise SpecError(
             "--user: say who may use it, or with --queue whose runs",
             hints=("for example --user alice, or --queue vision",),
         )
-    if given["every"] is not None:
-        body["every_s"] = parse_every(given["every"])
+    if options["every"] is not None:
+        body["every_s"] = parse_recurrence(options["every"])
         body["zone"] = local_zone()
-    if given["until"] is not None:
-        body["until"] = parse_when(given["until"], now, what="--until").isoformat()
+    if options["until"] is not None:
+        body["until"] = parse_start_time(options["until"], now, what="--until").isoformat()
     return body
 
 
@@ -200,16 +204,16 @@ def local_zone() -> str:
     return found if found in available_timezones() else ""
 
 
-def _by_option(refused: UsageError, lasts: str | None) -> UsageError:
+def _option_error(error: UsageError, duration: str | None) -> UsageError:
     """As the server says it, with the option in the place of the field of the request."""
-    field, colon, rest = refused.message.partition(": ")
-    options = _OPTIONS | {"end_at": "--to" if lasts is None else "--for"}
+    field, colon, rest = error.message.partition(": ")
+    options = _OPTIONS | {"end_at": "--to" if duration is None else "--for"}
     parts = field.split(".")
     option = options.get(".".join(parts[:2])) or options.get(parts[0])
-    return type(refused)(f"{option}: {rest}", hints=refused.hints) if colon and option else refused
+    return type(error)(f"{option}: {rest}", hints=error.hints) if colon and option else error
 
 
-def _after(start: datetime, seconds: float) -> datetime:
+def _add_seconds(start: datetime, seconds: float) -> datetime:
     try:
         return start + timedelta(seconds=seconds)
     except OverflowError:
@@ -218,18 +222,18 @@ def _after(start: datetime, seconds: float) -> datetime:
         ) from None
 
 
-def _place(given: dict[str, Any]) -> dict[str, Any]:
-    from hopyard.config.runspec import parse_places, parse_sizes
+def _place_fields(options: dict[str, Any]) -> dict[str, Any]:
+    from hopyard.config.run_request import parse_placement, parse_sizes
     from hopyard.domain.ids import check_name
 
-    sizes, places = parse_sizes({**given, "replicas": None}), parse_places(given)
-    if (given["nodes"] is None) == (not sizes):
+    sizes, places = parse_sizes({**options, "replicas": None}), parse_placement(options)
+    if (options["nodes"] is None) == (not sizes):
         both = "are whole: leave out what they have" if sizes else "nothing is asked for"
-        raise SpecError(f"--nodes: {both}", hints=(_EXACTLY_ONE,))
-    if given["nodes"] is not None:
+        raise SpecError(f"--nodes: {both}", hints=(_SHAPE_HINT,))
+    if options["nodes"] is not None:
         beside = [
             option for option, name in (("--pool", "pools"), ("--where", "labels")) if places.get(name)
-        ] + ["--count"] * (given["count"] > 1)
+        ] + ["--count"] * (options["count"] > 1)
         if beside:
             raise SpecError(
                 f"{beside[0]}: the nodes are named already",
@@ -237,7 +241,9 @@ def _place(given: dict[str, Any]) -> dict[str, Any]:
             )
         return {
             "nodes": [
-                check_name(node.strip(), what="--nodes") for node in given["nodes"].split(",") if node.strip()
+                check_name(node.strip(), subject="--nodes")
+                for node in options["nodes"].split(",")
+                if node.strip()
             ]
         }
     sizes.pop("cpu_limited", None)
@@ -246,143 +252,182 @@ def _place(given: dict[str, Any]) -> dict[str, Any]:
         "pools": list(places.get("pools", ())),
         "labels": [list(pair) for pair in places.get("labels", ())],
     }
-    return {"resources": sizes, "count": given["count"], "where": where}
+    return {"resources": sizes, "count": options["count"], "where": where}
 
 
 @reserve.command("ls")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also those that are over.")
 @json_option
-def ls(everything: bool, as_json: bool) -> None:
+def list_reservations(everything: bool, as_json: bool) -> None:
     """List reservations: those that hold now and those that come up."""
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     found = [
-        one for one in connect().pages("/reservations", "reservations") if everything or one["next_start_at"]
+        one
+        for one in connect().iterate_pages("/reservations", "reservations")
+        if everything or one["next_start_at"]
     ]
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
     elif not found:
-        console.say("nothing is reserved" + ("" if everything else "; `-a` lists those that are over too"))
+        console.print_message(
+            "nothing is reserved" + ("" if everything else "; `-a` lists those that are over too")
+        )
     else:
-        console.out_lines(table_of(found))
+        console.print_lines(reservation_table(found))
 
 
 @reserve.command("info")
 @click.argument("name", metavar="NAME", shell_complete=complete_reservation)
 @json_option
-def tell(name: str, as_json: bool) -> None:
+def show_reservation(name: str, as_json: bool) -> None:
     """Tell everything about a reservation."""
+    from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
-    from hopyard.sdk.connect import connect
 
-    found = connect().get(f"/reservations/{check_name(name, what='NAME')}")
+    found = connect().get(f"/reservations/{check_name(name, subject='NAME')}")
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
     else:
-        console.out_lines(lines_of(found))
+        console.print_lines(reservation_lines(found))
 
 
 @reserve.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_reservation)
 @json_option
-def rm(names: tuple[str, ...], as_json: bool) -> None:
+def remove_reservations(names: tuple[str, ...], as_json: bool) -> None:
     """Give reservations up: what they hold is free for everybody at once."""
+    from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
-    from hopyard.sdk.connect import connect
 
     client = connect()
     found = []
     for name in names:  # all are looked up before any is given up
         try:
-            found.append(client.get(f"/reservations/{check_name(name, what='NAME')}"))
+            found.append(client.get(f"/reservations/{check_name(name, subject='NAME')}"))
         except NotFound as missing:
             others = ("nothing was given up: leave it out to give up the others",) if len(names) > 1 else ()
             raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
-    each = distinct(found, "name")
-    do_each(
+    each = unique(found, "name")
+    apply_to_each(
         each,
         lambda one: client.call("DELETE", f"/reservations/{one['name']}"),
-        said=lambda one, _: f"gave up {one['name']}",
+        format_result=lambda one, _: f"gave up {one['name']}",
         as_json=as_json,
     )
 
 
-def table_of(found: list[Reservation]) -> list[str]:
+def reservation_table(reservations: list[Reservation]) -> list[str]:
     """The lines of the table, head first. Whether they repeat is told where any does."""
-    again = any(one["every_s"] for one in found)
+    again = any(one["every_s"] for one in reservations)
     rows = [
-        [one["name"], when(one), *[repeats(one) or "once"] * again, owner_of(one), what_of(one)]
-        for one in found
+        [
+            one["name"],
+            time_text(one),
+            *[recurrence_text(one) or "once"] * again,
+            owner_text(one),
+            capacity_text(one),
+        ]
+        for one in reservations
     ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    return console.table(["NAME", "WHEN", *["REPEATS"] * again, "FOR", "WHAT"], rows, width=width)
+    return console.format_table(["NAME", "WHEN", *["REPEATS"] * again, "FOR", "WHAT"], rows, width=width)
 
 
-def lines_of(one: Reservation) -> list[str]:
-    from hopyard.cli.times import between, clock
+def reservation_lines(reservation: Reservation) -> list[str]:
+    from hopyard.cli.terminal.times import format_clock, format_interval
 
-    begin, end = one["next_start_at"] or one["start_at"], one["next_end_at"] or one["end_at"]
+    begin, end = (
+        reservation["next_start_at"] or reservation["start_at"],
+        reservation["next_end_at"] or reservation["end_at"],
+    )
     told = [
-        ("name", one["name"]),
-        ("when", when(one) if one["active"] or not one["next_start_at"] else between(begin, end)),
-        ("repeats", f"{again}, since {clock(one['start_at'])}" if (again := repeats(one)) else ""),
-        ("for", owner_of(one)),
-        ("what", what_of(one)),
-        ("made", f"{clock(one['created_at'])} by {one['created_by']}" if one["created_at"] else ""),
+        ("name", reservation["name"]),
+        (
+            "when",
+            time_text(reservation)
+            if reservation["active"] or not reservation["next_start_at"]
+            else format_interval(begin, end),
+        ),
+        (
+            "repeats",
+            f"{again}, since {format_clock(reservation['start_at'])}"
+            if (again := recurrence_text(reservation))
+            else "",
+        ),
+        ("for", owner_text(reservation)),
+        ("what", capacity_text(reservation)),
+        (
+            "made",
+            f"{format_clock(reservation['created_at'])} by {reservation['created_by']}"
+            if reservation["created_at"]
+            else "",
+        ),
     ]
     return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]
 
 
-def when(one: Reservation) -> str:
+def time_text(reservation: Reservation) -> str:
     """`now, until 13:00`, `2026-12-01 09:00 for 4h`, `over`; of one that repeats, the time that comes
     next."""
-    from hopyard.cli.times import clock
+    from hopyard.cli.terminal.times import format_clock
     from hopyard.config.units import format_time
 
-    if one["active"]:
-        return f"now, until {clock(one['next_end_at'])}"
-    if not one["next_start_at"]:
+    if reservation["active"]:
+        return f"now, until {format_clock(reservation['next_end_at'])}"
+    if not reservation["next_start_at"]:
         return "over"
-    length = datetime.fromisoformat(one["end_at"]) - datetime.fromisoformat(one["start_at"])
-    return f"{clock(one['next_start_at'])} for {format_time(60 * round(length.total_seconds() / 60))}"
-
-
-def sentence(one: Reservation) -> str:
-    from hopyard.cli.times import between
-
-    again = repeats(one)
+    length = datetime.fromisoformat(reservation["end_at"]) - datetime.fromisoformat(reservation["start_at"])
     return (
-        f"{one['name']}: {between(one['start_at'], one['end_at'])}{f', {again}' if again else ''}, "
-        f"{what_of(one)}, for {owner_of(one)}"
+        f"{format_clock(reservation['next_start_at'])} for "
+        f"{format_time(60 * round(length.total_seconds() / 60))}"
     )
 
 
-def brief(one: Reservation) -> str:
+def reservation_sentence(reservation: Reservation) -> str:
+    from hopyard.cli.terminal.times import format_interval
+
+    again = recurrence_text(reservation)
+    return (
+        f"{reservation['name']}: "
+        f"{format_interval(reservation['start_at'], reservation['end_at'])}{f', {again}' if again else ''}, "
+        f"{capacity_text(reservation)}, for {owner_text(reservation)}"
+    )
+
+
+def brief_text(reservation: Reservation) -> str:
     """`exam  now, until 13:00, for alice`: where it is clear what is reserved."""
-    again = repeats(one)
-    return f"{one['name']}  {when(one)}{f', {again}' if again else ''}, for {owner_of(one)}"
+    again = recurrence_text(reservation)
+    return (
+        f"{reservation['name']}  {time_text(reservation)}{f', {again}' if again else ''}, for "
+        f"{owner_text(reservation)}"
+    )
 
 
-def repeats(one: Reservation) -> str:
+def recurrence_text(reservation: Reservation) -> str:
     """`every day`, `every week until 2027-01-01 00:00`; "" for once."""
-    from hopyard.cli.times import clock
+    from hopyard.cli.terminal.times import format_clock
     from hopyard.config.units import format_time
 
-    if not one["every_s"]:
+    if not reservation["every_s"]:
         return ""
-    word = {86400.0: "day", 604800.0: "week"}.get(one["every_s"]) or format_time(one["every_s"])
-    return f"every {word}" + (f" until {clock(one['until'])}" if one["until"] else "")
+    word = {86400.0: "day", 604800.0: "week"}.get(reservation["every_s"]) or format_time(
+        reservation["every_s"]
+    )
+    return f"every {word}" + (f" until {format_clock(reservation['until'])}" if reservation["until"] else "")
 
 
-def owner_of(one: Reservation) -> str:
-    return ", ".join([*one["users"], *([f"queue {one['queue']}"] if one["queue"] else [])])
+def owner_text(reservation: Reservation) -> str:
+    return ", ".join(
+        [*reservation["users"], *([f"queue {reservation['queue']}"] if reservation["queue"] else [])]
+    )
 
 
-def what_of(one: Reservation) -> str:
+def capacity_text(reservation: Reservation) -> str:
     """`n1, n2`, or `2 x A100:8, 8 CPUs on n1, n2`."""
     from hopyard.config.units import format_cpus, format_memory
 
-    nodes, asked = ", ".join(one["nodes"]), one["resources"]
+    nodes, asked = ", ".join(reservation["nodes"]), reservation["resources"]
     if asked is None:
         return nodes
     parts = []
@@ -396,4 +441,4 @@ def what_of(one: Reservation) -> str:
         parts.append(f"{format_cpus(asked['cpu_milli'])} CPU" + "s" * (asked["cpu_milli"] != 1000))
     parts += [f"{format_memory(asked['memory_bytes'])} memory"] if asked["memory_bytes"] else []
     parts += [f"{amount} {name}" for name, amount in asked["extras"]]
-    return f"{sum(one['pieces'])} x {', '.join(parts)} on {nodes}"
+    return f"{sum(reservation['pieces'])} x {', '.join(parts)} on {nodes}"

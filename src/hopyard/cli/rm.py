@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, being_synced, final, get_run
+from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import run_argument
-from hopyard.cli.several import distinct, do_each
+from hopyard.cli.run_text import Run, get_run, is_final, sync_text
+from hopyard.cli.terminal import console
 from hopyard.errors import Conflict, NotFound, UsageError
 
 _STOP_TIMEOUT_S = 90.0
@@ -26,11 +26,11 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
 
     Code, datasets and environments that other runs use stay.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client = connect()
-    runs = distinct([get_run(client, ref) for ref in refs])
-    live = [run["name"] for run in runs if not (final(run) or being_synced(run))]
+    runs = unique([get_run(client, ref) for ref in refs])
+    live = [run["name"] for run in runs if not (is_final(run) or sync_text(run))]
     if live and not force:
         raise Conflict(
             f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended",
@@ -39,9 +39,9 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
-        names = ", ".join(_named(run) for run in runs)
+        names = ", ".join(_run_name(run) for run in runs)
         if not click.confirm(f"delete {names}?", err=True):
-            console.say("nothing was deleted")
+            console.print_message("nothing was deleted")
             return
 
     def delete(run: Run) -> Run:
@@ -51,10 +51,10 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
             )
         return run
 
-    do_each(runs, delete, said=lambda run, _: f"deleted {_named(run)}")
+    apply_to_each(runs, delete, format_result=lambda run, _: f"deleted {_run_name(run)}")
 
 
-def _named(run: Run) -> str:
+def _run_name(run: Run) -> str:
     """Runs of its trials go with a study."""
     trials = sum((run.get("trials") or {}).values())
     return (

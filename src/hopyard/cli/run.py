@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from hopyard.cli.console import say
-from hopyard.cli.failures import meant_by
+from hopyard.cli.errors import unknown_option_hint
 from hopyard.cli.options import (
     complete_dataset,
     env_option,
@@ -28,22 +27,23 @@ from hopyard.cli.options import (
     topology_option,
     where_option,
 )
-from hopyard.config import params as pairs
-from hopyard.config.runspec import (
+from hopyard.cli.terminal.console import print_message
+from hopyard.config import key_values as pairs
+from hopyard.config.run_request import (
     SIZE_OPTIONS,
     RoleRequest,
     RunRequest,
+    default_project,
     parse_datasets,
-    parse_places,
+    parse_placement,
+    parse_scheduling,
     parse_sizes,
-    parse_standing,
-    project_of,
     script_command,
 )
 from hopyard.domain.ids import check_label, check_name
 from hopyard.errors import SpecError, UsageError
 
-_SPELLED = {"gpu_memory": "--gpu-memory", "extras": "--resource"}
+_OPTION_NAMES = {"gpu_memory": "--gpu-memory", "extras": "--resource"}
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -58,9 +58,9 @@ class RunCommand(click.Command):
             at = next((i for i, word in enumerate(words) if word.startswith(unknown.option_name)), len(words))
             if "--" in words:
                 raise
-            hints = [meant] if (meant := meant_by(unknown.option_name, self)) else []
-            if self._names_what(words[:at]):
-                hints.append(_with_dashes(words, at))
+            hints = [meant] if (meant := unknown_option_hint(unknown.option_name, self)) else []
+            if self._has_target(words[:at]):
+                hints.append(_dashed_option_hint(words, at))
             elif not meant:
                 hints.append(
                     f"options of the script go behind it, after `--`: hop run SCRIPT -- {unknown.option_name}"
@@ -69,18 +69,21 @@ class RunCommand(click.Command):
                 f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")
             ) from unknown
 
-    def _names_what(self, words: list[str]) -> bool:
+    def _has_target(self, words: list[str]) -> bool:
         """Whether a script or command is among the words: what comes behind it may be meant for it, and what
         comes before may not."""
         return bool(self.make_context("run", words, resilient_parsing=True).params.get("what"))
 
 
-def _with_dashes(words: list[str], at: int) -> str:
+def _dashed_option_hint(arguments: list[str], index: int) -> str:
     """The hint that shows the command line as it was meant: options of the script or command go after
     `--`."""
     import shlex
 
-    return f"options of the script go after `--`: hop run {shlex.join([*words[:at], '--', *words[at:]])}"
+    return (
+        "options of the script go after `--`: hop run "
+        f"{shlex.join([*arguments[:index], '--', *arguments[index:]])}"
+    )
 
 
 @click.command("run", cls=RunCommand)
@@ -158,51 +161,57 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
     The current folder is packed (what .gitignore and .hopignore name is left out) and travels with the run.
     Ctrl-C leaves the run alone and stops following. The exit code is the script's.
     """
-    from hopyard.cli.submit import submit
-    from hopyard.cli.watch import finish
+    from hopyard.cli.attach import attach_to_run
+    from hopyard.cli.submit import submit_run
 
     folder = Path.cwd()
     request = build_request(what, arguments, folder, options)
-    code_folder = _place(what, folder)[0]
+    code_folder = _target_path(what, folder)[0]
     if code_folder != folder:
-        say(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
+        print_message(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
     if code_folder == Path("/"):
         raise SpecError(
             "the current folder is /: the whole machine would be packed",
             hints=("cd into the folder of the code; it travels with the run",),
         )
-    client, submitted = submit(request, code_folder, interpreter=_interpreter(options.get("python")))
-    return finish(client, submitted, detach=detach, as_json=as_json)
+    client, submitted = submit_run(
+        request, code_folder, interpreter=_select_interpreter(options.get("python"))
+    )
+    return attach_to_run(client, submitted, detach=detach, as_json=as_json)
 
 
-def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: dict[str, Any]) -> RunRequest:
+def build_request(
+    target: str, arguments: tuple[str, ...], folder: Path, options: dict[str, Any]
+) -> RunRequest:
     """The run that the command line asks for. Raises SpecError."""
-    if what.endswith((".yaml", ".yml")):
-        from hopyard.cli.submit import note_secrets
-        from hopyard.config.runfile import read_runfile
+    if target.endswith((".yaml", ".yml")):
+        from hopyard.cli.submit import warn_of_secrets
+        from hopyard.config.run_file import read_run_file
 
-        request = read_runfile(Path(what), folder=folder)
-        note_secrets(request, what)
-        role = _only_role(request, arguments, options, what)
+        request = read_run_file(Path(target), folder=folder)
+        warn_of_secrets(request, target)
+        role = _single_role(request, arguments, options, target)
     else:
-        command = _command(what, arguments, folder, built=options.get("requirements") is not None)
-        request = RunRequest(roles=(), project=project_of(_place(what, folder)[0]))
+        command = _role_command(target, arguments, folder, base=options.get("requirements") is not None)
+        request = RunRequest(roles=(), project=default_project(_target_path(target, folder)[0]))
         role = RoleRequest(command)
     if role is not None:
         request = replace(request, roles=(replace(role, **parse_sizes(options)),))
-    places = parse_places(options)
+    places = parse_placement(options)
     if places:
         request = replace(request, roles=tuple(replace(each, **places) for each in request.roles))
-    return _changed(request, options)
+    return _apply_options(request, options)
 
 
-def _only_role(
+def _single_role(
     request: RunRequest, arguments: tuple[str, ...], options: dict[str, Any], file: str
 ) -> RoleRequest | None:
     """The role that options of replicas are meant for; None where there are several and no such option."""
     if len(request.roles) == 1:
         return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
-    given = [_SPELLED.get(name, f"--{name}") for name in SIZE_OPTIONS if options.get(name) not in (None, ())]
+    given = [
+        _OPTION_NAMES.get(name, f"--{name}") for name in SIZE_OPTIONS if options.get(name) not in (None, ())
+    ]
     if arguments:
         given.append("arguments")
     if given:
@@ -213,27 +222,25 @@ def _only_role(
     return None
 
 
-def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
-    """`request` with what the command line says beside roles; it goes before what a file says."""
-    changes = parse_standing(options)
+def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
+    """`base` with what the command line says beside roles; it goes before what a file says."""
+    changes = parse_scheduling(options)
     if options.get("label"):
-        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name")
+        changes["label"] = check_label(check_name(options["label"], subject="--name"), subject="--name")
     if options.get("project"):
-        changes["project"] = check_name(options["project"], what="--project")
+        changes["project"] = check_name(options["project"], subject="--project")
     if options.get("datasets"):
         changes["datasets"] = tuple(
-            {**dict(request.datasets), **dict(parse_datasets(options["datasets"]))}.items()
+            {**dict(base.datasets), **dict(parse_datasets(options["datasets"]))}.items()
         )
     if options.get("params"):
-        changes["params"] = {**request.params, **pairs.parse_params(options["params"])}
+        changes["params"] = {**base.params, **pairs.parse_params(options["params"])}
     if options.get("env"):
-        changes["env"] = {**request.env, **pairs.parse_env(options["env"], os.environ)}
+        changes["env"] = {**base.env, **pairs.parse_env(options["env"], os.environ)}
     if options.get("secrets"):
-        changes["secrets"] = tuple(
-            dict.fromkeys([*request.secrets, *pairs.parse_secrets(options["secrets"])])
-        )
+        changes["secrets"] = tuple(dict.fromkeys([*base.secrets, *pairs.parse_secrets(options["secrets"])]))
     if options.get("tags"):
-        changes["tags"] = {**request.tags, **pairs.parse_tags(options["tags"])}
+        changes["tags"] = {**base.tags, **pairs.parse_tags(options["tags"])}
     if options.get("requirements") is not None:
         changes["requirements"] = options["requirements"]
     python = options.get("python")
@@ -244,7 +251,7 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
                 hints=("for example 3.12; or give the path of an interpreter",),
             )
         changes["python"] = python
-    changed = replace(request, **changes) if changes else request
+    changed = replace(base, **changes) if changes else base
     if changed.python and changed.requirements is None:
         raise SpecError(
             f"--python: version {changed.python} is built together with requirements only",
@@ -253,49 +260,51 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
     return changed
 
 
-def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool) -> tuple[str, ...]:
-    if what.endswith(".py"):
-        packed, script = _place(what, folder)
+def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base: bool) -> tuple[str, ...]:
+    if target.endswith(".py"):
+        packed, script = _target_path(target, folder)
         return script_command(script, arguments, folder=packed)
-    if what in ("python", "python3"):
+    if target in ("python", "python3"):
         return ("python", *arguments)
     # with its archive formats it takes longer to import than a script takes to be found
     from shutil import which
 
-    found = which(what)
-    if found is None and not built:
-        problem = f"`{what}` is not a program that can be run"
+    found = which(target)
+    if found is None and not base:
+        problem = f"`{target}` is not a program that can be run"
         hints = (
-            [f"a script is run by its name: hop run {what}.py"] if (folder / f"{what}.py").is_file() else []
+            [f"a script is run by its name: hop run {target}.py"]
+            if (folder / f"{target}.py").is_file()
+            else []
         )
-        if (folder / what).is_dir():
-            problem = f"`{what}` is a folder"
-        elif "/" in what and (folder / what).is_file():
-            problem, hints = f"`{what}` is not executable", [f"chmod +x {what}"]
-        elif (folder / what).is_file():
-            hints = [f"a file of this folder is named with ./: hop run ./{what}"]
+        if (folder / target).is_dir():
+            problem = f"`{target}` is a folder"
+        elif "/" in target and (folder / target).is_file():
+            problem, hints = f"`{target}` is not executable", [f"chmod +x {target}"]
+        elif (folder / target).is_file():
+            hints = [f"a file of this folder is named with ./: hop run ./{target}"]
         raise SpecError(problem, hints=(*hints, "give a Python script, a command in PATH, or a hop.yaml"))
-    if "/" in what or found is None or str(Path(found).parent) in _SYSTEM_PATH or built:
-        return (what, *arguments)
+    if "/" in target or found is None or str(Path(found).parent) in _SYSTEM_PATH or base:
+        return (target, *arguments)
     # A program of the caller's own environment (torchrun in a venv): the server's PATH may not have it.
     return (str(Path(found).absolute()), *arguments)
 
 
-def _place(what: str, folder: Path) -> tuple[Path, str]:
+def _target_path(target: str, folder: Path) -> tuple[Path, str]:
     """The folder to pack, and the path in it of a script: the current folder, or the script's own where it is
     not below that.
 
     Below `/` lies everything, so there it is the script's own, too.
     """
-    if not what.endswith(".py"):
-        return folder, what
-    here, own = folder.resolve(), (folder / what).parent.resolve()
+    if not target.endswith(".py"):
+        return folder, target
+    here, own = folder.resolve(), (folder / target).parent.resolve()
     if own == here or (own.is_relative_to(here) and here != Path("/")):
-        return folder, str(own.relative_to(here) / Path(what).name)
-    return own, Path(what).name
+        return folder, str(own.relative_to(here) / Path(target).name)
+    return own, Path(target).name
 
 
-def _interpreter(python: str | None) -> str | None:
+def _select_interpreter(python: str | None) -> str | None:
     """The interpreter named by its path, None where none is. Raises SpecError."""
     if not python or "/" not in python:
         return None

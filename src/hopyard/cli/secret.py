@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.params import parse_secrets
+from hopyard.cli.terminal import console
+from hopyard.config.key_values import parse_secrets
 from hopyard.errors import SpecError
 
-_LONGEST = 64 * 1024  # as the server takes it
+_MAX_BYTES = 64 * 1024  # as the server takes it
 
 
 @click.group("secret", no_args_is_help=False, invoke_without_command=True)
@@ -40,51 +40,53 @@ def set_secret(name: str, file: Path | None, as_json: bool) -> None:
     hop secret set HF_TOKEN                     asks for the value
     pass show hf | hop secret set HF_TOKEN      one line feed at the end is left out
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     (name,) = parse_secrets([name], what="NAME")
-    value = _value(name, file)
+    value = _read_value(name, file)
     kept = connect().call("PUT", f"/secrets/{name}", json_body={"value": value})
     if as_json:
-        console.out_json(kept)
+        console.print_json(kept)
     else:
-        console.say(f"secret {name} is kept; a run gets it by `hop run --secret {name}`")
+        console.print_message(f"secret {name} is kept; a run gets it by `hop run --secret {name}`")
 
 
 @secret.command("ls")
 @json_option
-def ls(as_json: bool) -> None:
+def list_secrets(as_json: bool) -> None:
     """List the names of your secrets, and when each was set."""
-    from hopyard.cli.times import clock
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.terminal.times import format_clock
 
     found = connect().get("/secrets")["secrets"]
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
     elif not found:
-        console.say("you have no secrets; `hop secret set NAME` keeps one")
+        console.print_message("you have no secrets; `hop secret set NAME` keeps one")
     else:
-        console.out_lines(
-            console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found])
+        console.print_lines(
+            console.format_table(
+                ["NAME", "SET"], [[one["name"], format_clock(one["set_at"])] for one in found]
+            )
         )
 
 
 @secret.command("rm")
 @click.argument("name", metavar="NAME")
 @json_option
-def remove(name: str, as_json: bool) -> None:
+def remove_secret(name: str, as_json: bool) -> None:
     """Remove a secret. Runs that have started keep what they got."""
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     (name,) = parse_secrets([name], what="NAME")
     connect().delete(f"/secrets/{name}")
     if as_json:
-        console.out_json({"name": name})
+        console.print_json({"name": name})
     else:
-        console.say(f"secret {name} is removed")
+        console.print_message(f"secret {name} is removed")
 
 
-def _value(name: str, file: Path | None) -> str:
+def _read_value(name: str, file: Path | None) -> str:
     """Raises SpecError."""
     if file is None and sys.stdin.isatty():
         value: str = click.prompt(f"value of {name}", hide_input=True, err=True)
@@ -104,9 +106,9 @@ def _value(name: str, file: Path | None) -> str:
             ) from bad
         if file is None:
             value = value.removesuffix("\n")
-    if len(value) > _LONGEST:
+    if len(value) > _MAX_BYTES:
         raise SpecError(
-            f"the value of {name} has {len(value):,} characters, at most {_LONGEST:,} are kept",
+            f"the value of {name} has {len(value):,} characters, at most {_MAX_BYTES:,} are kept",
             hints=("push what is larger as a dataset: `hop dataset push`; a key to it can be the secret",),
         )
     if not value or "\0" in value:

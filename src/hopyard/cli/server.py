@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import AS_ROOT, ROOT_HINT, Home
+from hopyard.cli.terminal import console
+from hopyard.config.home import ROOT_ERROR, ROOT_HINT, Home
 from hopyard.errors import Conflict, ServerUnavailable
 
 
@@ -17,33 +17,33 @@ from hopyard.errors import Conflict, ServerUnavailable
 @json_option
 def up(as_json: bool) -> None:
     """Start the server of this machine, if it does not run. Every other command does so by itself."""
-    from hopyard.sdk.connect import check_own_server, find_server, start_server
+    from hopyard.api_client.local_server import check_own_server, find_server, start_server
 
     home = Home.default()
     check_own_server(home)
     before = find_server(home)
     server = before or start_server(home)
     if as_json:
-        console.out_json(
+        console.print_json(
             {
                 "url": server.url,
                 "pid": server.pid,
                 "started": before is None,
-                "warnings": _warnings(server.warning),
+                "warnings": _print_warnings(server.warning),
             }
         )
         return
-    console.say(
+    console.print_message(
         f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})"
     )
-    for warning in _warnings(server.warning):
-        console.say(f"warning: {warning}")
+    for warning in _print_warnings(server.warning):
+        console.print_message(f"warning: {warning}")
 
 
-def _warnings(told: str) -> list[str]:
+def _print_warnings(server: str) -> list[str]:
     """What the owner of a server on this machine must know.
     A home's server runs as the user who uses the home, or not at all."""
-    return list(filter(None, [told, f"{AS_ROOT}; {ROOT_HINT}" if os.geteuid() == 0 else ""]))
+    return list(filter(None, [server, f"{ROOT_ERROR}; {ROOT_HINT}" if os.geteuid() == 0 else ""]))
 
 
 @click.command("down")
@@ -53,7 +53,7 @@ def _warnings(told: str) -> list[str]:
 @click.option("--stop-runs", "runs", flag_value="stop", help="End live runs first.")
 def down(runs: Literal["keep", "stop"] | None) -> None:
     """End the server of this machine. With live runs, say what becomes of them."""
-    from hopyard.sdk.connect import check_own_server, stop_server
+    from hopyard.api_client.local_server import check_own_server, stop_server
 
     home = Home.default()
     check_own_server(home)
@@ -65,7 +65,9 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
             "--stop-runs ends them",
         )
         raise Conflict(refused.message, hints=hints) from refused
-    console.say(f"the server of {home.root} has ended" if ended else f"no server runs for {home.root}")
+    console.print_message(
+        f"the server of {home.root} has ended" if ended else f"no server runs for {home.root}"
+    )
 
 
 @click.command("status")
@@ -73,56 +75,58 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
 def status(as_json: bool) -> int | None:
     """Tell whether a server runs, what it offers and what it does.
     Starts none; the exit code is 1 when none runs."""
-    from hopyard.sdk.connect import connect, far_url, find_server, is_held
+    from hopyard.api_client.local_server import connect, find_server, is_server_alive, remote_url
 
     try:
         told: dict[str, Any] = connect(start=False).get("/status")
     except ServerUnavailable as missing:
-        url = far_url(Home.default())
+        url = remote_url(Home.default())
         # It answers, but cannot serve (its database is away), or it lives and does not answer.
-        if url is None and (find_server(Home.default()) is not None or is_held(Home.default())):
+        if url is None and (find_server(Home.default()) is not None or is_server_alive(Home.default())):
             raise
         if as_json:
-            console.out_json(
+            console.print_json(
                 {"running": False, **({"url": url} if url else {"home": str(Home.default().root)})}
             )
         elif url:
-            console.out(missing.message)
+            console.print_line(missing.message)
             for hint in missing.hints:
-                console.say(f"hint: {hint}")
+                console.print_message(f"hint: {hint}")
         else:
-            console.out(f"no server runs for {Home.default().root}")
-            console.say("hint: `hop up` starts it, and so does any command that needs it")
+            console.print_line(f"no server runs for {Home.default().root}")
+            console.print_message("hint: `hop up` starts it, and so does any command that needs it")
         return 1
     if as_json:
-        console.out_json({"running": True, **told})
+        console.print_json({"running": True, **told})
     else:
-        console.out_lines(status_lines(told))
+        console.print_lines(status_lines(told))
     return None
 
 
-def status_lines(told: dict[str, Any]) -> list[str]:
+def status_lines(status: dict[str, Any]) -> list[str]:
     """What `/status` said, for reading."""
-    runs = {phase: count for phase, count in told["runs"].items() if count}
+    runs = {phase: count for phase, count in status["runs"].items() if count}
     lines = [
         (
-            f"server     {told['url']}  version {told['version']}, pid {told['pid']}, up "
-            f"{console.span(told['uptime_s'])}"
+            f"server     {status['url']}  version {status['version']}, pid {status['pid']}, up "
+            f"{console.format_duration(status['uptime_s'])}"
         ),
-        f"home       {told['home']}",
+        f"home       {status['home']}",
         f"runs       {', '.join(f'{count} {phase}' for phase, count in runs.items()) or 'none yet'}",
-        f"blobs      {told['blobs']['count']:,} in {console.bytes_text(told['blobs']['bytes'])}",
+        f"blobs      {status['blobs']['count']:,} in {console.format_bytes(status['blobs']['bytes'])}",
     ]
-    lines += [f"warning    {warning}" for warning in told.get("warnings", ())]
-    return lines + [f"{'node' if i == 0 else '':<11}{_node(node)}" for i, node in enumerate(told["nodes"])]
+    lines += [f"warning    {warning}" for warning in status.get("warnings", ())]
+    return lines + [
+        f"{'node' if i == 0 else '':<11}{_node_line(node)}" for i, node in enumerate(status["nodes"])
+    ]
 
 
-def _node(node: dict[str, Any]) -> str:
+def _node_line(node: dict[str, Any]) -> str:
     used = node.get("used") or {}
     cpus = f"CPU {used.get('cpu_milli', 0) / 1000:g} of {node['cpu_milli'] / 1000:g}"
     memory = (
-        f"memory {console.bytes_text(used.get('memory_bytes', 0))} of "
-        f"{console.bytes_text(node['memory_bytes'])}"
+        f"memory {console.format_bytes(used.get('memory_bytes', 0))} of "
+        f"{console.format_bytes(node['memory_bytes'])}"
     )
     gpus = node.get("gpus") or []
     models = ", ".join(dict.fromkeys(gpu["model"] for gpu in gpus))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hopyard.cli.address import Run, final, get_run
+from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import json_option, run_argument
-from hopyard.cli.several import distinct, do_each
+from hopyard.cli.run_text import Run, get_run, is_final
 from hopyard.errors import NotFound
 
 
@@ -23,8 +23,8 @@ from hopyard.errors import NotFound
 def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
     """End runs: their processes get SIGTERM, and SIGKILL when the grace is over.
     Queued runs leave the queue."""
+    from hopyard.api_client.local_server import connect
     from hopyard.config.units import parse_time
-    from hopyard.sdk.connect import connect
 
     grace_s = 0.0 if grace in ("0", "0s") else parse_time(grace, what="--grace")
     client = connect()
@@ -35,9 +35,9 @@ def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
 
     def end(run: Run) -> Run:
-        return run if final(run) else dict(client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}))
+        return run if is_final(run) else dict(client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}))
 
     def said(before: Run, after: Run) -> str:
-        return f"{after['name']}  {'had ended already: ' if final(before) else ''}{after['phase']}"
+        return f"{after['name']}  {'had ended already: ' if is_final(before) else ''}{after['phase']}"
 
-    do_each(distinct(runs), end, said=said, as_json=as_json)
+    apply_to_each(unique(runs), end, format_result=said, as_json=as_json)

@@ -9,38 +9,40 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopyard.cli import console
-from hopyard.cli.address import Run
+from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect
 from hopyard.cli.gitstate import GitProbe
 from hopyard.cli.interpreter import caller_interpreter, installed_packages
-from hopyard.cli.transferbar import TransferBar
+from hopyard.cli.run_text import Run
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.transfer_bar import TransferBar
 from hopyard.config.home import Home
-from hopyard.config.runspec import RunRequest
-from hopyard.datasets.pack import CODE, pack
+from hopyard.config.run_request import RunRequest
+from hopyard.datasets.pack import CODE_RULES, pack_tree
 from hopyard.domain.ids import new_run_id
-from hopyard.domain.urls import secrets_in
+from hopyard.domain.urls import find_secrets
 from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
-from hopyard.sdk.client import Client
-from hopyard.sdk.connect import connect
 
 if TYPE_CHECKING:
-    from hopyard.datasets.tree import PackedTree
+    from hopyard.datasets.packed_tree import PackedTree
 
-_LARGEST_SETTINGS = 4 * 1024 * 1024
-_SETTINGS = re.compile(
+_MAX_SETTINGS_BYTES = 4 * 1024 * 1024
+_SETTINGS_FILE_PATTERN = re.compile(
     r"(requirements|constraints|environment|conda|meta).*\.(txt|in|ya?ml)|.*requirements\.(txt|in)|pyproject\.toml|setup\.(cfg|py)|uv\.(toml|lock)"
     r"|pip\.(conf|ini)|Pipfile(\.lock)?|poetry\.(toml|lock)|pdm\.(toml|lock)|pylock.*\.toml|\.condarc|\.npmrc|\.yarnrc(\.yml)?|\.gitmodules|Dockerfile.*",
     re.IGNORECASE,
 )
 # names of variables
-_SECRET = re.compile(
+_SECRET_NAME_PATTERN = re.compile(
     r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
 )
-_LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
-_ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
+_WARN_CODE_BYTES, _WARN_CODE_FILES = 200 * 1024 * 1024, 20_000
+_UPLOAD_ATTEMPTS = (
+    5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
+)
 
 
-def submit(
+def submit_run(
     request: RunRequest,
     folder: Path,
     *,
@@ -58,45 +60,47 @@ def submit(
     probe = GitProbe(folder)
     try:
         extras: dict[str, bytes] = {}
-        environment = _environment(request, interpreter, extras)
-        with _CodeBar() as bar:
+        environment = _environment_spec(request, interpreter, extras)
+        with _CodeTransferBar() as bar:
             home = Home.default().create()
-            tree = pack(folder, rules=CODE, cache=home.pack_cache, without=home.root, progress=bar)
-        console.say_homes(tree.homes)
+            tree = pack_tree(
+                folder, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root, progress=bar
+            )
+        console.warn_of_skipped_homes(tree.homes)
         _check_settings_files(tree)
         if not bar.warned:
             _warn_of_size(tree.size_bytes, tree.files)
         client = connect()
-        git = _git(probe, extras)
+        git = _git_json(probe, extras)
     finally:
         probe.close()
-    _note_readable(request)
+    _warn_of_readable_secrets(request)
     body = (spec or request.spec)(code=tree.digest, git=git, environment=environment)
-    return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
+    return post_run(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
 
 
-def post(
+def post_run(
     client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes], *, path: str = "/runs"
 ) -> tuple[Client, Run]:
     """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where
     the server dies meanwhile, send all to its successor: the id in `body` keeps that from being a second
     run."""
     trouble: MissingBlobs | ServerUnavailable
-    for _ in range(_ROUNDS):
+    for _ in range(_UPLOAD_ATTEMPTS):
         try:
             try:
                 return client, client.post(path, body, plan=1)
             except MissingBlobs as lacking:
                 trouble = lacking
-                upload(client, tree, extras, lacking.digests)
+                upload_blobs(client, tree, extras, lacking.digests)
         except ServerUnavailable as away:
             trouble, client = away, connect()
     raise trouble
 
 
-def upload(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: Sequence[str]) -> None:
+def upload_blobs(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: Sequence[str]) -> None:
     """Send the blobs named by `digests`."""
-    from hopyard.datasets.transfer import send
+    from hopyard.datasets.transfer import send_blobs
 
     small = [(digest, extras[digest]) for digest in digests if digest in extras]
     if small:
@@ -104,10 +108,12 @@ def upload(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: 
     code = [digest for digest in digests if digest not in extras]
     if code:
         with TransferBar() as bar:
-            send(tree, code, client, bar)
+            send_blobs(tree, code, client, bar)
 
 
-def _environment(request: RunRequest, interpreter: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
+def _environment_spec(
+    request: RunRequest, interpreter: str | None, extras: dict[str, bytes]
+) -> dict[str, Any]:
     if request.requirements is None:
         path = interpreter or caller_interpreter(os.environ)
         return {"interpreter": path, "packages": installed_packages(path)}
@@ -117,36 +123,40 @@ def _environment(request: RunRequest, interpreter: str | None, extras: dict[str,
         raise SpecError(
             f"--requirements: {request.requirements} cannot be read: {broken.strerror}"
         ) from broken
-    _refuse_secrets(str(request.requirements), data)
-    return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
+    _reject_secrets(str(request.requirements), data)
+    return {
+        "interpreter": interpreter or "",
+        "requirements": _add_blob(data, extras),
+        "python": request.python,
+    }
 
 
-def note_secrets(request: RunRequest, file: str) -> None:
+def warn_of_secrets(request: RunRequest, file: str) -> None:
     """Variables of a run's file: values are hidden from others wherever a run is shown, and the file itself
     is not."""
     found = [
         name
         for name, value in request.env.items()
-        if value and (_SECRET.fullmatch(name) or any(True for _ in secrets_in(value)))
+        if value and (_SECRET_NAME_PATTERN.fullmatch(name) or any(True for _ in find_secrets(value)))
     ]
     if found:
-        console.say(
+        console.print_message(
             f"note: {file} holds the value of {', '.join(found)}, and every user of the server can "
             "read the code of a run"
         )
-        console.say(
+        console.print_message(
             f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead"
         )
 
 
-def _note_readable(request: RunRequest) -> None:
+def _warn_of_readable_secrets(request: RunRequest) -> None:
     """What only its user can know whether others may: commands and the file that describes a run are for all
     to read."""
-    if any(True for role in request.roles for word in role.command for _ in secrets_in(word)):
-        console.say(
+    if any(True for role in request.roles for word in role.command for _ in find_secrets(word)):
+        console.print_message(
             "note: the command holds a password or token, and every user of the server can read commands"
         )
-        console.say(
+        console.print_message(
             "hint: `hop secret set NAME` once, `hop run --secret NAME`, and read it from the "
             "environment in the script"
         )
@@ -158,14 +168,14 @@ def _check_settings_files(tree: PackedTree) -> None:
     import json
 
     for path, size, *_ in json.loads(tree.encoded)["files"]:
-        if size <= _LARGEST_SETTINGS and _SETTINGS.fullmatch(path.rpartition("/")[2]):
-            _refuse_secrets(path, (tree.root / path).read_bytes())
+        if size <= _MAX_SETTINGS_BYTES and _SETTINGS_FILE_PATTERN.fullmatch(path.rpartition("/")[2]):
+            _reject_secrets(path, (tree.root / path).read_bytes())
 
 
-def _refuse_secrets(name: str, data: bytes) -> None:
+def _reject_secrets(name: str, data: bytes) -> None:
     """Raises SpecError: everybody may read the code and the requirements of a run, for as long as it is
     kept."""
-    for line, address in secrets_in(data.decode(errors="replace")):
+    for line, address in find_secrets(data.decode(errors="replace")):
         hints = (
             (
                 "name it instead: `https://user:${TOKEN}@…` in the file, `hop secret set TOKEN` once, and "
@@ -181,12 +191,12 @@ def _refuse_secrets(name: str, data: bytes) -> None:
         )
 
 
-def _git(probe: GitProbe, extras: dict[str, bytes]) -> dict[str, Any] | None:
+def _git_json(probe: GitProbe, extras: dict[str, bytes]) -> dict[str, Any] | None:
     state, diff = probe.collect()
-    return None if state is None else {**state, "diff": _keep(diff, extras) if diff else None}
+    return None if state is None else {**state, "diff": _add_blob(diff, extras) if diff else None}
 
 
-def _keep(data: bytes, extras: dict[str, bytes]) -> str:
+def _add_blob(data: bytes, extras: dict[str, bytes]) -> str:
     from blake3 import blake3
 
     digest = str(blake3(data).hexdigest())
@@ -194,7 +204,7 @@ def _keep(data: bytes, extras: dict[str, bytes]) -> str:
     return digest
 
 
-class _CodeBar(TransferBar):
+class _CodeTransferBar(TransferBar):
     """Warns of much to hash before that is done: who sees why it takes long can leave."""
 
     warned = False
@@ -206,10 +216,12 @@ class _CodeBar(TransferBar):
 
 def _warn_of_size(size_bytes: int, files: int = 0) -> bool:
     """Whether there was something to warn of."""
-    if size_bytes <= _LARGE_BYTES and files <= _MANY_FILES:
+    if size_bytes <= _WARN_CODE_BYTES and files <= _WARN_CODE_FILES:
         return False
-    console.say(
-        f"note: the code is {console.bytes_text(size_bytes)}" + (f" in {files:,} files" if files else "")
+    console.print_message(
+        f"note: the code is {console.format_bytes(size_bytes)}" + (f" in {files:,} files" if files else "")
     )
-    console.say("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
+    console.print_message(
+        "hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`"
+    )
     return True

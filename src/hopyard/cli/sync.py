@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
+from hopyard.cli.terminal import console
 
 if TYPE_CHECKING:
     from hopyard.errors import HopyardError
-    from hopyard.sdk.ship import Shipped
+    from hopyard.sdk.sync_offline import SyncResult
 
 
 @click.command("sync")
@@ -27,40 +27,42 @@ def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json:
     What was sent is removed here. Broken off, it goes on where it was. Scripts that still run are left for
     later; the exit code is 1 when something could not be sent.
     """
+    from hopyard.api_client.local_server import connect
     from hopyard.config.home import Home
-    from hopyard.sdk.connect import connect
-    from hopyard.sdk.ship import StillRunning, clear_leftovers, offline_folders, ship_all
+    from hopyard.sdk.sync_offline import StillRunning, clear_leftovers, offline_folders, sync_folders
 
     root = Home.default().offline
     for lost in clear_leftovers(root):
-        console.say(
+        console.print_message(
             f"note: {lost} cannot be sent: it has no run.json, for which its disk had no room; look at "
             "its streams/, then remove it"
         )
-    wanted = [_find(root, folder) for folder in folders] or offline_folders(root)
+    wanted = [_find_recordings(root, folder) for folder in folders] or offline_folders(root)
     if not wanted:
-        console.say(f"nothing to sync below {root}")
+        console.print_message(f"nothing to sync below {root}")
     rows: list[dict[str, object]] = []
-    for folder, outcome in ship_all(wanted, connect(), keep=keep, tell=_draw) if wanted else ():
+    for folder, outcome in (
+        sync_folders(wanted, connect(), keep_folders=keep, on_progress=_draw_progress) if wanted else ()
+    ):
         waits = isinstance(outcome, StillRunning) and not folders
-        rows.append(_row(folder, outcome, waits=waits))
+        rows.append(_result_row(folder, outcome, is_running=waits))
         if not as_json:
-            _print(folder, outcome, waits=waits)
+            _print_result(folder, outcome, is_running=waits)
     if as_json:
-        console.out_json(rows)
+        console.print_json(rows)
     if any(isinstance(outcome, str) for outcome in (row["error"] for row in rows)):
         context.exit(1)
 
 
-def _find(root: Path, given: Path) -> Path:
+def _find_recordings(root: Path, names: Path) -> Path:
     """A folder, or the id of one below the offline folder."""
-    return root / given if not given.exists() and (root / given).is_dir() else given
+    return root / names if not names.exists() and (root / names).is_dir() else names
 
 
-def _row(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> dict[str, object]:
-    from hopyard.sdk.ship import Shipped
+def _result_row(folder: Path, outcome: SyncResult | HopyardError, *, is_running: bool) -> dict[str, object]:
+    from hopyard.sdk.sync_offline import SyncResult
 
-    if isinstance(outcome, Shipped):
+    if isinstance(outcome, SyncResult):
         run = outcome.run
         sent = {
             "id": run["id"],
@@ -72,37 +74,38 @@ def _row(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> dict[
         return {"folder": str(folder), "state": "sent", "error": None, **sent}
     return {
         "folder": str(folder),
-        "state": "running" if waits else "failed",
-        "error": None if waits else outcome.message,
+        "state": "running" if is_running else "failed",
+        "error": None if is_running else outcome.message,
     }
 
 
-def _print(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> None:
-    from hopyard.sdk.ship import Shipped
+def _print_result(folder: Path, outcome: SyncResult | HopyardError, *, is_running: bool) -> None:
+    from hopyard.sdk.sync_offline import SyncResult
 
-    if console.can_draw(sys.stderr):
+    if console.supports_cursor(sys.stderr):
         sys.stderr.write("\r\x1b[K")
-    if isinstance(outcome, Shipped):
+    if isinstance(outcome, SyncResult):
         more = (
             f", {outcome.checkpoints} checkpoint{'s' if outcome.checkpoints != 1 else ''}"
             if outcome.checkpoints
             else ""
         )
-        console.out(
-            f"{outcome.run['name']}  {outcome.run['phase']}  {console.bytes_text(outcome.stream_bytes)}{more}"
+        console.print_line(
+            f"{outcome.run['name']}  {outcome.run['phase']}  "
+            f"{console.format_bytes(outcome.stream_bytes)}{more}"
         )
-    elif waits:
-        console.say(f"{folder.name}: its script still runs, or another `hop sync` sends it")
+    elif is_running:
+        console.print_message(f"{folder.name}: its script still runs, or another `hop sync` sends it")
     else:
-        console.say(f"error: {outcome.message}")
+        console.print_message(f"error: {outcome.message}")
         for hint in outcome.hints:
-            console.say(f"hint: {hint}")
+            console.print_message(f"hint: {hint}")
 
 
-def _draw(what: str, done: int, total: int) -> None:
-    if total and console.can_draw(sys.stderr):
+def _draw_progress(what: str, done: int, total: int) -> None:
+    if total and console.supports_cursor(sys.stderr):
         amount = (
-            f"{console.bytes_text(done)} of {console.bytes_text(total)}"
+            f"{console.format_bytes(done)} of {console.format_bytes(total)}"
             if what == "streams"
             else f"{done} of {total}"
         )

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
+from hopyard.api_client.client import API, Client
 from hopyard.cli.options import json_option
+from hopyard.cli.terminal import console
 from hopyard.config.home import Home
 from hopyard.domain.access import Scope
 from hopyard.errors import NotFound, SpecError, is_disk_full
 from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.private_files import overwrite, write_atomically
-from hopyard.sdk.client import API, Client
 
 _expires_option = click.option(
     "--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]"
@@ -39,7 +39,7 @@ def token(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from hopyard.sdk.connect import TOKEN_VARIABLE, connect, read_login
+    from hopyard.api_client.local_server import TOKEN_VARIABLE, connect, read_login
 
     home = Home.default()
     client = connect()
@@ -57,11 +57,11 @@ def token(ctx: click.Context, as_json: bool) -> None:
     else:  # a token of this home would reach a server that it is not of
         file, shown = None, f"${TOKEN_VARIABLE}"
     if as_json:
-        console.out_json({"url": client.url + API, "token_file": None if file is None else str(file)})
+        console.print_json({"url": client.url + API, "token_file": None if file is None else str(file)})
         return
-    console.out(f"url         {client.url}{API}")
-    console.out(f"token file  {file or f'none: the token is in {TOKEN_VARIABLE}'}")
-    console.say(f'example: curl -H "Authorization: Bearer {shown}" {client.url}{API}/status')
+    console.print_line(f"url         {client.url}{API}")
+    console.print_line(f"token file  {file or f'none: the token is in {TOKEN_VARIABLE}'}")
+    console.print_message(f'example: curl -H "Authorization: Bearer {shown}" {client.url}{API}/status')
 
 
 @token.command("list")
@@ -72,12 +72,12 @@ def token(ctx: click.Context, as_json: bool) -> None:
 @json_option
 def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
     """List tokens with their scopes, expiry and last use. `*` marks the one in use."""
-    from hopyard.cli.times import clock
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.terminal.times import format_clock
 
-    found = list(connect().pages("/tokens", "tokens", user=user, everybody=1 if everybody else None))
+    found = list(connect().iterate_pages("/tokens", "tokens", user=user, everybody=1 if everybody else None))
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
         return
     rows = [
         [
@@ -85,16 +85,16 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
             ("*" if one["current"] else "") + (one["name"] or "-"),
             one["id"],
             ",".join(one["scopes"]),
-            clock(one["created_at"]),
+            format_clock(one["created_at"]),
             "never"
             if one["expires_at"] is None
-            else clock(one["expires_at"]) + (" (expired)" if one["expired"] else ""),
-            "never" if one["used_at"] is None else clock(one["used_at"]),
+            else format_clock(one["expires_at"]) + (" (expired)" if one["expired"] else ""),
+            "never" if one["used_at"] is None else format_clock(one["used_at"]),
         ]
         for one in found
     ]
-    console.out_lines(
-        console.table(
+    console.print_lines(
+        console.format_table(
             [*(["USER"] if everybody else []), "NAME", "ID", "SCOPES", "CREATED", "EXPIRES", "LAST USED"],
             rows,
         )
@@ -116,26 +116,28 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
 @_expires_option
 @_user_option
 @json_option
-def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | None, as_json: bool) -> None:
+def create_token(
+    name: str, scopes: tuple[str, ...], expires: str | None, user: str | None, as_json: bool
+) -> None:
     """Make a token and print it. It is printed this once: the server keeps a hash of it."""
+    from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
-    from hopyard.sdk.connect import connect
 
     body: dict[str, Any] = {
-        "name": check_name(name, what="NAME"),
-        "expires_at": _expiry(expires),
+        "name": check_name(name, subject="NAME"),
+        "expires_at": _parse_expiry(expires),
         "user": user,
     }
     made = connect().call(
-        "POST", "/tokens", json_body={**body, **({"scopes": list(scopes)} if scopes else {})}, once=True
+        "POST", "/tokens", json_body={**body, **({"scopes": list(scopes)} if scopes else {})}, send_once=True
     )
     if as_json:
-        console.out_json({**made["token"], "token": made["secret"]})
+        console.print_json({**made["token"], "token": made["secret"]})
         return
-    console.out(made["secret"])
-    console.say(
+    console.print_line(made["secret"])
+    console.print_message(
         f"token {name} of {made['token']['user']}, for "
-        f"{', '.join(made['token']['scopes'])}{_until(made['token'])}. It is not shown again"
+        f"{', '.join(made['token']['scopes'])}{_expiry_text(made['token'])}. It is not shown again"
     )
 
 
@@ -144,39 +146,42 @@ def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | 
 @_expires_option
 @_user_option
 @json_option
-def rotate(which: str | None, expires: str | None, user: str | None, as_json: bool) -> int:
+def rotate_token(which: str | None, expires: str | None, user: str | None, as_json: bool) -> int:
     """Replace a token (the one in use where none is named) by a new one of the same name and scopes; the old
     one is valid no longer.
 
     A token that lies in this home's `token` or `login.json` is replaced there, and not printed.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client, home = connect(), Home.default()
-    old = _find(client, which, user)
+    old = _find_token(client, which, user)
     made = client.call(
-        "POST", f"/tokens/{old['id']}/rotate", json_body={"expires_at": _expiry(expires)}, once=True
+        "POST",
+        f"/tokens/{old['id']}/rotate",
+        json_body={"expires_at": _parse_expiry(expires)},
+        send_once=True,
     )
     code = 0
     try:
-        file = _replace_here(home, old["id"], made["secret"])
+        file = _replace_stored_token(home, old["id"], made["secret"])
     except OSError as failed:
-        console.say(f"error: the new token could not be written into this home: {failed.strerror}")
-        console.say(
+        console.print_message(f"error: the new token could not be written into this home: {failed.strerror}")
+        console.print_message(
             "hint: keep what is printed here, and write it into the file `token` of the home once that "
             "is possible"
         )
         file, code = None, 1
     if as_json:
-        console.out_json(
+        console.print_json(
             {**made["token"], **({"token": made["secret"]} if file is None else {"token_file": file})}
         )
         return code
     if file is None:
-        console.out(made["secret"])
+        console.print_line(made["secret"])
     where = f"; the new one is in {file}" if file is not None else ". The new one is not shown again"
-    console.say(
-        f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_until(made['token'])}"
+    console.print_message(
+        f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_expiry_text(made['token'])}"
     )
     return code
 
@@ -185,53 +190,53 @@ def rotate(which: str | None, expires: str | None, user: str | None, as_json: bo
 @click.argument("which", metavar="NAME|ID")
 @_user_option
 @json_option
-def revoke(which: str, user: str | None, as_json: bool) -> None:
+def revoke_token(which: str, user: str | None, as_json: bool) -> None:
     """Revoke a token: it is valid no longer, at once on this server, within seconds on others that share its
     database."""
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     client = connect()
-    gone = client.delete(f"/tokens/{_find(client, which, user)['id']}")
+    gone = client.delete(f"/tokens/{_find_token(client, which, user)['id']}")
     if as_json:
-        console.out_json(gone)
+        console.print_json(gone)
     else:
-        console.say(f"token {gone['name'] or gone['id']} of {gone['user']} is revoked")
+        console.print_message(f"token {gone['name'] or gone['id']} of {gone['user']} is revoked")
 
 
 @token.command("rotate-key")
 @json_option
-def rotate_key(as_json: bool) -> None:
+def rotate_signing_key(as_json: bool) -> None:
     """Sign the tokens of runs with a new key, where the earlier one may be known to others.
     Only the owner of the server may.
 
     Live runs go on: they renew their tokens within seconds. The earlier key counts for another day, for
     replicas that are cut off.
     """
-    from hopyard.cli.times import clock
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.terminal.times import format_clock
 
     client = connect()
     answer = client.post("/key/rotate")
     if as_json:
-        console.out_json(answer)
+        console.print_json(answer)
     else:
-        console.say(
+        console.print_message(
             f"the server at {client.url} signs with a new key; the earlier one counts until "
-            f"{clock(answer['until'])}"
+            f"{format_clock(answer['until'])}"
         )
 
 
-def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
+def _find_token(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
     """The token of this name or id, or the one in use. Raises NotFound."""
-    from hopyard.config.suggest import closest
+    from hopyard.config.suggest import closest_name
 
-    found: list[dict[str, Any]] = list(client.pages("/tokens", "tokens", user=user))
+    found: list[dict[str, Any]] = list(client.iterate_pages("/tokens", "tokens", user=user))
     for one in found:
         if (which is None and one["current"]) or which in (one["id"], one["name"]):
             return one
     if which is None:
         raise NotFound("which token is meant?", hints=("name it: `hop token list` shows them",))
-    near = closest(which, [one["name"] for one in found])
+    near = closest_name(which, [one["name"] for one in found])
     whose = f"{user} has" if user else "you have"
     raise NotFound(
         f"{whose} no token `{which}`",
@@ -239,24 +244,24 @@ def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]
     )
 
 
-def _replace_here(home: Home, old: str, secret: str) -> str | None:
+def _replace_stored_token(home: Home, old: str, secret: str) -> str | None:
     """Put the new token where the old one (known by its id) lay in this home; the file, None where it lay in
     none. Raises OSError."""
-    from hopyard.sdk.connect import read_login
+    from hopyard.api_client.local_server import read_login
 
     held = home.read_token()
-    if held is not None and _id(held) == old:
-        _write(home.token_file, secret.encode() + b"\n")
+    if held is not None and _token_id(held) == old:
+        _write_token(home.token_file, secret.encode() + b"\n")
         return str(home.token_file)
     login = read_login(home)
-    if login is not None and _id(login[1]) == old:
+    if login is not None and _token_id(login[1]) == old:
         said = {"url": login[0], "token": secret}
-        _write(home.login_file, json.dumps(said).encode() + b"\n")
+        _write_token(home.login_file, json.dumps(said).encode() + b"\n")
         return str(home.login_file)
     return None
 
 
-def _write(file: Path, text: bytes) -> None:
+def _write_token(file: Path, text: bytes) -> None:
     """In place on a disk without room for a second file: the earlier token is valid no longer, and the new
     one is as long. Raises OSError."""
     try:
@@ -267,11 +272,11 @@ def _write(file: Path, text: bytes) -> None:
         overwrite(file, text)
 
 
-def _id(secret: str) -> str:
+def _token_id(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()[:TOKEN_ID_DIGITS]
 
 
-def _expiry(text: str | None) -> str | None:
+def _parse_expiry(text: str | None) -> str | None:
     """When a token expires that is valid for so long from now on. Raises SpecError."""
     from hopyard.config.units import parse_time
 
@@ -286,7 +291,7 @@ def _expiry(text: str | None) -> str | None:
         ) from far
 
 
-def _until(told: dict[str, Any]) -> str:
-    from hopyard.cli.times import clock
+def _expiry_text(token: dict[str, Any]) -> str:
+    from hopyard.cli.terminal.times import format_clock
 
-    return "" if told["expires_at"] is None else f"; valid until {clock(told['expires_at'])}"
+    return "" if token["expires_at"] is None else f"; valid until {format_clock(token['expires_at'])}"

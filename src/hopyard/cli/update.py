@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import Run, get_run
+from hopyard.api_client.client import Client
+from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import extras_option, gpu_memory_option, json_option, run_argument
-from hopyard.cli.several import distinct, do_each
+from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.terminal import console
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.sdk.client import Client
 
 NO_LIMIT = "none"
 
@@ -49,14 +49,14 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
     Changed runs keep their place in time. `hop info` lists the changes and their users. Where a change of one
     run is refused, the others are changed all the same; the exit code is 1 then.
     """
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
 
     if bool(refs) == (from_queue is not None):
         raise SpecError(
             "no run is named" if not refs else "--from-queue: runs are named, too",
             hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",),
         )
-    changes = _changes(options)
+    changes = _spec_changes(options)
     client = connect()
     if from_queue is not None:
         _update_queue(client, from_queue, changes, options, as_json=as_json)
@@ -66,29 +66,34 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
     except NotFound as error:
         others = ("nothing was changed: leave it out to change the others",) if len(refs) > 1 else ()
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
-    do_each(distinct(runs), lambda run: _update(client, run, changes, options), said=_said, as_json=as_json)
+    apply_to_each(
+        unique(runs),
+        lambda run: _update(client, run, changes, options),
+        format_result=_change_line,
+        as_json=as_json,
+    )
 
 
-def _said(run: Run, answer: dict[str, Any]) -> str:
-    return f"{run['name']}  {'; '.join(answer['changes']) or 'nothing differs'}"
+def _change_line(run: Run, response: dict[str, Any]) -> str:
+    return f"{run['name']}  {'; '.join(response['changes']) or 'nothing differs'}"
 
 
 def _update_queue(
     client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool
 ) -> None:
-    from hopyard.cli.ps import list_runs
-    from hopyard.config.suggest import closest
+    from hopyard.cli.ps import fetch_runs
+    from hopyard.config.suggest import closest_name
 
     known = [one["name"] for one in client.get("/queues")["queues"]]
     if queue not in known:
-        near = closest(queue, known)
+        near = closest_name(queue, known)
         raise NotFound(
             f"--from-queue: there is no queue `{queue}`",
             hints=(f"did you mean `{near}`?" if near else f"queues: {', '.join(known[:20])}",),
         )
     waiting = [
         run
-        for run in list_runs(client, phases=("queued",), tags={}, limit=None, trials=1)
+        for run in fetch_runs(client, phases=("queued",), tags={}, limit=None, trials=1)
         if run["spec"]["queue"] == queue
     ]
     started: list[Run] = []
@@ -101,20 +106,22 @@ def _update_queue(
             return None
 
     if not (waiting or as_json):
-        console.say(f"no run waits in queue {queue}")
+        console.print_message(f"no run waits in queue {queue}")
     try:
-        do_each(waiting[::-1], change, said=_said, as_json=as_json)  # the oldest first
+        apply_to_each(waiting[::-1], change, format_result=_change_line, as_json=as_json)  # the oldest first
     finally:
         if started:
-            console.say(f"{len(started)} had started meanwhile, and stay as they are")
+            console.print_message(f"{len(started)} had started meanwhile, and stay as they are")
 
 
 def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    from hopyard.cli.fork import roles_of
-    from hopyard.config.runspec import parse_sizes
+    from hopyard.cli.fork import changed_roles
+    from hopyard.config.run_request import parse_sizes
 
     roles = (
-        roles_of(client.get(f"/runs/{run['id']}")["spec"]["roles"], options) if parse_sizes(options) else None
+        changed_roles(client.get(f"/runs/{run['id']}")["spec"]["roles"], options)
+        if parse_sizes(options)
+        else None
     )
     answer: dict[str, Any] = client.patch(
         f"/runs/{run['id']}", changes if roles is None else {**changes, "roles": roles}
@@ -122,23 +129,23 @@ def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str
     return answer
 
 
-def _changes(options: dict[str, Any]) -> dict[str, Any]:
+def _spec_changes(options: dict[str, Any]) -> dict[str, Any]:
     """What the options change, sizes excepted. Raises SpecError."""
-    from hopyard.config import params
-    from hopyard.config.runspec import parse_sizes, parse_standing
+    from hopyard.config import key_values
+    from hopyard.config.run_request import parse_scheduling, parse_sizes
     from hopyard.domain.ids import check_label, check_name
 
     unlimited = options["time"] == NO_LIMIT
-    changes = parse_standing({**options, "time": None if unlimited else options["time"]})
+    changes = parse_scheduling({**options, "time": None if unlimited else options["time"]})
     if unlimited:
         changes["time_limit_s"] = None
     if options["tags"]:
-        changes["tags"] = params.parse_tags(options["tags"])
+        changes["tags"] = key_values.parse_tags(options["tags"])
     if options["untag"]:
         changes["untag"] = list(options["untag"])
     if options["label"] is not None:
         changes["label"] = (
-            check_label(check_name(options["label"], what="--name"), what="--name")
+            check_label(check_name(options["label"], subject="--name"), subject="--name")
             if options["label"]
             else ""
         )

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.domain.suggest import hints_for
+from hopyard.cli.terminal import console
+from hopyard.domain.suggest import unknown_name_hints
 from hopyard.errors import UsageError
 
-KEYS, PERIODS = ("user", "queue", "project"), ("day", "week", "month")
+GROUP_KEYS, PERIOD_KEYS = ("user", "queue", "project"), ("day", "week", "month")
 _COLUMNS = ("attempts", "held_s", "gpu_s", "cpu_s", "memory_byte_s")
 _HOUR = 3600.0
 _GIB_HOUR = 3600.0 * 2**30
@@ -42,42 +42,47 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
     GPU-hours are GPUs times hours (a share counts as that share), CPU-hours and memory likewise. Live runs
     count until now.
     """
-    from hopyard.config.past import parse_past
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.config.past_time import parse_past_time
 
-    keys, period = _split(by)
+    keys, period = _split_keys(by)
     if as_csv and as_json:
         raise UsageError("--csv and --json cannot both be given")
     now = datetime.now().astimezone()
     query: dict[str, str | None] = {"by": ",".join(keys) or "user", "per": period}
-    query["since"] = None if since is None else parse_past(since, now, what="--from").isoformat()
-    query["until"] = None if until is None else parse_past(until, now, what="--to", ahead=True).isoformat()
+    query["since"] = None if since is None else parse_past_time(since, now, what="--from").isoformat()
+    query["until"] = (
+        None if until is None else parse_past_time(until, now, what="--to", allow_future=True).isoformat()
+    )
     answer = connect().get("/usage", **query)
-    rows = answer["usage"] if keys else _together(answer["usage"])
+    rows = answer["usage"] if keys else _sum_by_period(answer["usage"])
     if as_json:
-        console.out_json(rows)
+        console.print_json(rows)
     elif as_csv:
         columns = ["since", "until", *keys, *_COLUMNS]
-        console.out_csv(columns, ([row[column] for column in columns] for row in rows))
+        console.print_csv(columns, ([row[column] for column in columns] for row in rows))
     elif not rows:
-        console.say(f"nothing ran {_span(answer)}")
+        console.print_message(f"nothing ran {_period_text(answer)}")
     else:
-        console.say(_span(answer))
-        console.out_lines(table_of(rows, keys, period))
+        console.print_message(_period_text(answer))
+        console.print_lines(usage_table(rows, keys, period))
 
 
-def _split(by: str) -> tuple[list[str], str | None]:
+def _split_keys(by: str) -> tuple[list[str], str | None]:
     words = [word.strip().lower() for word in by.split(",") if word.strip()]
     for word in words:
-        if word not in (*KEYS, *PERIODS):
-            raise UsageError(f"--by: `{word}` is nothing to sum by", hints=hints_for(word, (*KEYS, *PERIODS)))
-    periods = [word for word in words if word in PERIODS]
+        if word not in (*GROUP_KEYS, *PERIOD_KEYS):
+            raise UsageError(
+                f"--by: `{word}` is nothing to sum by",
+                hints=unknown_name_hints(word, (*GROUP_KEYS, *PERIOD_KEYS)),
+            )
+    periods = [word for word in words if word in PERIOD_KEYS]
     if len(periods) > 1:
         raise UsageError(f"--by: {' and '.join(periods)} exclude each other")
-    return [word for word in KEYS if word in words], periods[0] if periods else None
+    return [word for word in GROUP_KEYS if word in words], periods[0] if periods else None
 
 
-def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sum_by_period(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each span, whatever the users."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -87,7 +92,7 @@ def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def table_of(rows: list[dict[str, Any]], keys: list[str], period: str | None) -> list[str]:
+def usage_table(rows: list[dict[str, Any]], keys: list[str], period: str | None) -> list[str]:
     """The lines of the table, head first, with a line of totals where there are several rows."""
     head = [
         *([period.upper()] if period else []),
@@ -98,16 +103,16 @@ def table_of(rows: list[dict[str, Any]], keys: list[str], period: str | None) ->
         "GIB-HOURS",
     ]
     lines = [
-        [*([row["since"][:10]] if period else []), *(row[key] for key in keys), *_amounts(row)]
+        [*([row["since"][:10]] if period else []), *(row[key] for key in keys), *_amount_columns(row)]
         for row in rows
     ]
     if len(rows) > 1:
         total = {column: sum(row[column] for row in rows) for column in _COLUMNS}
-        lines.append(["total", *[""] * (len(head) - 5), *_amounts(total)])
-    return console.table(head, lines, right=range(len(head) - 4, len(head)))
+        lines.append(["total", *[""] * (len(head) - 5), *_amount_columns(total)])
+    return console.format_table(head, lines, right=range(len(head) - 4, len(head)))
 
 
-def _amounts(row: dict[str, Any]) -> list[str]:
+def _amount_columns(row: dict[str, Any]) -> list[str]:
     return [
         str(row["attempts"]),
         f"{row['gpu_s'] / _HOUR:.2f}",
@@ -116,6 +121,6 @@ def _amounts(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _span(answer: dict[str, Any]) -> str:
-    since, until = (datetime.fromisoformat(answer[name]).astimezone() for name in ("since", "until"))
+def _period_text(response: dict[str, Any]) -> str:
+    since, until = (datetime.fromisoformat(response[name]).astimezone() for name in ("since", "until"))
     return f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"

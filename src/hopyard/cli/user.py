@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
 from hopyard.cli.options import json_option
+from hopyard.cli.terminal import console
 
-_SHOWN = 5  # runs that are named
+_MAX_NAMES_SHOWN = 5  # runs that are named
 
 
 @click.group("user", no_args_is_help=False, invoke_without_command=True)
@@ -32,7 +32,7 @@ def user(ctx: click.Context) -> None:
     help="NAME was removed, and is the same person: their runs, datasets and rights are theirs again.",
 )
 @json_option
-def add(name: str, returning: bool, as_json: bool) -> None:
+def add_user(name: str, returning: bool, as_json: bool) -> None:
     """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it.
     The name of a removed user is not given to anybody else.
 
@@ -40,58 +40,61 @@ def add(name: str, returning: bool, as_json: bool) -> None:
     They set two variables, and every command is theirs:
     export HOPYARD_URL=… HOPYARD_TOKEN=…
     """
+    from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
-    from hopyard.sdk.connect import connect
 
     client = connect()
     made: dict[str, Any] = client.call(
-        "POST", "/users", json_body={"name": check_name(name, what="NAME"), "returning": returning}, once=True
+        "POST",
+        "/users",
+        json_body={"name": check_name(name, subject="NAME"), "returning": returning},
+        send_once=True,
     )
     if as_json:
-        console.out_json({**made, "url": client.url})
+        console.print_json({**made, "url": client.url})
         return
-    console.out(made["token"])
-    console.say(f"{name} is a user now. This token is not shown again; with it they connect so:")
-    console.say(f"  export HOPYARD_URL={client.url} HOPYARD_TOKEN=…")
+    console.print_line(made["token"])
+    console.print_message(f"{name} is a user now. This token is not shown again; with it they connect so:")
+    console.print_message(f"  export HOPYARD_URL={client.url} HOPYARD_TOKEN=…")
 
 
 @user.command("ls")
 @json_option
-def ls(as_json: bool) -> None:
+def list_users(as_json: bool) -> None:
     """List the users: everybody who has a token."""
-    from hopyard.cli.times import clock
-    from hopyard.sdk.connect import connect
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.terminal.times import format_clock
 
-    found = list(connect().pages("/users", "users"))
+    found = list(connect().iterate_pages("/users", "users"))
     if as_json:
-        console.out_json(found)
+        console.print_json(found)
     else:
-        rows = [[one["name"], "owner" if one["owner"] else "", clock(one["created_at"])] for one in found]
-        console.out_lines(console.table(["NAME", "ROLE", "SINCE"], rows))
+        rows = [
+            [one["name"], "owner" if one["owner"] else "", format_clock(one["created_at"])] for one in found
+        ]
+        console.print_lines(console.format_table(["NAME", "ROLE", "SINCE"], rows))
 
 
 @user.command("rm")
 @click.argument("name", metavar="NAME")
 @click.option("--stop-runs", is_flag=True, help="End the live runs of NAME, too.")
 @json_option
-def remove(name: str, stop_runs: bool, as_json: bool) -> None:
+def remove_user(name: str, stop_runs: bool, as_json: bool) -> None:
     """Revoke the tokens of NAME and delete their secrets.
     Their runs stay, and live ones go on; the owner cannot be removed."""
+    from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
-    from hopyard.sdk.connect import connect
 
-    gone = connect().delete(f"/users/{check_name(name, what='NAME')}", stop_runs=1 if stop_runs else None)
+    gone = connect().delete(f"/users/{check_name(name, subject='NAME')}", stop_runs=1 if stop_runs else None)
     if as_json:
-        console.out_json(gone)
+        console.print_json(gone)
     else:
-        console.say(f"{name} is no user any more")
+        console.print_message(f"{name} is no user any more")
         if gone["live_runs"]:
             what = (
                 "asked to end"
                 if stop_runs
                 else "live runs that continue, each with its own token until it ends (`hop stop` ends them)"
             )
-            console.say(
-                f"{what}: "
-                f"{', '.join(gone['live_runs'][:_SHOWN])}{' …' if len(gone['live_runs']) > _SHOWN else ''}"
-            )
+            more = " …" if len(gone["live_runs"]) > _MAX_NAMES_SHOWN else ""
+            console.print_message(f"{what}: {', '.join(gone['live_runs'][:_MAX_NAMES_SHOWN])}{more}")

@@ -13,17 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import SpecError
-from hopyard.private_files import OTHERS, close_to_others, close_tree, make_folder
+from hopyard.private_files import (
+    GROUP_AND_OTHERS_BITS,
+    make_folder,
+    remove_other_access,
+    remove_other_access_in_tree,
+)
 
 HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
-_OF_A_FILE_SYSTEM = "lost+found"  # root's, where a home is a mounted disk
+_LOST_AND_FOUND = "lost+found"  # root's, where a home is a mounted disk
 # on another disk, behind a link
-_MAY_LIE_ELSEWHERE = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})
-_OTHER_HOME = (
+_LINKABLE_ENTRIES = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})
+_OTHER_HOME_HINT = (
     "name a folder, or one that there is not yet: HOPYARD_HOME=FOLDER; without the variable it is ~/.hopyard"
 )
-AS_ROOT = "the server runs as root, and so do all runs: every token is a root shell on this machine"
+ROOT_ERROR = "the server runs as root, and so do all runs: every token is a root shell on this machine"
 ROOT_HINT = "start it as an ordinary user, in a home of theirs"
 
 
@@ -47,10 +52,11 @@ class Home:
                 return cls(Path(given).expanduser().absolute())
             return cls(Path(replica) / "home" if replica else Path.home() / ".hopyard")
         except UnicodeEncodeError as bad:
-            raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME,)) from bad
+            raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME_HINT,)) from bad
         except RuntimeError as bad:  # `~`, for a user whom this machine does not know
             raise SpecError(
-                f"the home {given or '~/.hopyard'} is that of no user of this machine", hints=(_OTHER_HOME,)
+                f"the home {given or '~/.hopyard'} is that of no user of this machine",
+                hints=(_OTHER_HOME_HINT,),
             ) from bad
 
     @property
@@ -59,23 +65,23 @@ class Home:
 
     @property
     def socket_file(self) -> Path:
-        """Where processes of this machine reach the server, see `sdk.home_link`."""
+        """Where processes of this machine reach the server, see `api_client.home_socket`."""
         return self.root / "server.sock"
 
     @property
-    def address(self) -> Path:
+    def address_dir(self) -> Path:
         """A folder with links to those two: all that a run sees at the top of the home, also when a later
         server has replaced them."""
         return self.root / "address"
 
     @property
     def identity_file(self) -> Path:
-        """See `config.identity`."""
+        """See `config.home_identity`."""
         return self.root / "identity.json"
 
     @property
     def signing_file(self) -> Path:
-        """The keys that tokens of runs are signed with, see `server.signing`."""
+        """The keys that tokens of runs are signed with, see `server.signing_keys`."""
         return self.root / "signing-keys.json"
 
     @property
@@ -126,7 +132,7 @@ class Home:
         return self.root / "streams"
 
     @property
-    def sweep_lock(self) -> Path:
+    def gc_lock(self) -> Path:
         """Held while blobs are removed, or while a backup needs that none is."""
         return self.blobs / "sweep.lock"
 
@@ -148,8 +154,8 @@ class Home:
         return self.root / "cache" / "envs"
 
     @property
-    def held(self) -> Path:
-        """Markers of what the caches hold, see `engines.local.held`."""
+    def cached_keys(self) -> Path:
+        """Markers of what the caches hold, see `engines.local.cached_keys`."""
         return self.root / "cache" / "held"
 
     @property
@@ -162,13 +168,13 @@ class Home:
         return self.root / "offline"
 
     @property
-    def kept(self) -> Path:
+    def retained(self) -> Path:
         """By run, what could not be stored on the server."""
         return self.root / "kept"
 
-    def kept_of(self, run: str) -> Path:
+    def retained_of(self, run: str) -> Path:
         """What the replicas of a run could never store on the server."""
-        return self.kept / run
+        return self.retained / run
 
     def create(self) -> Home:
         """Makes the root folder, readable by its owner only; one that exists is checked as `check` does.
@@ -188,10 +194,10 @@ class Home:
             return None
         except OSError as bad:
             raise SpecError(
-                f"the home {self.root} cannot be a folder: {bad.strerror}", hints=(_OTHER_HOME,)
+                f"the home {self.root} cannot be a folder: {bad.strerror}", hints=(_OTHER_HOME_HINT,)
             ) from bad
         if not stat.S_ISDIR(about.st_mode):
-            raise SpecError(f"the home {self.root} is a file, not a folder", hints=(_OTHER_HOME,))
+            raise SpecError(f"the home {self.root} is a file, not a folder", hints=(_OTHER_HOME_HINT,))
         return about
 
     def check(self) -> None:
@@ -205,13 +211,13 @@ class Home:
         if about is None:
             return
         check_owner(self.root, about.st_uid)
-        if about.st_mode & OTHERS:
+        if about.st_mode & GROUP_AND_OTHERS_BITS:
             try:
                 self.root.chmod(0o700)
                 about = self.root.stat()
             except OSError:
                 pass
-        if about.st_mode & OTHERS:
+        if about.st_mode & GROUP_AND_OTHERS_BITS:
             hint = "choose a folder on a file system that knows modes: HOPYARD_HOME=FOLDER"
             raise SpecError(
                 f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,)
@@ -223,7 +229,7 @@ class Home:
         another user: a server of theirs has been at work here, or they left settings, an address to log in
         at, or links here while the folder was open. It costs a look at some twenty entries."""
         for entry in os.scandir(self.root):
-            if entry.name == _OF_A_FILE_SYSTEM:
+            if entry.name == _LOST_AND_FOUND:
                 continue
             try:
                 check_owner(Path(entry.path), entry.stat(follow_symlinks=False).st_uid)
@@ -232,7 +238,7 @@ class Home:
             except FileNotFoundError:
                 continue
 
-    def close_entries(self) -> Iterator[str]:
+    def make_entries_private(self) -> Iterator[str]:
         """Takes the rights of others from every entry of the root folder at once, then, one by one as the
         caller goes on, from what lies below the folders that others could enter. Yields paths. The scripts'
         own files, in `work`, are left as the scripts made them. Of a folder that lies elsewhere, behind a
@@ -242,7 +248,7 @@ class Home:
         opened = []
         for entry in os.scandir(self.root):
             linked = entry.is_symlink()
-            if linked and entry.name not in _MAY_LIE_ELSEWHERE:
+            if linked and entry.name not in _LINKABLE_ENTRIES:
                 continue
             try:
                 about = entry.stat()
@@ -250,14 +256,14 @@ class Home:
                 continue
             if (
                 about.st_uid == os.geteuid()
-                and close_to_others(entry.path, about.st_mode)
+                and remove_other_access(entry.path, about.st_mode)
                 and entry.is_dir()
                 and not linked
             ):
                 opened.append(entry.path)
         for folder in opened:
             yield folder
-            for path in close_tree(folder, without=frozenset({"work"})):
+            for path in remove_other_access_in_tree(folder, excluded=frozenset({"work"})):
                 with suppress(FileNotFoundError):
                     check_owner(Path(path), os.lstat(path).st_uid)
                 yield path

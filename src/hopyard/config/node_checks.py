@@ -11,27 +11,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hopyard.config.home import Home
-from hopyard.config.units import bytes_in_words
+from hopyard.config.units import format_bytes
 
-NEEDED_BYTES = 64 * 1024**2  # for streams and status; a checkpoint that finds no room says so itself
-NEEDED_FILES = 1000
-_NO_CLOCK_BEFORE = 1_700_000_000.0  # November 2023: a machine with an earlier time never set its clock
-DRIVER_WITHIN_S = 20.0  # a driver that is stuck answers never
+MIN_FREE_BYTES = 64 * 1024**2  # for streams and status; a checkpoint that finds no room says so itself
+MIN_FREE_FILES = 1000
+_EARLIEST_CLOCK_S = 1_700_000_000.0  # November 2023: a machine with an earlier time never set its clock
+DRIVER_TIMEOUT_S = 20.0  # a driver that is stuck answers never
 
 
-def disk_trouble(folder: Path) -> str:
+def find_disk_problem(folder: Path) -> str:
     """What is wrong with the disk of this folder, with what to do about it; "" where nothing is."""
     try:
         disk = os.statvfs(folder)
     except OSError as failed:
         return f"the disk of {folder} does not answer: {failed.strerror}"
     # without the number: it is told again and again, and should be the same
-    if disk.f_bavail * disk.f_frsize < NEEDED_BYTES:
+    if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
         return (
-            f"less than {bytes_in_words(NEEDED_BYTES)} are free on the disk of {folder}; make room or "
+            f"less than {format_bytes(MIN_FREE_BYTES)} are free on the disk of {folder}; make room or "
             "set HOPYARD_HOME to another disk"
         )
-    if disk.f_files and disk.f_favail < NEEDED_FILES:
+    if disk.f_files and disk.f_favail < MIN_FREE_FILES:
         return (
             f"the file system of {folder} has no room for more files; remove some or set HOPYARD_HOME "
             "to another disk"
@@ -39,14 +39,14 @@ def disk_trouble(folder: Path) -> str:
     return ""
 
 
-def clock_trouble() -> str:
+def find_clock_problem() -> str:
     """What is wrong with the clock of this machine; "" where nothing is."""
-    if time.time() >= _NO_CLOCK_BEFORE:
+    if time.time() >= _EARLIEST_CLOCK_S:
         return ""
     return f"the clock says {time.strftime('%Y-%m-%d')}; set it, times and tokens depend on it"
 
 
-def cache_trouble(home: Home) -> str:
+def find_cache_problem(home: Home) -> str:
     """What is wrong with the folders that runs of a home share; "" where nothing is."""
     for folder in (home.trees.parent, home.trees, home.envs):
         try:
@@ -64,30 +64,30 @@ def cache_trouble(home: Home) -> str:
     return ""
 
 
-def home_trouble(root: Path) -> str:
+def find_home_problem(root: Path) -> str:
     """What keeps runs of this home from starting, at the first look; "" where nothing does."""
-    return disk_trouble(root) or clock_trouble() or cache_trouble(Home(root))
+    return find_disk_problem(root) or find_clock_problem() or find_cache_problem(Home(root))
 
 
-def gpu_trouble(indices: Sequence[int]) -> str:
+def find_gpu_problem(indices: Sequence[int]) -> str:
     """What is wrong with these GPUs, or with their driver; "" where nothing is."""
-    return answered(
-        lambda: _ask_driver(indices),
-        within_s=DRIVER_WITHIN_S,
-        otherwise="the driver of the GPUs does not answer",
+    return call_with_timeout(
+        lambda: _query_driver(indices),
+        timeout_s=DRIVER_TIMEOUT_S,
+        default="the driver of the GPUs does not answer",
     )
 
 
-def answered(ask: Callable[[], str], *, within_s: float, otherwise: str) -> str:
-    """What `ask` says. It is left alone when that takes longer: a system call that hangs cannot be ended."""
+def call_with_timeout(call: Callable[[], str], *, timeout_s: float, default: str) -> str:
+    """What `call` says. It is left alone when that takes longer: a system call that hangs cannot be ended."""
     said: list[str] = []
-    asking = threading.Thread(target=lambda: said.append(ask()), name="node check", daemon=True)
+    asking = threading.Thread(target=lambda: said.append(call()), name="node check", daemon=True)
     asking.start()
-    asking.join(within_s)
-    return said[0] if said else f"{otherwise} within {within_s:g} s"
+    asking.join(timeout_s)
+    return said[0] if said else f"{default} within {timeout_s:g} s"
 
 
-def _ask_driver(indices: Sequence[int]) -> str:
+def _query_driver(indices: Sequence[int]) -> str:
     try:
         import pynvml
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hopyard.config import units
-from hopyard.config.reader import Section
+from hopyard.config.yaml_section import YamlSection
 
 QUOTA_KEYS = ("storage_per_user", "processes_per_replica")
-PROCESSES = 16_384  # far more than training needs, and fewer than a machine can have
+DEFAULT_PROCESSES = 16_384  # far more than training needs, and fewer than a machine can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,13 @@ class QuotaSettings:
     limit them; 0 sets no limit."""
 
     storage_bytes: int = 0
-    processes: int = PROCESSES
+    processes: int = DEFAULT_PROCESSES
 
 
-def read_quotas(given: Section) -> QuotaSettings:
+def read_quotas(section: YamlSection) -> QuotaSettings:
     """Raises SpecError naming the key."""
-    given.only(*QUOTA_KEYS)
+    section.check_keys(*QUOTA_KEYS)
     return QuotaSettings(
-        storage_bytes=given.amount("storage_per_user", units.parse_memory) or 0,
-        processes=given.whole("processes_per_replica", PROCESSES, low=0, high=4_000_000),
+        storage_bytes=section.amount("storage_per_user", units.parse_memory) or 0,
+        processes=section.integer("processes_per_replica", DEFAULT_PROCESSES, low=0, high=4_000_000),
     )

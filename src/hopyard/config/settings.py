@@ -22,20 +22,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hopyard.config import units
-from hopyard.config.asks import MAX_EXTRAS, check_extra
-from hopyard.config.limits import LimitSettings, read_limits
 from hopyard.config.quotas import QUOTA_KEYS, QuotaSettings, read_quotas
-from hopyard.config.reader import Section, read_yaml, shown
-from hopyard.config.runspec import LEAST_OUTPUT_BYTES
+from hopyard.config.resource_requests import MAX_EXTRAS, check_extra
+from hopyard.config.run_request import MIN_OUTPUT_BYTES
+from hopyard.config.server_limits import LimitSettings, read_limits
+from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
 
 # Beyond these a machine's word is not believed.
-_MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
+_MAX_CPU_MILLI, _MAX_MEMORY_BYTES, _MAX_GPUS, _MAX_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 MAX_OUTPUT_BYTES, MAX_METRICS_BYTES = 2**30, 2**28
-_LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
+_MAX_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HomeSettings:
     """runs: what every run gets. database: the address of a PostgreSQL database; None for the SQLite file of
     the home folder."""
 
@@ -113,27 +113,27 @@ class Settings:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
-def read_settings(file: Path) -> Settings:
+def read_settings(file: Path) -> HomeSettings:
     """The settings in `file`, defaults where it does not exist.
     Raises SpecError for anything it does not know."""
     if not file.exists():
-        return Settings()
+        return HomeSettings()
     top = read_yaml(file)
-    _check_places(top)
-    top.only(*_KEYS, "database")
-    return Settings(
-        _node(top.section("node")),
-        _server(top.section("server")),
-        _retention(top.section("retention")),
-        _scheduler(top.section("scheduler")),
-        _database(top),
-        _runs(top.section("runs")),
+    _check_sections(top)
+    top.check_keys(*_SECTION_KEYS, "database")
+    return HomeSettings(
+        _read_node(top.section("node")),
+        _read_server(top.section("server")),
+        _read_retention(top.section("retention")),
+        _read_scheduler(top.section("scheduler")),
+        _read_database(top),
+        _read_runs(top.section("runs")),
         read_quotas(top.section("quotas")),
     )
 
 
 # The keys of each section, so that the error for one in the wrong section names the right one.
-_KEYS: Mapping[str, tuple[str, ...]] = {
+_SECTION_KEYS: Mapping[str, tuple[str, ...]] = {
     "node": ("id", "cpus", "memory", "gpus", "gpu_memory", "extras", "pool", "labels"),
     "server": ("port", "hosts", "url", "limits"),
     "retention": ("checkpoints", "audit_days"),
@@ -143,49 +143,51 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _check_places(top: Section) -> None:
+def _check_sections(top: YamlSection) -> None:
     """Raises SpecError for a key that belongs to another section than the one where it stands, or below
     one."""
-    places = {key: name for name, keys in _KEYS.items() for key in keys}
+    places = {key: name for name, keys in _SECTION_KEYS.items() for key in keys}
     for key in top.values:
-        if key in places and key not in _KEYS:
-            raise top.fail(key, "it is outside its section", f"it belongs below `{places[key]}:`")
-    for name, keys in _KEYS.items():
+        if key in places and key not in _SECTION_KEYS:
+            raise top.error(key, "it is outside its section", f"it belongs below `{places[key]}:`")
+    for name, keys in _SECTION_KEYS.items():
         given = top.section(name)
         for key in given.values:
             if key not in keys and key in places:
-                raise given.fail(key, "it is a key of another section", f"it belongs below `{places[key]}:`")
+                raise given.error(key, "it is a key of another section", f"it belongs below `{places[key]}:`")
 
 
-def _node(given: Section) -> NodeSettings:
-    given.only(*_KEYS["node"])
-    gpus = given.amount("gpus", units.parse_gpus)
-    gpu_memory = given.amount("gpu_memory", units.parse_memory) or 0
+def _read_node(section: YamlSection) -> NodeSettings:
+    section.check_keys(*_SECTION_KEYS["node"])
+    gpus = section.amount("gpus", units.parse_gpus)
+    gpu_memory = section.amount("gpu_memory", units.parse_memory) or 0
     if gpu_memory and (gpus is None or gpus[1] == 0):
-        raise given.fail(
+        raise section.error(
             "gpu_memory",
             "memory of GPUs, but no GPUs are declared",
             "declare them: `gpus: A100:2`; those that are found tell their memory",
         )
-    labels, extras = given.section("labels"), given.section("extras")
+    labels, extras = section.section("labels"), section.section("extras")
     return NodeSettings(
-        id=given.checked("id", lambda: check_name(given.text("id"), what="id")) if given.has("id") else None,
-        cpu_milli=_believed(given, "cpus", given.amount("cpus", units.parse_cpus), _MOST_CPU_MILLI),
-        memory_bytes=_believed(
-            given, "memory", given.amount("memory", units.parse_memory), _MOST_MEMORY_BYTES, least=1
+        id=section.parsed("id", lambda: check_name(section.text("id"), subject="id"))
+        if section.contains("id")
+        else None,
+        cpu_milli=_read_plausible(section, "cpus", section.amount("cpus", units.parse_cpus), _MAX_CPU_MILLI),
+        memory_bytes=_read_plausible(
+            section, "memory", section.amount("memory", units.parse_memory), _MAX_MEMORY_BYTES, minimum=1
         ),
-        gpus=None if gpus is None else _believed(given, "gpus", gpus[1], _MOST_GPUS),
+        gpus=None if gpus is None else _read_plausible(section, "gpus", gpus[1], _MAX_GPUS),
         gpu_model=None if gpus is None else gpus[0],
-        gpu_memory_bytes=_believed(given, "gpu_memory", gpu_memory, _MOST_GPU_MEMORY_BYTES) or 0,
-        pool=given.checked("pool", lambda: check_name(given.text("pool"), what="pool"))
-        if given.has("pool")
+        gpu_memory_bytes=_read_plausible(section, "gpu_memory", gpu_memory, _MAX_GPU_MEMORY_BYTES) or 0,
+        pool=section.parsed("pool", lambda: check_name(section.text("pool"), subject="pool"))
+        if section.contains("pool")
         else None,
         labels={
-            labels.checked(key, lambda k=key: check_name(k, what=k)): labels.text(key)  # type: ignore[misc]
+            labels.parsed(key, lambda k=key: check_name(k, subject=k)): labels.text(key)  # type: ignore[misc]
             for key in labels.values
         },
         extras={
-            extras.checked(key, lambda k=key: check_extra(k, what=k)): extras.whole(  # type: ignore[misc]
+            extras.parsed(key, lambda k=key: check_extra(k, what=k)): extras.integer(  # type: ignore[misc]
                 key, 0, low=1, high=MAX_EXTRAS
             )
             for key in extras.values
@@ -193,31 +195,33 @@ def _node(given: Section) -> NodeSettings:
     )
 
 
-def _believed(given: Section, key: str, amount: int | None, most: int, *, least: int = 0) -> int | None:
+def _read_plausible(
+    section: YamlSection, key: str, amount: int | None, maximum: int, *, minimum: int = 0
+) -> int | None:
     """An amount that a machine may have: one that none has would be given out."""
-    if amount is not None and not least <= amount <= most:
-        raise given.fail(
+    if amount is not None and not minimum <= amount <= maximum:
+        raise section.error(
             key,
-            f"{shown(given.values[key])} is not what a machine has",
+            f"{format_given(section.values[key])} is not what a machine has",
             "say what this machine has, or leave the line out: it is found",
         )
     return amount
 
 
-def _server(given: Section) -> ServerSettings:
-    given.only(*_KEYS["server"])
+def _read_server(section: YamlSection) -> ServerSettings:
+    section.check_keys(*_SECTION_KEYS["server"])
     return ServerSettings(
-        given.whole("port", 0, low=0, high=65535),
-        _hosts(given),
-        _url(given),
-        read_limits(given.section("limits")),
+        section.integer("port", 0, low=0, high=65535),
+        _read_hosts(section),
+        _read_url(section),
+        read_limits(section.section("limits")),
     )
 
 
-def _url(given: Section) -> str:
-    if not given.has("url"):
+def _read_url(section: YamlSection) -> str:
+    if not section.contains("url"):
         return ""
-    url = given.text("url")
+    url = section.text("url")
     try:
         split = urlsplit(url)
         good = (
@@ -230,87 +234,89 @@ def _url(given: Section) -> str:
     except ValueError:
         good = False
     if not good:
-        raise given.fail(
+        raise section.error(
             "url",
-            f"{shown(url)} is not the address of a server",
+            f"{format_given(url)} is not the address of a server",
             "it looks like http://hop2.example.org:8765",
         )
     return url.rstrip("/")
 
 
-def _hosts(given: Section) -> tuple[str, ...]:
+def _read_hosts(section: YamlSection) -> tuple[str, ...]:
     found = []
-    for at, name in given.items("hosts"):
+    for at, name in section.items("hosts"):
         if not isinstance(name, str) or not _HOST.fullmatch(name):
-            raise given.fail(
+            raise section.error(
                 "hosts",
-                f"{shown(name)} at {at} is not the name of a host",
+                f"{format_given(name)} at {at} is not the name of a host",
                 "a name without a port, as browsers show it: hop.example.org",
             )
         found.append(name.lower())
     return tuple(found)
 
 
-def _retention(given: Section) -> RetentionSettings:
-    given.only(*_KEYS["retention"])
+def _read_retention(section: YamlSection) -> RetentionSettings:
+    section.check_keys(*_SECTION_KEYS["retention"])
     default = RetentionSettings()
     return RetentionSettings(
-        checkpoints=given.whole("checkpoints", default.checkpoints, low=0, high=1_000_000),
-        audit_days=given.whole("audit_days", default.audit_days, low=0, high=36_500),
+        checkpoints=section.integer("checkpoints", default.checkpoints, low=0, high=1_000_000),
+        audit_days=section.integer("audit_days", default.audit_days, low=0, high=36_500),
     )
 
 
-def _scheduler(given: Section) -> SchedulerSettings:
-    grace = given.only(*_KEYS["scheduler"]).amount("preempt_grace", units.parse_time)
+def _read_scheduler(section: YamlSection) -> SchedulerSettings:
+    grace = section.check_keys(*_SECTION_KEYS["scheduler"]).amount("preempt_grace", units.parse_time)
     if grace is None:
         return SchedulerSettings()
-    if grace > _LONGEST_GRACE_S:
-        raise given.fail(
+    if grace > _MAX_GRACE_S:
+        raise section.error(
             "preempt_grace",
-            f"`{given.values['preempt_grace']}` is more than a day",
+            f"`{section.values['preempt_grace']}` is more than a day",
             "whoever is to have the room waits that long; 60s is the default",
         )
     return SchedulerSettings(grace)
 
 
-def _runs(given: Section) -> RunSettings:
+def _read_runs(section: YamlSection) -> RunSettings:
     found: dict[str, None] = {}
-    for at, value in given.only(*_KEYS["runs"]).items("pass_environment"):
+    for at, value in section.check_keys(*_SECTION_KEYS["runs"]).items("pass_environment"):
         if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
-            raise given.fail(
+            raise section.error(
                 f"pass_environment.{at}",
-                f"{shown(value)} is not the name of a variable",
+                f"{format_given(value)} is not the name of a variable",
                 "a name, or the beginning of names and `*`: HF_HOME, NCCL_*",
             )
         found[value] = None
-    namespaces = given.values.get("namespaces", True)
+    namespaces = section.values.get("namespaces", True)
     if not isinstance(namespaces, bool):
-        raise given.fail(
+        raise section.error(
             "namespaces",
-            f"{shown(namespaces)} is neither true nor false",
+            f"{format_given(namespaces)} is neither true nor false",
             "false lets runs use sudo, apptainer and other programs that change the user",
         )
     return RunSettings(
         tuple(found),
-        _kept(given, "max_output", MAX_OUTPUT_BYTES),
-        _kept(given, "max_metrics", MAX_METRICS_BYTES),
+        _read_limit(section, "max_output", MAX_OUTPUT_BYTES),
+        _read_limit(section, "max_metrics", MAX_METRICS_BYTES),
         namespaces,
     )
 
 
-def _kept(given: Section, key: str, default: int) -> int:
-    most = given.amount(key, units.parse_memory)
-    if most is not None and 0 < most < LEAST_OUTPUT_BYTES:
-        raise given.fail(
-            key, f"{shown(given.values[key])} is too little", "1M or more; 0 keeps all that runs write"
+def _read_limit(section: YamlSection, key: str, default: int) -> int:
+    most = section.amount(key, units.parse_memory)
+    if most is not None and 0 < most < MIN_OUTPUT_BYTES:
+        raise section.error(
+            key,
+            f"{format_given(section.values[key])} is too little",
+            "1M or more; 0 keeps all that runs write",
         )
     return default if most is None else most
 
 
-def _database(top: Section) -> str | None:
+def _read_database(top: YamlSection) -> str | None:
     address = top.text("database")
     if address and not address.startswith(("postgresql://", "postgresql+psycopg://")):
-        raise top.fail(
+        raise top.error(
             "database",
             "not the address of a PostgreSQL database",
             "postgresql://USER@HOST/NAME; without the line it is a file in the home folder",

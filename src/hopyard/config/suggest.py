@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hopyard.domain.suggest import closest, hints_for
+from hopyard.domain.suggest import closest_name, unknown_name_hints
 
-__all__ = ["closest", "hints_for"]
+__all__ = ["closest_name", "unknown_name_hints"]

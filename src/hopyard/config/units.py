@@ -34,10 +34,10 @@ _MEMORY_UNITS = {
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
 _MAX_BYTES = 2**60
 # what arithmetic writes where there is no number: no GPU is called so
-NO_NUMBERS = ("nan", "inf", "infinity")
+NON_FINITE_WORDS = ("nan", "inf", "infinity")
 _MAX_CPU_MILLI = 10**9
 _CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
-_WHOLE = re.compile(r"\d+(?:\.\d{1,3})?", re.ASCII)
+_DECIMAL_PATTERN = re.compile(r"\d+(?:\.\d{1,3})?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
 _TIME = re.compile(
     r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII
@@ -54,7 +54,7 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
     if match is None or (match[2] and match[2].lower() not in _MEMORY_UNITS):
         raise SpecError(f"{what}: `{text}` is not an amount of memory", hints=(_MEMORY_HINT,))
     number, unit = match[1], match[2].lower()
-    amount = _scaled(number, _MEMORY_UNITS[unit or "b"])
+    amount = _scale(number, _MEMORY_UNITS[unit or "b"])
     if not unit and 0 < amount < MIB:
         raise SpecError(
             f"{what}: `{text}` has no unit", hints=(f"did you mean `{text.strip()}G`?", _MEMORY_HINT)
@@ -64,7 +64,7 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
     return amount
 
 
-def parse_asked_memory(text: str, *, what: str = "memory") -> int:
+def parse_positive_memory(text: str, *, what: str = "memory") -> int:
     """As `parse_memory`, above 0: who wants to ask for none says nothing of memory. Raises SpecError."""
     amount = parse_memory(text, what=what)
     if not amount:
@@ -75,7 +75,7 @@ def parse_asked_memory(text: str, *, what: str = "memory") -> int:
     return amount
 
 
-def _scaled(number: str, unit: int) -> int:
+def _scale(number: str, unit: int) -> int:
     """`number` times `unit`, rounded down, without the errors of binary fractions."""
     whole, _, fraction = number.partition(".")
     scale: int = 10 ** len(fraction)
@@ -94,7 +94,7 @@ def parse_cpus(text: str, *, what: str = "cpus") -> int:
     """Thousandths of a core. Raises SpecError."""
     match = _CPUS.fullmatch(text.strip())
     milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")) if match else 0
-    if milli > _MAX_CPU_MILLI or (match is None and _WHOLE.fullmatch(text.strip())):
+    if milli > _MAX_CPU_MILLI or (match is None and _DECIMAL_PATTERN.fullmatch(text.strip())):
         raise SpecError(
             f"{what}: `{text}` is too large: no machine has more than {_MAX_CPU_MILLI // 1000} CPUs",
             hints=(_CPUS_HINT,),
@@ -143,7 +143,7 @@ def format_time(seconds: float) -> str:
 
 
 def is_gpu_model(name: str) -> bool:
-    return GPU_MODEL.fullmatch(name) is not None and name.lower() not in NO_NUMBERS
+    return GPU_MODEL.fullmatch(name) is not None and name.lower() not in NON_FINITE_WORDS
 
 
 def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
@@ -152,7 +152,7 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
     model, colon, number = given.rpartition(":")
     if not colon:
         model, number = (
-            (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
+            (given, "1") if given[:1].isalpha() and given.lower() not in NON_FINITE_WORDS else ("", given)
         )
     if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
@@ -167,7 +167,7 @@ def format_gpus(model: str | None, number: int) -> str:
     return f"{model}:{number}" if model else str(number)
 
 
-def bytes_in_words(count: int) -> str:
+def format_bytes(count: int) -> str:
     """1.2 GiB, 512 MiB, 40 KiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

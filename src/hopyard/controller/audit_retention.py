@@ -9,17 +9,17 @@ from hopyard.errors import HopyardError
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.clock import Clock
 
-EVERY = timedelta(hours=6)
+PRUNE_INTERVAL = timedelta(hours=6)
 log = logging.getLogger("hopyard.controller")
 
 
-async def keep_audit(store: AuditStore, clock: Clock, *, keep: timedelta | None) -> None:
-    """Prune now and then, until cancelled. keep: None keeps everything."""
-    while keep is not None:
+async def run_audit_retention(store: AuditStore, clock: Clock, *, retention: timedelta | None) -> None:
+    """Prune now and then, until cancelled. retention: None keeps everything."""
+    while retention is not None:
         try:
-            gone = await store.prune(clock.now() - keep)
+            gone = await store.prune(clock.now() - retention)
             if gone:
-                log.info("%d records of the audit log were older than %d days", gone, keep.days)
+                log.info("%d records of the audit log were older than %d days", gone, retention.days)
         except HopyardError as error:
             log.warning("the audit log was not pruned: %s", error.message)
-        await clock.sleep_until(clock.now() + EVERY)
+        await clock.sleep_until(clock.now() + PRUNE_INTERVAL)

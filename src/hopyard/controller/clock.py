@@ -6,7 +6,7 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
-LOOK_EVERY_S = 60.0
+CLOCK_CHECK_INTERVAL_S = 60.0
 
 
 class SystemClock:
@@ -20,5 +20,5 @@ class SystemClock:
         left = (when - self.now()).total_seconds()
         deadline = time.monotonic() + left
         while left > 0:
-            await asyncio.sleep(min(left, LOOK_EVERY_S))
+            await asyncio.sleep(min(left, CLOCK_CHECK_INTERVAL_S))
             left = min((when - self.now()).total_seconds(), deadline - time.monotonic())

@@ -11,9 +11,9 @@ import stat
 from hashlib import blake2b
 
 
-def fingerprint(top: str | os.PathLike[str], *, without: str = "") -> str:
+def fingerprint(top: str | os.PathLike[str], *, excluded: str = "") -> str:
     """Differs after anything below `top` was written, added, removed or renamed, or changed its mode.
-    without: the name of an entry of `top` that does not count. Raises OSError."""
+    excluded: the name of an entry of `top` that does not count. Raises OSError."""
     found = blake2b(digest_size=16)
     pending = [os.fspath(top)]
     while pending:
@@ -21,7 +21,7 @@ def fingerprint(top: str | os.PathLike[str], *, without: str = "") -> str:
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
-            if entry.name == without and folder == os.fspath(top):
+            if entry.name == excluded and folder == os.fspath(top):
                 continue
             about = entry.stat(follow_symlinks=False)
             told = [entry.name, about.st_mode, about.st_ino]

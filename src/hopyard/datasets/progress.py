@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """Told from several threads at once; must be quick and must not raise."""
 
     def begin(self, what: str, total_bytes: int, /) -> None:
@@ -15,9 +15,9 @@ class Progress(Protocol):
         """So many bytes more of the stage are done."""
 
 
-class _Silent:
+class _SilentProgress:
     def begin(self, what: str, total_bytes: int, /) -> None: ...
     def advance(self, size_bytes: int, /) -> None: ...
 
 
-SILENT: Progress = _Silent()
+NO_PROGRESS: ProgressListener = _SilentProgress()

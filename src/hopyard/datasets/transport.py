@@ -1,4 +1,4 @@
-"""What transfer asks of whatever carries blobs; `hopyard.sdk.client.Client` is one."""
+"""What transfer asks of whatever carries blobs; `hopyard.api_client.client.Client` is one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BlobTransport(BlobSource, Protocol):
 Fetch = Callable[[str, Sequence[str]], Iterator[tuple[str, bytes]]]  # `BlobSource.fetch` alone
 
 
-class Fetching:
+class FetchSource:
     """A source made of its `fetch` alone: one that cannot have the other side check itself."""
 
     def __init__(self, fetch: Fetch) -> None:

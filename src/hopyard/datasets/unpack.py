@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from hopyard.datasets.folders import OpenFolder
+from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, Manifest
 from hopyard.errors import SpecError, StorageFull
 
 _DIRECT_BYTES = 64 * 1024 * 1024  # a file of this size or more is written past the page cache
-_STEP = 1024 * 1024
-_own = threading.local()
+_WRITE_BYTES = 1024 * 1024
+_thread_buffers = threading.local()
 
 
-class _Place(NamedTuple):
+class _BlobPosition(NamedTuple):
     file: FileEntry
     offset: int
     size: int
@@ -33,25 +33,25 @@ class TreeWriter:
 
     def __init__(self, into: OpenFolder, manifest: Manifest, *, name: str) -> None:
         self._into, self._root, self._manifest = into, name, manifest
-        self._places: dict[Digest, list[_Place]] = {}
+        self._places: dict[Digest, list[_BlobPosition]] = {}
         for file in manifest.files:
             for number, digest in enumerate(file.chunks):
                 offset = number * CHUNK_BYTES
                 self._places.setdefault(digest, []).append(
-                    _Place(file, offset, min(CHUNK_BYTES, file.size - offset))
+                    _BlobPosition(file, offset, min(CHUNK_BYTES, file.size - offset))
                 )
 
     def path_of(self, digest: Digest) -> str:
         """A file that the blob belongs to, for messages."""
         return self._places[digest][0].file.path
 
-    def wanted(self) -> list[tuple[Digest, int]]:
+    def missing_digests(self) -> list[tuple[Digest, int]]:
         """Make folders and empty files, and tell which blobs are needed with their sizes: all but those that
         are there and right already."""
-        with writing_below(self._root):
+        with write_errors_below(self._root):
             fresh = not self._into.names()
             if fresh:
-                self._check_room()
+                self._check_disk_space()
             self._make_folders()
             here = (
                 set()
@@ -59,7 +59,7 @@ class TreeWriter:
                 else {
                     digest
                     for digest, places in self._places.items()
-                    if all(map(self._right, places, [digest] * len(places)))
+                    if all(map(self._has_content, places, [digest] * len(places)))
                 }
             )
             for file in self._manifest.files:
@@ -69,10 +69,10 @@ class TreeWriter:
                     self._reserve(file)
         return [(digest, places[0].size) for digest, places in self._places.items() if digest not in here]
 
-    def put(self, digest: Digest, data: bytes | memoryview) -> None:
+    def write_blob(self, digest: Digest, data: bytes | memoryview) -> None:
         """Write one blob, checked by the caller, wherever the tree has it.
         A memoryview is one of page-aligned memory."""
-        with writing_below(self._root):
+        with write_errors_below(self._root):
             for place in self._places[digest]:
                 if len(data) != place.size:
                     raise SpecError(
@@ -82,15 +82,14 @@ class TreeWriter:
 
     def finish(self) -> None:
         """Set modes and make links."""
-        with writing_below(self._root):
+        with write_errors_below(self._root):
             for file in self._manifest.files:
                 if file.executable:
                     self._make_executable(file)
             for link in self._manifest.links:
-                self._into.link(link.target, link.path)
+                self._into.make_link(link.target, link.path)
 
-    # -- files
-    # ---------------------------------------------------------------------------------------------------
+    # -- files -----------------------------------------------------------------------------------------------
 
     def _make_folders(self) -> None:
         folders = set(self._manifest.folders)
@@ -103,7 +102,7 @@ class TreeWriter:
                 folders.add(head)
         self._into.make_folders(folders)
 
-    def _check_room(self) -> None:
+    def _check_disk_space(self) -> None:
         """A small manifest may name one blob many times: what it unpacks to is told before the disk is full
         of it."""
         about = os.fstatvfs(self._into.descriptor)
@@ -135,7 +134,7 @@ class TreeWriter:
         finally:
             os.close(descriptor)
 
-    def _right(self, place: _Place, digest: Digest) -> bool:
+    def _has_content(self, place: _BlobPosition, digest: Digest) -> bool:
         try:
             descriptor = self._open(place.file, os.O_RDONLY)
         except OSError:
@@ -147,7 +146,7 @@ class TreeWriter:
         finally:
             os.close(descriptor)
 
-    def _write(self, place: _Place, data: bytes | memoryview) -> None:
+    def _write(self, place: _BlobPosition, data: bytes | memoryview) -> None:
         if place.file.size >= _DIRECT_BYTES and place.size == CHUNK_BYTES and self._write_direct(place, data):
             return
         truncate = os.O_TRUNC if len(place.file.chunks) == 1 else 0
@@ -159,7 +158,7 @@ class TreeWriter:
         finally:
             os.close(descriptor)
 
-    def _write_direct(self, place: _Place, data: bytes | memoryview) -> bool:
+    def _write_direct(self, place: _BlobPosition, data: bytes | memoryview) -> bool:
         """Past the page cache: a large file need not push everything else out of memory (and writing is
         faster)."""
         try:
@@ -171,12 +170,12 @@ class TreeWriter:
         try:
             if isinstance(data, memoryview):  # aligned already
                 return os.pwrite(descriptor, data, place.offset) == len(data)
-            buffer: mmap.mmap | None = getattr(_own, "buffer", None)
+            buffer: mmap.mmap | None = getattr(_thread_buffers, "buffer", None)
             if buffer is None:
-                buffer = _own.buffer = mmap.mmap(-1, _STEP)
-            for at in range(0, len(data), _STEP):
-                buffer[:] = data[at : at + _STEP]
-                if os.pwrite(descriptor, buffer, place.offset + at) != _STEP:
+                buffer = _thread_buffers.buffer = mmap.mmap(-1, _WRITE_BYTES)
+            for at in range(0, len(data), _WRITE_BYTES):
+                buffer[:] = data[at : at + _WRITE_BYTES]
+                if os.pwrite(descriptor, buffer, place.offset + at) != _WRITE_BYTES:
                     return False
             return True
         except OSError as bad:
@@ -187,7 +186,7 @@ class TreeWriter:
             os.close(descriptor)
 
 
-class writing_below:
+class write_errors_below:
     """`with writing_below(root):` turns a full disk, or a folder that may not be written, into an error that
     says so."""
 
@@ -196,15 +195,15 @@ class writing_below:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, bad: BaseException | None, trace: object) -> None:
-        if not isinstance(bad, OSError):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError):
             return
-        if bad.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(
                 f"no space left below {self._root}",
                 hints=("free some space and try again: what came over is kept",),
-            ) from bad
-        if bad.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise SpecError(
-                f"`{bad.filename or self._root}` may not be written", hints=("name a folder of yours",)
-            ) from bad
+                f"`{error.filename or self._root}` may not be written", hints=("name a folder of yours",)
+            ) from error

@@ -17,16 +17,16 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES = frozenset(Scope)
-_INCLUDED = {
+_IMPLIED_SCOPES = {
     Scope.READ: frozenset({Scope.READ}),
     Scope.SUBMIT: frozenset({Scope.READ, Scope.SUBMIT}),
     Scope.ADMIN: ALL_SCOPES,
 }
 
 
-def with_included(scopes: Iterable[Scope]) -> frozenset[Scope]:
+def expand_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
     """The scopes and all that they include."""
-    return frozenset().union(*(_INCLUDED[scope] for scope in scopes))
+    return frozenset().union(*(_IMPLIED_SCOPES[scope] for scope in scopes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +46,5 @@ class Token:
     expires_at: datetime | None = None
     used_at: datetime | None = None
 
-    def expired(self, now: datetime) -> bool:
+    def is_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= now

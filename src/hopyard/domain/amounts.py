@@ -10,26 +10,26 @@ from datetime import datetime
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import NodeId
-from hopyard.domain.queue import CPU, GPU, GPU_OF, MEMORY, Amounts, Used
+from hopyard.domain.queue import CPU, GPU, GPU_OF, MEMORY, Amounts, PastUsage
 from hopyard.domain.resources import WHOLE_GPU, Resources
 
 
-def asked_for(gang: Gang) -> dict[str, int]:
+def requested_amounts(gang: Gang) -> dict[str, int]:
     """What all replicas ask for together, the smallest size of an elastic gang.
     A share by memory counts as a thousandth of a GPU until the card is known, and no model is counted."""
     found: dict[str, int] = {}
     for role in gang.roles:
-        _add(found, role.resources, role.fewest, gpu_milli_of(role.resources))
+        _add_request(found, role.resources, role.required_replicas, gpu_milli_of(role.resources))
     return {name: amount for name, amount in found.items() if amount}
 
 
-def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]:
+def placed_amounts(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]:
     """What a placed gang uses, GPUs by model too (of a node that is not there any more: without the
     model)."""
     found: dict[str, int] = {}
     models: dict[str, int] = {}
     for role in placement.gang.roles:
-        _add(found, role.resources, role.replicas, 0)
+        _add_request(found, role.resources, role.replicas, 0)
     for assignment in placement.assignments:
         indices, milli = assignment.gpus, assignment.gpu_milli
         if not indices:
@@ -48,10 +48,10 @@ def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]
     return {name: amount for name, amount in found.items() if amount}
 
 
-def on_each_node(placement: Placement) -> dict[NodeId, dict[str, int]]:
+def amounts_by_node(placement: Placement) -> dict[NodeId, dict[str, int]]:
     """Of each of its nodes what a placed gang uses of CPU, memory and GPUs."""
     found: dict[NodeId, dict[str, int]] = {}
-    for assignment, (_, role) in zip(placement.assignments, placement.gang.requests(), strict=True):
+    for assignment, (_, role) in zip(placement.assignments, placement.gang.replica_roles(), strict=True):
         here, request = found.setdefault(assignment.node, {CPU: 0, MEMORY: 0, GPU: 0}), role.resources
         here[CPU] += request.cpu_milli
         here[MEMORY] += request.memory_bytes
@@ -59,7 +59,7 @@ def on_each_node(placement: Placement) -> dict[NodeId, dict[str, int]]:
     return found
 
 
-def totals(nodes: Iterable[Node]) -> dict[str, int]:
+def total_amounts(nodes: Iterable[Node]) -> dict[str, int]:
     """What these nodes have together."""
     found: Counter[str] = Counter()
     for node in nodes:
@@ -72,22 +72,26 @@ def totals(nodes: Iterable[Node]) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
-def dominant_share(used: Amounts, of: Amounts) -> float:
-    """The largest part, 0 to 1, that `used` is of any one resource of `of` (Ghodsi et al., Dominant Resource
-    Fairness, NSDI'11). Models of GPUs count as GPUs only."""
+def dominant_share(used: Amounts, capacity: Amounts) -> float:
+    """The largest part, 0 to 1, that `used` is of any one resource of `capacity` (Ghodsi et al., Dominant
+    Resource Fairness, NSDI'11). Models of GPUs count as GPUs only."""
     return max(
-        (amount / of[name] for name, amount in used.items() if of.get(name) and not name.startswith(GPU_OF)),
+        (
+            amount / capacity[name]
+            for name, amount in used.items()
+            if capacity.get(name) and not name.startswith(GPU_OF)
+        ),
         default=0.0,
     )
 
 
-def decayed(used: Used, now: datetime, half_life_s: float) -> float:
+def decayed_share_seconds(used: PastUsage, now: datetime, half_life_s: float) -> float:
     """What past use weighs now, in share-seconds. Time that runs backwards decays nothing."""
     age_s = max((now - used.at).total_seconds(), 0.0)
     return float(used.share_seconds * 0.5 ** (age_s / half_life_s))
 
 
-def use_at_end(share: float, held_s: float, half_life_s: float) -> float:
+def decayed_use_at_end(share: float, held_s: float, half_life_s: float) -> float:
     """What it weighs, in share-seconds, when this share of the cluster is given back after `held_s`: each
     moment of it has decayed since, so that one long run counts as much as many short ones in its place. The
     integral of share * 0.5 ** (age / half_life_s) over the ages from 0 to `held_s`; share * held_s while that
@@ -95,11 +99,13 @@ def use_at_end(share: float, held_s: float, half_life_s: float) -> float:
     return -share * half_life_s / math.log(2) * math.expm1(-math.log(2) * max(held_s, 0.0) / half_life_s)
 
 
-def used_after(before: Used | None, share: float, held_s: float, now: datetime, half_life_s: float) -> Used:
+def past_usage_after(
+    before: PastUsage | None, share: float, held_s: float, now: datetime, half_life_s: float
+) -> PastUsage:
     """What somebody has used once this share of the cluster, held for so long, is given back."""
-    past = 0.0 if before is None else decayed(before, now, half_life_s)
+    past = 0.0 if before is None else decayed_share_seconds(before, now, half_life_s)
     at = now if before is None else max(now, before.at)  # a clock that jumped back makes nothing young again
-    return Used(past + use_at_end(share, held_s, half_life_s), at)
+    return PastUsage(past + decayed_use_at_end(share, held_s, half_life_s), at)
 
 
 def gpu_milli_of(request: Resources) -> int:
@@ -107,9 +113,9 @@ def gpu_milli_of(request: Resources) -> int:
     return request.gpus * WHOLE_GPU or request.gpu_milli or (1 if request.gpu_memory_bytes else 0)
 
 
-def _add(found: dict[str, int], request: Resources, times: int, gpu_milli: int) -> None:
-    found[CPU] = found.get(CPU, 0) + request.cpu_milli * times
-    found[MEMORY] = found.get(MEMORY, 0) + request.memory_bytes * times
-    found[GPU] = found.get(GPU, 0) + gpu_milli * times
+def _add_request(totals: dict[str, int], request: Resources, times: int, gpu_milli: int) -> None:
+    totals[CPU] = totals.get(CPU, 0) + request.cpu_milli * times
+    totals[MEMORY] = totals.get(MEMORY, 0) + request.memory_bytes * times
+    totals[GPU] = totals.get(GPU, 0) + gpu_milli * times
     for name, amount in request.extras:
-        found[name] = found.get(name, 0) + amount * times
+        totals[name] = totals.get(name, 0) + amount * times

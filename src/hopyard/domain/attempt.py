@@ -20,11 +20,11 @@ class AttemptPhase(StrEnum):
     LOST = "lost"  # its processes vanished without a word
 
     @property
-    def live(self) -> bool:
-        return self in _LIVE
+    def is_live(self) -> bool:
+        return self in _LIVE_PHASES
 
 
-_LIVE = frozenset({AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING})
+_LIVE_PHASES = frozenset({AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING})
 
 
 class ExitKind(StrEnum):
@@ -53,7 +53,7 @@ class Exit:
     reason: str
 
     @property
-    def ok(self) -> bool:
+    def is_success(self) -> bool:
         return self.kind is ExitKind.EXIT_CODE and self.code == 0
 
 
@@ -91,7 +91,7 @@ class AttemptStatus:
 
 # When several replicas end badly, the cause is told, not its consequences. A replica that vanished breaks its
 # peers' connections, and they end with an exit code: the attempt is lost then, and repeated.
-_BLAME = (
+_BLAME_ORDER = (
     ExitKind.OUT_OF_MEMORY,
     ExitKind.TIME_LIMIT,
     ExitKind.PREPARE_FAILED,
@@ -105,7 +105,7 @@ _BLAME = (
 )
 
 
-def summarise(
+def gang_state(
     status: AttemptStatus, *, size: int, optional: Collection[int] = ()
 ) -> tuple[AttemptPhase, Exit | None]:
     """The phase of a gang of `size` replicas from what its replicas say.
@@ -119,9 +119,9 @@ def summarise(
     """
     replicas = {r.rank: r for r in status.replicas if 0 <= r.rank < size}.values()
     exits = [(r.rank, r.exit) for r in replicas if r.exit is not None]
-    bad = [(rank, e) for rank, e in exits if not e.ok and rank not in optional]
+    bad = [(rank, e) for rank, e in exits if not e.is_success and rank not in optional]
     if bad:
-        rank, worst = min(bad, key=lambda pair: (_BLAME.index(pair[1].kind), pair[0]))
+        rank, worst = min(bad, key=lambda pair: (_BLAME_ORDER.index(pair[1].kind), pair[0]))
         reason = worst.reason if size == 1 else f"replica {rank}: {worst.reason}"
         told = Exit(worst.kind, worst.code, reason)
         if len(exits) < size:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from hopyard.domain.attempt import AttemptStatus
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import DEFAULT_POOL, AttemptId, GangId, NodeId, PoolName, QueueName, Version
-from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu
 
@@ -23,8 +23,8 @@ class Node:
 
     ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what
     they said why. trouble: why the engine can start nothing on it for now, "" where it can. extras: other
-    countable things by name. holds: keys of the datasets and environments in its cache, as `Gang.wants` names
-    them.
+    countable things by name. holds: keys of the datasets and environments in its cache, as
+    `Gang.input_digests` names them.
     """
 
     id: NodeId
@@ -42,24 +42,24 @@ class Node:
     trouble: str = ""
 
     @property
-    def open(self) -> bool:
+    def schedulable(self) -> bool:
         """Whether something may start on it."""
         return self.ready and not self.cordoned and not self.trouble
 
     @property
-    def state(self) -> str:
+    def unschedulable_state(self) -> str:
         """What keeps everything from starting on it, behind "is": `cordoned`; "" where it is open."""
         if not self.ready:
             return "not ready"
         return "cordoned" if self.cordoned else f"out of service: {self.trouble}" if self.trouble else ""
 
-    def opened(self) -> Node:
+    def as_schedulable(self) -> Node:
         """The node as it is when nothing keeps anything from starting on it."""
-        return self if self.open else replace(self, ready=True, cordoned=False, trouble="")
+        return self if self.schedulable else replace(self, ready=True, cordoned=False, trouble="")
 
 
 @dataclass(frozen=True, slots=True)
-class KnownServer:
+class ServerRecord:
     """A server of this database. engine: the one whose nodes are its own. place: its machine and home.
     seen_at: when it recorded last that it is up. url: where the other servers reach it, "" where it did not
     say. key: what they sign requests to it with; it is another one after each start of the server."""
@@ -77,8 +77,8 @@ class Running:
 
     started_at: when its processes began, None while it is prepared. saved_at: when the newest checkpoint of
     this attempt was saved, None where there is none: what it did since then is lost if it is ended now.
-    stopping: it was asked to end; asked_at: when, where that is known. preempted_for: the gang that it makes
-    room for.
+    stopping: it was asked to end; preempt_requested_at: when, where that is known. preempted_for: the gang
+    that it makes room for.
     """
 
     placement: Placement
@@ -88,7 +88,7 @@ class Running:
     saved_at: datetime | None = None
     stopping: bool = False
     preempted_for: GangId | None = None
-    asked_at: datetime | None = None
+    preempt_requested_at: datetime | None = None
 
     @property
     def gang(self) -> Gang:
@@ -98,13 +98,13 @@ class Running:
 @dataclass(frozen=True, slots=True)
 class Promise:
     """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known.
-    made_room: runs were asked to leave for it."""
+    has_preempted: runs were asked to leave for it."""
 
     gang: GangId
     start_at: datetime
     given_at: datetime
     nodes: tuple[NodeId, ...] = ()
-    made_room: bool = False
+    has_preempted: bool = False
 
 
 class BreachCause(StrEnum):
@@ -123,26 +123,27 @@ class BreachCause(StrEnum):
 class Breach:
     """A promise that cannot be kept: why, and what is expected instead (None: nothing can be said).
 
-    other: the gang that goes before this one, where the cause is that."""
+    displaced_by: the gang that goes before this one, where the cause is that."""
 
     gang: GangId
     cause: BreachCause
     detail: str
     promised_at: datetime
     expected_at: datetime | None = None
-    other: GangId | None = None
+    displaced_by: GangId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent, immutable view of the cluster. The only input of a policy.
 
-    pending: gangs that wait, but for `delayed`: those that were put back and are not to start before their
-    time. running: gangs that hold resources. Both are immutable; a store gives them as `Chunked`. used: what
-    users have used in the past, by queue and user. promises: those given and not yet kept or withdrawn.
-    durations: seconds that the newest finished runs took, newest last, by the keys of `scheduler.predict`.
-    place_most: a policy may leave others to the next plan once it has placed so many; 0: it places whoever
-    fits. preempt_grace_s: seconds that a run which is asked to make room may take before it is killed.
+    pending: gangs that wait, but for `backing_off`: those that were put back and are not to start before
+    their time. running: gangs that hold resources. Both are immutable; a store gives them as
+    `PersistentSequence`. past_usage: what users have used in the past, by queue and user. promises: those
+    given and not yet kept or withdrawn. durations: seconds that the newest finished runs took, newest last,
+    by the keys of `scheduler.duration_estimates`. max_placements: a policy may leave others to the next plan
+    once it has placed so many; 0: it places whoever fits. preempt_grace_s: seconds that a run which is asked
+    to make room may take before it is killed.
     """
 
     version: Version
@@ -150,14 +151,14 @@ class Snapshot:
     nodes: Mapping[NodeId, Node]
     pending: Sequence[Gang] = ()
     running: Sequence[Running] = ()
-    queues: QueueTree = ONE_QUEUE
-    used: Mapping[tuple[QueueName, str], Used] = field(default_factory=dict)
+    queues: QueueTree = SINGLE_QUEUE_TREE
+    past_usage: Mapping[tuple[QueueName, str], PastUsage] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     promises: Mapping[GangId, Promise] = field(default_factory=dict)
     durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    place_most: int = 0
+    max_placements: int = 0
     preempt_grace_s: float = PREEMPT_GRACE_S
-    delayed: tuple[Gang, ...] = ()
+    backing_off: tuple[Gang, ...] = ()
 
     def engine_of(self, running: Running) -> str | None:
         """The engine that an attempt runs with: that of its nodes.
@@ -219,7 +220,7 @@ class Plan:
 
     hold: may be a lazy sequence, for a queue of a hundred thousand. preempt: attempts to ask to end.
     promises: all that hold from now on, those given before and not broken included. breaches: those that this
-    plan withdraws. look_again_at: when to plan anew although nothing changes (a reservation begins, a run has
+    plan withdraws. next_cycle_at: when to plan anew although nothing changes (a reservation begins, a run has
     been served long enough).
     """
 
@@ -229,7 +230,7 @@ class Plan:
     preempt: tuple[Preemption, ...] = ()
     promises: tuple[Promise, ...] = ()
     breaches: tuple[Breach, ...] = ()
-    look_again_at: datetime | None = None
+    next_cycle_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

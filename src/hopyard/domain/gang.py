@@ -37,14 +37,14 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class NodeSelector:
     """Which nodes may be used: in one of these pools (() any), with all of these labels (sorted by name)."""
 
     pools: tuple[PoolName, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
 
 
-ANYWHERE = Where()
+ANY_NODE = NodeSelector()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Role:
     replicas: int
     resources: Resources
     min_replicas: int = 0
-    where: Where = ANYWHERE
+    where: NodeSelector = ANY_NODE
     topology: Topology | None = None
     essential: bool = True
 
     @property
-    def fewest(self) -> int:
+    def required_replicas(self) -> int:
         return self.min_replicas or self.replicas
 
 
@@ -75,9 +75,9 @@ class Gang:
 
     topology: of all replicas together, beside what each role asks for itself.
     time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are
-    expected to take alike. preemptible: may be asked to make room. wants: keys of what a node had better hold
-    already (digests of datasets, keys of environments). served_s: seconds that earlier attempts ran.
-    preemptions: how many of these were preempted. not_before: of one that was put back, when it is tried
+    expected to take alike. preemptible: may be asked to make room. input_digests: keys of what a node had
+    better hold already (digests of datasets, keys of environments). served_s: seconds that earlier attempts
+    ran. preemptions: how many of these were preempted. not_before: of one that was put back, when it is tried
     again; put_back says why.
     """
 
@@ -91,14 +91,14 @@ class Gang:
     time_limit_s: float | None = None
     script: str = ""
     preemptible: bool = True
-    wants: tuple[str, ...] = ()
+    input_digests: tuple[str, ...] = ()
     served_s: float = 0.0
     preemptions: int = 0
     not_before: datetime | None = None
-    put_back: str = ""
+    requeue_reason: str = ""
 
     @property
-    def endless(self) -> bool:
+    def has_no_end(self) -> bool:
         """Whether nothing is certain to end it: it may not be preempted, and has no time limit."""
         return not self.preemptible and self.time_limit_s is None
 
@@ -107,16 +107,16 @@ class Gang:
         return sum(role.replicas for role in self.roles)
 
     @property
-    def elastic(self) -> bool:
-        return any(role.fewest < role.replicas for role in self.roles)
+    def is_elastic(self) -> bool:
+        return any(role.required_replicas < role.replicas for role in self.roles)
 
     def optional_ranks(self) -> frozenset[int]:
         """Those of replicas that are not essential."""
         if all(role.essential for role in self.roles):
             return frozenset()
-        return frozenset(rank for rank, role in self.requests() if not role.essential)
+        return frozenset(rank for rank, role in self.replica_roles() if not role.essential)
 
-    def sized(self, counts: Sequence[int]) -> Gang:
+    def with_replica_counts(self, counts: Sequence[int]) -> Gang:
         """This gang with `counts[i]` replicas of role i, and no longer elastic."""
         if all(
             role.replicas == count and not role.min_replicas
@@ -129,7 +129,7 @@ class Gang:
         )
         return replace(self, roles=roles)
 
-    def requests(self) -> Iterator[tuple[int, Role]]:
+    def replica_roles(self) -> Iterator[tuple[int, Role]]:
         """Each replica's rank with its role, in rank order."""
         rank = 0
         for role in self.roles:
@@ -138,10 +138,10 @@ class Gang:
                 rank += 1
 
 
-CHANGED_SINCE = "it was changed after this was planned"
+CHANGED_AFTER_PLANNING = "it was changed after this was planned"
 
 
-def is_other(planned: Gang, gang: Gang) -> bool:
+def differs_from_plan(planned: Gang, gang: Gang) -> bool:
     """Whether what was planned is not this gang as it waits: another queue, priority, time limit, or other
     requests. How many replicas of an elastic role are planned is the plan's to say."""
     return (planned.queue, planned.priority, planned.time_limit_s) != (
@@ -165,8 +165,8 @@ class Assignment:
 class Placement:
     """Where each replica of one gang goes; `assignments[i]` has rank i.
 
-    gang: with as many replicas of each role as are placed (`Gang.sized`), which for an elastic gang may be
-    fewer than it asked for.
+    gang: with as many replicas of each role as are placed (`Gang.with_replica_counts`), which for an elastic
+    gang may be fewer than it asked for.
     """
 
     gang: Gang

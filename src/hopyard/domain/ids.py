@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NewType
 
-from hopyard.domain.text import shown
+from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
 RunId = NewType("RunId", str)  # opaque, sorts by time of submission
@@ -25,7 +25,7 @@ Version = NewType("Version", int)
 
 DEFAULT_QUEUE = QueueName("default")
 DEFAULT_POOL = PoolName("default")
-LAST = "last"  # the newest run of a user, where a run is named
+LAST_RUN_REF = "last"  # the newest run of a user, where a run is named
 
 # The one rule of each kind of name. Always matched whole, here with `fullmatch`; the server's shapes and its
 # description are made of them.
@@ -46,25 +46,25 @@ NAME_RULE = "letters, digits, `.`, `_` and `-`, beginning with a letter or digit
 RUN_ID_RULE = "6 to 64 letters, digits and `-`, with a letter or digit at both ends"
 
 
-def check_name(value: str, *, what: str) -> str:
+def check_name(value: str, *, subject: str) -> str:
     """Return `value` if it is a legal name of a dataset, project, user, role …; else raise SpecError.
 
     A name becomes a folder and a part of an address, so separators, `..` and control characters are refused.
     """
     if not is_name(value):
         raise SpecError(
-            f"{what}: `{shown(value[:200])}` is not a name", hints=(f"a name is made of {NAME_RULE}",)
+            f"{subject}: `{escape(value[:200])}` is not a name", hints=(f"a name is made of {NAME_RULE}",)
         )
     return value
 
 
-def check_label(value: str, *, what: str) -> str:
+def check_label(value: str, *, subject: str) -> str:
     """Return `value` unless a command would take it for another run: `last` is the newest one, a number is
     that of a run. Raises SpecError."""
-    if value == LAST or (value.isascii() and value.isdecimal()):
-        means = "the newest run" if value == LAST else "the run of that number"
+    if value == LAST_RUN_REF or (value.isascii() and value.isdecimal()):
+        means = "the newest run" if value == LAST_RUN_REF else "the run of that number"
         raise SpecError(
-            f"{what}: `{value}` means {means} where a run is named",
+            f"{subject}: `{value}` means {means} where a run is named",
             hints=("give the run a name with other letters in it",),
         )
     return value
@@ -83,18 +83,21 @@ def is_digest(value: str) -> bool:
     return _DIGEST.fullmatch(value) is not None
 
 
-def check_digest(value: str, *, what: str = "digest") -> Digest:
+def check_digest(value: str, *, subject: str = "digest") -> Digest:
     if not is_digest(value):
         raise SpecError(
-            f"{what}: `{shown(value[:80])}` is not a BLAKE3 digest",
+            f"{subject}: `{escape(value[:80])}` is not a BLAKE3 digest",
             hints=("a digest is 64 lower-case hexadecimal digits",),
         )
     return Digest(value)
 
 
-def new_run_id(at: datetime, noise: bytes) -> RunId:
-    """An id of 20 characters that sorts by `at` (to the millisecond); `noise` is at least 7 random bytes."""
-    return RunId(_base32(int(at.timestamp() * 1000), 9) + _base32(int.from_bytes(noise[:7], "little"), 11))
+def new_run_id(at: datetime, random_bytes: bytes) -> RunId:
+    """An id of 20 characters that sorts by `at` (to the millisecond); `random_bytes` is at least 7 random
+    bytes."""
+    return RunId(
+        _base32(int(at.timestamp() * 1000), 9) + _base32(int.from_bytes(random_bytes[:7], "little"), 11)
+    )
 
 
 def _base32(value: int, digits: int) -> str:
@@ -105,11 +108,11 @@ def is_run_id(value: str) -> bool:
     return _RUN_ID.fullmatch(value) is not None
 
 
-def check_run_id(value: str, *, what: str = "id") -> RunId:
+def check_run_id(value: str, *, subject: str = "id") -> RunId:
     """Return `value` if it is a legal run id; else raise SpecError."""
     if not is_run_id(value):
         raise SpecError(
-            f"{what}: `{shown(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",)
+            f"{subject}: `{escape(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",)
         )
     return RunId(value)
 
@@ -130,7 +133,7 @@ def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
     run, dot, number = attempt.rpartition(".")
     if not dot or not run or not _NUMBER.fullmatch(number):
         raise SpecError(
-            f"`{shown(attempt[:80])}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",)
+            f"`{escape(attempt[:80])}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",)
         )
     return RunId(run), int(number)
 
@@ -151,7 +154,9 @@ class RunName:
         parts = text.split("/")
         if len(parts) != 3 or not _NUMBER.fullmatch(parts[2]):
             raise SpecError(
-                f"`{shown(text[:400])}` is not the name of a run",
+                f"`{escape(text[:400])}` is not the name of a run",
                 hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",),
             )
-        return cls(check_name(parts[0], what="user"), check_name(parts[1], what="project"), int(parts[2]))
+        return cls(
+            check_name(parts[0], subject="user"), check_name(parts[1], subject="project"), int(parts[2])
+        )

@@ -13,7 +13,7 @@ from hopyard.domain.run import DatasetRef, Environment, ParamValue
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class RestorePoint:
     """The checkpoint that an attempt starts from."""
 
     step: int
@@ -45,7 +45,7 @@ class ReplicaLaunch:
     time_limit_s: float | None = None
     max_output_bytes: int | None = None  # as of `domain.run.RunSpec`
     max_metrics_bytes: int | None = None  # the same
-    restore: Restore | None = None
+    restore: RestorePoint | None = None
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
     foreign: bool = False  # as of `domain.run.ResumeFrom`, where this attempt starts from that checkpoint

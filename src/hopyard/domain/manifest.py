@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hopyard.domain.ids import Digest, is_digest
-from hopyard.domain.text import shown
+from hopyard.domain.text import escape
 from hopyard.errors import IntegrityError, SpecError
 
 CHUNK_BYTES = 8 * 1024 * 1024  # a file larger than this is cut into blobs of this size
@@ -160,14 +160,14 @@ class Manifest:
             if not link_stays_inside(link.path, link.target):
                 raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
         self.blob_sizes()
-        for folder in _repositories(seen):
+        for folder in _repository_folders(seen):
             raise IntegrityError(
                 f"manifest: the folder `{folder or '.'}` is a git repository: its settings would run "
                 "commands of their author"
             )
 
 
-def referred_blobs(data: bytes) -> set[Digest]:
+def referenced_blobs(data: bytes) -> set[Digest]:
     """The blobs that a manifest's files refer to, whether or not its paths are good today.
     Raises IntegrityError."""
     try:
@@ -182,24 +182,24 @@ def referred_blobs(data: bytes) -> set[Digest]:
 def is_repository_name(name: str) -> bool:
     """Whether a file or folder of this name is, on any file system, what git, Mercurial or Jujutsu keep a
     repository in."""
-    return _REPOSITORY.search(_plain(name)) is not None
+    return _REPOSITORY.search(_hfs_folded(name)) is not None
 
 
-def _plain(name: str) -> str:
+def _hfs_folded(name: str) -> str:
     """As HFS compares it."""
     return name if name.isascii() else _IGNORED_BY_HFS.sub("", name)
 
 
 def is_bare_repository(names: Iterable[str]) -> bool:
     """Whether git takes a folder with these entries for a repository, though it is not called `.git`."""
-    there = {_plain(name).casefold() for name in names}
+    there = {_hfs_folded(name).casefold() for name in names}
     return "head" in there and ("commondir" in there or {"objects", "refs"} <= there)
 
 
-def _repositories(paths: Iterable[str]) -> Iterator[str]:
+def _repository_folders(paths: Iterable[str]) -> Iterator[str]:
     """Folders that git takes for repositories; "" is the tree itself."""
     paths = list(paths)
-    inside: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in paths if _is_head(path)}
+    inside: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in paths if _is_git_head(path)}
     for path in paths if inside else ():
         for parent in ("", *_parents(path)):
             if parent in inside:
@@ -207,8 +207,8 @@ def _repositories(paths: Iterable[str]) -> Iterator[str]:
     return (folder for folder, names in inside.items() if is_bare_repository(names))
 
 
-def _is_head(path: str) -> bool:
-    return _plain(path[path.rfind("/") + 1 :]).casefold() == "head"
+def _is_git_head(path: str) -> bool:
+    return _hfs_folded(path[path.rfind("/") + 1 :]).casefold() == "head"
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -224,7 +224,7 @@ def check_path(path: str) -> str:
     longer than a file system takes; else raise SpecError."""
     if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
         raise SpecError(
-            f"`{shown(str(path)[:200])}` is not a path inside a tree",
+            f"`{escape(str(path)[:200])}` is not a path inside a tree",
             hints=("paths are relative, with `/` between parts",),
         )
     if is_repository_name(path):
@@ -247,7 +247,7 @@ def check_path(path: str) -> str:
     return path
 
 
-def is_path(path: str) -> bool:
+def is_manifest_path(path: str) -> bool:
     """Whether `check_path` takes it."""
     try:
         check_path(path)
@@ -273,10 +273,10 @@ def link_stays_inside(path: str, target: str) -> bool:
                 return False
         elif part not in ("", "."):
             named = True
-    return _encodable(target)
+    return _is_encodable(target)
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

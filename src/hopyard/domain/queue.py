@@ -31,7 +31,7 @@ class Queue:
     reclaims: takes back what it lent by preemption. preempts_lower: its runs of higher priority preempt its
     own lower ones. no_preempt: its users' runs may ask never to be preempted.
     time_slices: runs that were served long give way to those that were served little (see
-    scheduler/service.py).
+    scheduler/time_slicing.py).
     """
 
     name: QueueName
@@ -52,7 +52,7 @@ class Queue:
     no_preempt: bool = True
     user_priorities: Mapping[str, int] = field(default_factory=dict)
 
-    def priorities_of(self, user: str) -> tuple[int, int]:
+    def priority_range_of(self, user: str) -> tuple[int, int]:
         """The lowest and the highest priority that the user may ask for without administering the queue."""
         low, high = self.priorities
         return low, max(high, self.user_priorities.get(user, high))
@@ -60,8 +60,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueTree:
-    """All queues by name, parents before children. Checked where it is made (config/queues.py): no cycle, no
-    unknown parent, guarantees of children within the parent's.
+    """All queues by name, parents before children. Checked where it is made (config/queues/queue_file.py): no
+    cycle, no unknown parent, guarantees of children within the parent's.
 
     default: where a run goes that names no queue. half_life_s: after this long, past use weighs half.
     """
@@ -71,11 +71,13 @@ class QueueTree:
     half_life_s: float = 7 * 86400.0
 
 
-ONE_QUEUE = QueueTree({DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)})  # what there is before anybody declares a tree
+SINGLE_QUEUE_TREE = QueueTree(
+    {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
+)  # what there is before anybody declares a tree
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class PastUsage:
     """What a user has used through a queue, in seconds of the cluster's dominant resource (1.0: the whole
     cluster for one second), decayed to `at`."""
 

@@ -12,26 +12,26 @@ from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.resources import WHOLE_GPU
 
 SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
-RUN_TOKEN = "hopr_"  # begins every run's token
+RUN_TOKEN_PREFIX = "hopr_"  # begins every run's token
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
 STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeShare:
+class NodeContext:
     """What only the node knows about the place of one replica.
 
     cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu", "pids") → the
     folder of the group that the replica makes for its process; empty where the kernel does not let us, memory
     is then watched. processes: how many processes and threads it may have at once, 0 where that is not
     limited. gang_folder: one that all replicas of the gang on this node see.
-    namespaces: whether the run's process gets a view of the home of its own (`replica.mounts`). nvml: the
-    GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of
-    each of `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is
-    not limited. max_output_bytes: of each of stdout and stderr, 0 is no limit. max_metrics_bytes: of each
-    stream of its reports, 0 is no limit. pass_environment: as of `domain.run_environment.for_runs`.
-    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (at most, before a time
-    limit; at the server's word without a grace).
+    namespaces: whether the run's process gets a view of the home of its own (`replica.mount_namespace`).
+    nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli:
+    thousandths of each of `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them,
+    0 where that is not limited. max_output_bytes: of each of stdout and stderr, 0 is no limit.
+    max_metrics_bytes: of each stream of its reports, 0 is no limit. pass_environment: as of
+    `domain.run_environment.for_runs`. grace_s: between SIGTERM and SIGKILL when the end comes from the
+    replica itself (at most, before a time limit; at the server's word without a grace).
     """
 
     id: str
@@ -62,7 +62,7 @@ class ReplicaSpec:
     """The content of `spec.json`."""
 
     launch: ReplicaLaunch
-    node: NodeShare
+    node: NodeContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ReplicaState:
     shipped: bool = False
     ended_at: float = 0.0
 
-    def times(self) -> tuple[datetime | None, datetime | None]:
+    def start_and_end(self) -> tuple[datetime | None, datetime | None]:
         """When the user's process began and ended, by the clock of this machine; None where it did not."""
         began = datetime.fromtimestamp(self.started_at, UTC) if self.child_pid else None
         return began, datetime.fromtimestamp(self.ended_at, UTC) if self.child_pid and self.ended_at else None
@@ -106,31 +106,31 @@ class StopOrder:
     at_safe_point: bool = False
 
     @classmethod
-    def preempt(cls, grace_s: float) -> StopOrder:
+    def for_preemption(cls, grace_s: float) -> StopOrder:
         """Make room, after saving a checkpoint where that can be."""
         return cls(grace_s, ExitKind.PREEMPTED, "preempted", at_safe_point=True)
 
     @classmethod
-    def limit(cls, grace_s: float, reason: str) -> StopOrder:
+    def for_time_limit(cls, grace_s: float, reason: str) -> StopOrder:
         """The time limit comes in `grace_s`: save a checkpoint where that can be, and end before."""
         return cls(grace_s, ExitKind.TIME_LIMIT, reason, at_safe_point=True)
 
     @property
-    def wants_checkpoint(self) -> bool:
+    def requests_checkpoint(self) -> bool:
         """Whether the run is to go on from what it saves: it makes room, or its time is over."""
         return self.kind in (ExitKind.PREEMPTED, ExitKind.TIME_LIMIT)
 
-    def followed_by(self, later: StopOrder) -> StopOrder:
+    def merged_with(self, other: StopOrder) -> StopOrder:
         """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe
         point."""
-        said = later if self.at_safe_point and not later.at_safe_point else self
-        return replace(said, grace_s=min(self.grace_s, later.grace_s))
+        said = other if self.at_safe_point and not other.at_safe_point else self
+        return replace(said, grace_s=min(self.grace_s, other.grace_s))
 
 
-def order_to_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:
+def stop_order_for_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:
     """What the others of a gang are told once essential replicas ended badly; None where none did.
     ended: ranks, and how they ended."""
-    bad = [(rank, exit) for rank, exit in ended if not exit.ok]
+    bad = [(rank, exit) for rank, exit in ended if not exit.is_success]
     if not bad:
         return None
     # One that ended because of another is no cause.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from hopyard.domain.gang import ANYWHERE, Where
+from hopyard.domain.gang import ANY_NODE, NodeSelector
 from hopyard.domain.ids import NodeId, QueueName, ReservationId
 from hopyard.domain.resources import Resources
 
@@ -31,7 +31,7 @@ class Reservation:
     nodes: tuple[NodeId, ...] = ()
     pieces: tuple[int, ...] = ()
     resources: Resources | None = None
-    where: Where = ANYWHERE
+    where: NodeSelector = ANY_NODE
     every_s: float = 0.0
     until: datetime | None = None
     created_by: str = ""

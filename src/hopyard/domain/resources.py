@@ -29,11 +29,11 @@ class Resources:
     extras: tuple[tuple[str, int], ...] = ()
 
     @property
-    def shares_gpu(self) -> bool:
+    def is_gpu_share(self) -> bool:
         """Whether it asks for a part of one GPU."""
         return self.gpu_milli > 0 or self.gpu_memory_bytes > 0
 
-    def milli_of(self, gpu: Gpu) -> int:
+    def gpu_milli_on(self, gpu: Gpu) -> int:
         """Thousandths of this GPU that one replica takes of each GPU it gets; more than 1000 where the card
         is too small. A share by memory needs a card that says how much it has: on others it takes the whole
         card."""
@@ -44,7 +44,7 @@ class Resources:
         return self.gpu_milli or WHOLE_GPU
 
 
-UNNAMED_GPU = "GPU"  # the model of GPUs that were declared by their number alone
+UNKNOWN_GPU_MODEL = "GPU"  # the model of GPUs that were declared by their number alone
 
 
 @dataclass(frozen=True, slots=True, order=True)

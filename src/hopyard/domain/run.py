@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.gang import ANYWHERE, DEFAULT_PRIORITY, Gang, Role, Topology, Where
+from hopyard.domain.gang import ANY_NODE, DEFAULT_PRIORITY, Gang, NodeSelector, Role, Topology
 from hopyard.domain.ids import (
     DEFAULT_QUEUE,
     AttemptId,
@@ -39,25 +39,25 @@ class RunPhase(StrEnum):
     CANCELLED = "cancelled"
 
     @property
-    def final(self) -> bool:
-        return self in _FINAL
+    def is_final(self) -> bool:
+        return self in _FINAL_PHASES
 
 
-_FINAL = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
+_FINAL_PHASES = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
 
 # Every legal change of phase. QUEUED is reached again from a lost or preempted attempt.
 TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
     RunPhase.QUEUED: frozenset({RunPhase.STARTING, RunPhase.CANCELLED, RunPhase.FAILED}),
-    RunPhase.STARTING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL}),
-    RunPhase.RUNNING: frozenset({RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL}),
-    RunPhase.STOPPING: frozenset({RunPhase.QUEUED, *_FINAL}),
+    RunPhase.STARTING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
+    RunPhase.RUNNING: frozenset({RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
+    RunPhase.STOPPING: frozenset({RunPhase.QUEUED, *_FINAL_PHASES}),
     RunPhase.SUCCEEDED: frozenset(),
     RunPhase.FAILED: frozenset(),
     RunPhase.CANCELLED: frozenset(),
 }
 
 
-def moved(before: RunPhase, after: RunPhase) -> RunPhase:
+def checked_transition(before: RunPhase, after: RunPhase) -> RunPhase:
     """`after`, for a run that is in `before`: what every write of a phase goes through.
     Raises Conflict for a change that TRANSITIONS does not have."""
     if after is before or after in TRANSITIONS[before]:
@@ -78,7 +78,7 @@ class RoleSpec:
     replicas: int = 1
     resources: Resources = Resources()
     min_replicas: int = 0
-    where: Where = ANYWHERE
+    where: NodeSelector = ANY_NODE
     topology: Topology | None = None
     essential: bool = True
 
@@ -138,12 +138,12 @@ class RunSpec:
     """Everything that decides what a run does. Immutable; a fork is a copy with changes.
 
     queue, priority: None asks for none; what the tree of queues says then is filled in when the run is
-    accepted. topology: of all replicas together, beside what each role asks for itself.
-    study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a
-    trial's run belongs to. max_output_bytes: how much of each of stdout and stderr of a replica is kept;
-    None, and what is more, is as the node says. max_metrics_bytes: the same of its metrics, TensorBoard
-    scalars, events and samples, of each. secrets: names of secrets of the run's user, whose values its
-    processes get as variables of these names.
+    accepted. topology: of all replicas together, beside what each role asks for itself. study: of a run that
+    is a study, its StudySpec as JSON (`config.search.study_json`). parent: the study that a trial's run
+    belongs to. max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what
+    is more, is as the node says. max_metrics_bytes: the same of its metrics, TensorBoard scalars, events and
+    samples, of each. secrets: names of secrets of the run's user, whose values its processes get as variables
+    of these names.
     """
 
     project: str
@@ -198,8 +198,9 @@ class RunSpec:
         return f"{self.project}:{_script_of(command)}"
 
     @property
-    def wants(self) -> tuple[str, ...]:
-        """As of `Gang.wants`: the manifests of its datasets, and the digests that name its environment."""
+    def input_digests(self) -> tuple[str, ...]:
+        """As of `Gang.input_digests`: the manifests of its datasets, and the digests that name its
+        environment."""
         keys = [
             *(ref.manifest for ref in self.datasets),
             self.environment.lock,
@@ -207,7 +208,7 @@ class RunSpec:
         ]
         return tuple(key for key in keys if key is not None)
 
-    def as_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
+    def to_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
         """What a policy sees of a run with this spec while it waits."""
         return Gang(
             GangId(run),
@@ -220,7 +221,7 @@ class RunSpec:
             time_limit_s=self.time_limit_s,
             script=self.script,
             preemptible=self.preemptible,
-            wants=self.wants,
+            input_digests=self.input_digests,
             served_s=served_s,
         )
 
@@ -263,18 +264,18 @@ class Attempt:
     preempt_reason: str = ""
 
 
-def check_newest(attempt: AttemptId | None, newest: int, *, run: str) -> None:
-    """Raises Conflict when the attempt with the number `newest` of this run came after `attempt`: what a
-    superseded one says late changes nothing of its run. None: a user says it."""
-    if attempt is not None and split_attempt(attempt)[1] < newest:
+def check_not_superseded(attempt: AttemptId | None, newest_number: int, *, run: str) -> None:
+    """Raises Conflict when the attempt with the number `newest_number` of this run came after `attempt`: what
+    a superseded one says late changes nothing of its run. None: a user says it."""
+    if attempt is not None and split_attempt(attempt)[1] < newest_number:
         number = split_attempt(attempt)[1]
         raise Conflict(
-            f"attempt {number} of run {run} is superseded by attempt {newest}: what it sends now "
+            f"attempt {number} of run {run} is superseded by attempt {newest_number}: what it sends now "
             "changes nothing of the run"
         )
 
 
-def no_process_to_stop(run: str) -> Conflict:
+def no_process_conflict(run: str) -> Conflict:
     hints = (
         "`hop sync`, where it was recorded, sends the rest of it",
         f"`hop rm {run}` deletes what has come",
@@ -284,10 +285,10 @@ def no_process_to_stop(run: str) -> Conflict:
     )
 
 
-HELD = "held"  # as `hold_reason`: it is held by a user, so no policy sees it
+HELD_REASON = "held"  # as `hold_reason`: it is held by a user, so no policy sees it
 
 
-def held_in_words(user: str | None) -> str:
+def held_message(user: str | None) -> str:
     return f"held by {user} until it is released"
 
 
@@ -350,9 +351,9 @@ class Run:
     unstored: tuple[str, ...] = ()
 
     @property
-    def being_synced(self) -> bool:
+    def is_being_synced(self) -> bool:
         """Its record is brought here, and its end is not known yet: no node has anything to do with it."""
-        return self.offline and not self.phase.final
+        return self.offline and not self.phase.is_final
 
     def optional_ranks(self) -> frozenset[int]:
         """Replicas of its newest attempt that are not essential, by rank."""

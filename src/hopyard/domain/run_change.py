@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hopyard.domain.duration_text import format_whole_duration
 from hopyard.domain.run import Run, RunPhase, RunSpec
-from hopyard.domain.spans import whole_span
 from hopyard.errors import Conflict
 
 UNLIMITED = "none"
-_WORDS = {
+_FIELD_LABELS = {
     "cpu_milli": "CPUs",
     "memory_bytes": "memory",
     "gpus": "GPUs",
@@ -20,36 +20,38 @@ _WORDS = {
 }
 
 
-def waits_otherwise(before: Run, after: Run) -> bool:
+def changes_scheduling(before: Run, after: Run) -> bool:
     """Whether a policy sees another gang, or one more or less: such changes are for runs that wait."""
-    return before.held_by != after.held_by or _asked(before.spec) != _asked(after.spec)
+    return before.held_by != after.held_by or _scheduling_fields(before.spec) != _scheduling_fields(
+        after.spec
+    )
 
 
-def waits_no_longer(run: Run, phase: RunPhase) -> Conflict:
+def not_pending_conflict(run: Run, phase: RunPhase) -> Conflict:
     """Such a change came too late."""
     hints = (
         "its name, its tags and its note can be changed in every phase",
         f"`hop fork {run.name}` runs it again with changes",
     )
     return Conflict(
-        f"run {run.name} does not wait: it {'has ended' if phase.final else f'is {phase}'}, so what it "
+        f"run {run.name} does not wait: it {'has ended' if phase.is_final else f'is {phase}'}, so what it "
         "asks for stays as it is",
         hints=hints,
     )
 
 
-def changed_meanwhile(run: Run) -> Conflict:
+def concurrent_change_conflict(run: Run) -> Conflict:
     return Conflict(
         f"run {run.name} was changed at the same moment",
         hints=("look at it with `hop info`, and send the change again",),
     )
 
 
-def _asked(spec: RunSpec) -> tuple[object, ...]:
+def _scheduling_fields(spec: RunSpec) -> tuple[object, ...]:
     return (spec.gang_roles(), spec.queue, spec.priority, spec.time_limit_s)
 
 
-def changes(before: Run, after: Run) -> list[str]:
+def describe_changes(before: Run, after: Run) -> list[str]:
     """What differs, each as people read it: `queue a -> b`."""
     old, new = before.spec, after.spec
     found = [
@@ -57,9 +59,9 @@ def changes(before: Run, after: Run) -> list[str]:
         for what, was, now in (
             ("queue", old.queue, new.queue),
             ("priority", old.priority, new.priority),
-            ("time limit", _seconds(old.time_limit_s), _seconds(new.time_limit_s)),
-            ("name", _quoted(old.label), _quoted(new.label)),
-            ("note", _quoted(before.note), _quoted(after.note)),
+            ("time limit", _format_seconds(old.time_limit_s), _format_seconds(new.time_limit_s)),
+            ("name", _quote(old.label), _quote(new.label)),
+            ("note", _quote(before.note), _quote(after.note)),
         )
         if was != now
     ]
@@ -68,9 +70,12 @@ def changes(before: Run, after: Run) -> list[str]:
         for field in role.resources.__dataclass_fields__:
             was, now = getattr(role.resources, field), getattr(other.resources, field)
             if was != now:
-                found.append(f"{_WORDS.get(field, field)}{of} {_amount(field, was)} -> {_amount(field, now)}")
+                found.append(
+                    f"{_FIELD_LABELS.get(field, field)}{of} {_format_amount(field, was)} -> "
+                    f"{_format_amount(field, now)}"
+                )
     found += [
-        f"tag {key} {_tag(old.tags.get(key))} -> {_tag(new.tags.get(key))}"
+        f"tag {key} {_format_tag(old.tags.get(key))} -> {_format_tag(new.tags.get(key))}"
         for key in sorted({*old.tags, *new.tags})
         if old.tags.get(key) != new.tags.get(key)
     ]
@@ -81,11 +86,13 @@ def changes(before: Run, after: Run) -> list[str]:
     return found
 
 
-def _seconds(seconds: float | None) -> str:
-    return UNLIMITED if seconds is None else whole_span(seconds) if seconds >= 1 else f"{seconds:g} s"
+def _format_seconds(seconds: float | None) -> str:
+    return (
+        UNLIMITED if seconds is None else format_whole_duration(seconds) if seconds >= 1 else f"{seconds:g} s"
+    )
 
 
-def _amount(field: str, value: Any) -> str:
+def _format_amount(field: str, value: Any) -> str:
     """An amount of resources in the units in which it is asked for."""
     if field in ("cpu_milli", "gpu_milli"):
         return f"{value / 1000:g}"
@@ -99,17 +106,17 @@ def _amount(field: str, value: Any) -> str:
         )
     if field == "extras":
         return ", ".join(f"{name}={count}" for name, count in value) or "none"
-    return _listed(value)
+    return _format_list(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f"`{text}`" if text else "none"
 
 
-def _tag(value: str | None) -> str:
+def _format_tag(value: str | None) -> str:
     """A tag may be empty, which is not the same as none."""
     return "none" if value is None else f"`{value}`"
 
 
-def _listed(value: object) -> str:
+def _format_list(value: object) -> str:
     return " or ".join(map(str, value)) or "any" if isinstance(value, tuple) else str(value)

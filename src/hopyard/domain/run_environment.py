@@ -9,7 +9,7 @@ from hopyard.errors import SpecError
 
 # What programs need to work on this machine at all. No preferences of one person, and nothing that is usually
 # secret.
-PASSED = (
+PASSED_VARIABLES = (
     "PATH",
     "HOME",
     "USER",
@@ -41,12 +41,12 @@ PASSED = (
 )
 # What building an environment needs beside these, such as the address of a package index with its password.
 # No run gets it.
-_BUILDING = (
+_BUILD_VARIABLES = (
     "UV_*", "PIP_*", "NETRC", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
 )  # fmt: skip
 # What each process of a gang gets by its place: a user's value or secret of this name would not arrive.
-BY_PLACE = frozenset(
+RANK_VARIABLES = frozenset(
     {
         "RANK",
         "LOCAL_RANK",
@@ -61,52 +61,61 @@ BY_PLACE = frozenset(
         "CUDA_VISIBLE_DEVICES",
     }
 )
-_ITSELF = ("HOPYARD_HOME", "PYTHON*", "COVERAGE_*")  # of the replica program
+_PLATFORM_VARIABLES = ("HOPYARD_HOME", "PYTHON*", "COVERAGE_*")  # of the replica program
 
 
-def for_runs(variables: Mapping[str, str], passed: Iterable[str]) -> dict[str, str]:
-    """What a run gets of these variables: those of `PASSED`, and those that match the administrator's
-    patterns `passed`. One of `PASSED` that holds a password, as the address of a proxy may, is given only
-    where `passed` names it."""
-    patterns = tuple(passed)
+def run_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str]:
+    """What a run gets of these variables: those of `PASSED_VARIABLES`, and those that match the
+    administrator's patterns `passed_patterns`. One of `PASSED_VARIABLES` that holds a password, as the
+    address of a proxy may, is given only where `passed_patterns` names it."""
+    patterns = tuple(passed_patterns)
     return {
         name: value
         for name, value in variables.items()
         if not name.startswith("HOPYARD_")
-        and (_matches(name, patterns) or (_matches(name, PASSED) and not _has_password(value)))
+        and (
+            _matches_any(name, patterns)
+            or (_matches_any(name, PASSED_VARIABLES) and not _has_password(value))
+        )
     }
 
 
-def check_settable(name: str, *, what: str) -> str:
+def check_settable(name: str, *, subject: str) -> str:
     """The name, where a user may give it a value. Raises SpecError for a variable that Hopyard sets itself,
     whose value would be lost."""
     if name.startswith("HOPYARD_"):
         raise SpecError(
-            f"{what}: `{name}` is set by Hopyard itself",
+            f"{subject}: `{name}` is set by Hopyard itself",
             hints=("choose a name that does not begin with HOPYARD_",),
         )
-    if name in BY_PLACE:
+    if name in RANK_VARIABLES:
         raise SpecError(
-            f"{what}: `{name}` is set by Hopyard itself, for each process",
+            f"{subject}: `{name}` is set by Hopyard itself, for each process",
             hints=("choose another name: this one tells a process its place in the run",),
         )
     return name
 
 
-def for_replicas(variables: Mapping[str, str], passed: Iterable[str]) -> dict[str, str]:
+def replica_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str]:
     """What the program beside a run gets: what the run gets, and what building environments needs."""
-    own = {name: value for name, value in variables.items() if _matches(name, (*_BUILDING, *_ITSELF))}
-    return {**for_runs(variables, passed), **own}
+    own = {
+        name: value
+        for name, value in variables.items()
+        if _matches_any(name, (*_BUILD_VARIABLES, *_PLATFORM_VARIABLES))
+    }
+    return {**run_variables(variables, passed_patterns), **own}
 
 
-def as_told(variables: Mapping[str, str], passed: Iterable[str]) -> dict[str, str | None]:
+def visible_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str | None]:
     """What people are told of the variables that a run got: None in the place of the values that an
     administrator let in, which may be secret."""
-    patterns = tuple(passed)
-    return {name: None if _matches(name, patterns) else value for name, value in sorted(variables.items())}
+    patterns = tuple(passed_patterns)
+    return {
+        name: None if _matches_any(name, patterns) else value for name, value in sorted(variables.items())
+    }
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     """patterns: names, or the beginning of names and `*`.
     Compared as they are: to compile them takes 10 ms of each run's start."""
     return any(

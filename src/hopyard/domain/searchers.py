@@ -9,28 +9,28 @@ from enum import StrEnum
 from math import isfinite
 
 from hopyard.domain.run import ParamValue
-from hopyard.domain.suggest import hints_for
+from hopyard.domain.suggest import unknown_name_hints
 from hopyard.errors import SpecError
 
 
 class OptionKind(StrEnum):
     INTEGER = "a whole number"
     NUMBER = "a number"
-    TRUTH = "true or false"
-    WORD = "a word"
+    BOOLEAN = "true or false"
+    CHOICE = "a word"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a searcher. default: None leaves it to the searcher. low, high: both included.
-    words: the only ones allowed (() any)."""
+    choices: the only ones allowed (() any)."""
 
     kind: OptionKind
     default: ParamValue
-    about: str
+    description: str
     low: float | None = None
     high: float | None = None
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def check(self, value: ParamValue, path: str) -> ParamValue:
         """The value as its searcher takes it. Raises SpecError, naming `path`."""
@@ -41,21 +41,23 @@ class Option:
             OptionKind.NUMBER: isinstance(value, int | float)
             and not isinstance(value, bool)
             and isfinite(value),
-            OptionKind.TRUTH: isinstance(value, bool),
-            OptionKind.WORD: isinstance(value, str),
+            OptionKind.BOOLEAN: isinstance(value, bool),
+            OptionKind.CHOICE: isinstance(value, str),
         }[self.kind]
         if not fits:
-            raise SpecError(f"{path}: `{value}` is not {self.kind.value}", hints=(self.about,))
-        if isinstance(value, str) and self.words and value not in self.words:
-            raise SpecError(f"{path}: unknown `{value}`", hints=hints_for(value, self.words))
-        if isinstance(value, int | float) and not self._within(value):
-            raise SpecError(f"{path}: `{value}` is out of range", hints=(f"allowed: {self._range()}",))
+            raise SpecError(f"{path}: `{value}` is not {self.kind.value}", hints=(self.description,))
+        if isinstance(value, str) and self.choices and value not in self.choices:
+            raise SpecError(f"{path}: unknown `{value}`", hints=unknown_name_hints(value, self.choices))
+        if isinstance(value, int | float) and not self._is_in_range(value):
+            raise SpecError(
+                f"{path}: `{value}` is out of range", hints=(f"allowed: {self._describe_range()}",)
+            )
         return float(value) if self.kind is OptionKind.NUMBER and isinstance(value, int) else value
 
-    def _within(self, value: float) -> bool:
+    def _is_in_range(self, value: float) -> bool:
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
 
-    def _range(self) -> str:
+    def _describe_range(self) -> str:
         if self.high is None:
             return f"at least {self.low:g}"
         return f"at most {self.high:g}" if self.low is None else f"{self.low:g} to {self.high:g}"
@@ -63,36 +65,36 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class SearcherKind:
-    """about: one sentence. target: `module:attribute`, called with (space, goal, trials, max_epochs, seed,
-    **options). needs_trials: whether the study must say how many trials; else None lets the searcher decide.
-    wraps: the option that names the searcher that it wraps, whose options are given beside its own (""
-    none)."""
+    """description: one sentence. target: `module:attribute`, called with (space, goal, trials, max_epochs,
+    seed, **options). requires_trials: whether the study must say how many trials; else None lets the searcher
+    decide. wrapped: the option that names the searcher that it wraps, whose options are given beside its own
+    ("" none)."""
 
-    about: str
+    description: str
     target: str
     options: Mapping[str, Option] = field(default_factory=dict)
-    needs_trials: bool = False
-    wraps: str = ""
+    requires_trials: bool = False
+    wrapped: str = ""
 
 
 _ETA = Option(OptionKind.INTEGER, 3, "one in how many goes on at each rung", low=2)
 _MIN_EPOCHS = Option(OptionKind.INTEGER, 1, "epochs at the lowest rung", low=1)
 _STARTUP = Option(OptionKind.INTEGER, 10, "trials drawn at random before the model proposes", low=1)
-_SEARCH = "hopyard.searchers."
+_SEARCHERS_PACKAGE = "hopyard.searchers."
 
 SEARCHERS: Mapping[str, SearcherKind] = {
     "random": SearcherKind(
         "Every trial is drawn anew, each parameter from its own stream.",
-        _SEARCH + "random_draws:Random",
-        needs_trials=True,
+        _SEARCHERS_PACKAGE + "random_search:Random",
+        requires_trials=True,
     ),
     "grid": SearcherKind(
         "Every combination of the points of all parameters, once.",
-        _SEARCH + "grid:Grid",
+        _SEARCHERS_PACKAGE + "grid:Grid",
         {
             "points": Option(OptionKind.INTEGER, None, "points of each range that says none itself", low=1),
             "shuffle": Option(
-                OptionKind.TRUTH,
+                OptionKind.BOOLEAN,
                 False,
                 "in an order drawn from the seed, instead of the last parameter fastest",
             ),
@@ -101,9 +103,9 @@ SEARCHERS: Mapping[str, SearcherKind] = {
     "median": SearcherKind(
         "Stops a trial that is worse than the median of the others at the same epoch; another searcher "
         "proposes.",
-        _SEARCH + "median:MedianStopping",
+        _SEARCHERS_PACKAGE + "median:MedianStopping",
         {
-            "of": Option(OptionKind.WORD, "random", "the searcher that proposes"),
+            "of": Option(OptionKind.CHOICE, "random", "the searcher that proposes"),
             "grace": Option(
                 OptionKind.INTEGER, 1, "epochs that a trial gets before it can be stopped", low=0
             ),
@@ -114,29 +116,29 @@ SEARCHERS: Mapping[str, SearcherKind] = {
                 low=1,
             ),
         },
-        wraps="of",
+        wrapped="of",
     ),
     "halving": SearcherKind(
         "Successive halving: of each rung, when all have reached it, the best 1/eta go on.",
-        _SEARCH + "halving:Halving",
+        _SEARCHERS_PACKAGE + "halving:Halving",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
     ),
     "hyperband": SearcherKind(
         "Successive halving over several brackets, from many short trials to few long ones.",
-        _SEARCH + "hyperband:Hyperband",
+        _SEARCHERS_PACKAGE + "hyperband:Hyperband",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
     ),
     "asha": SearcherKind(
         "Asynchronous successive halving: whoever is among the best 1/eta of its rung goes on at once; "
         "nobody waits.",
-        _SEARCH + "asha:Asha",
+        _SEARCHERS_PACKAGE + "asha:Asha",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
-        needs_trials=True,
+        requires_trials=True,
     ),
     "bohb": SearcherKind(
         "Hyperband, whose trials TPE proposes, from the results of the largest budget that enough "
         "trials have reached (Optuna).",
-        _SEARCH + "bohb:Bohb",
+        _SEARCHERS_PACKAGE + "bohb:Bohb",
         {
             "eta": _ETA,
             "min_epochs": _MIN_EPOCHS,
@@ -148,29 +150,29 @@ SEARCHERS: Mapping[str, SearcherKind] = {
     "tpe": SearcherKind(
         "Tree-structured Parzen estimator, multivariate: draws near what was good and far from what "
         "was not (Optuna).",
-        _SEARCH + "optuna_searchers:Tpe",
+        _SEARCHERS_PACKAGE + "optuna_searchers:Tpe",
         {"startup": _STARTUP},
-        needs_trials=True,
+        requires_trials=True,
     ),
     "gp": SearcherKind(
         "Gaussian process: few trials, each of which takes long; seconds for a proposal (Optuna, PyTorch).",
-        _SEARCH + "optuna_searchers:GaussianProcess",
+        _SEARCHERS_PACKAGE + "optuna_searchers:GaussianProcess",
         {"startup": _STARTUP},
-        needs_trials=True,
+        requires_trials=True,
     ),
     "cmaes": SearcherKind(
         "Covariance matrix adaptation: many trials over real and whole numbers (Optuna).",
-        _SEARCH + "optuna_searchers:CmaEs",
+        _SEARCHERS_PACKAGE + "optuna_searchers:CmaEs",
         {
             "startup": Option(OptionKind.INTEGER, 1, "trials drawn at random before it begins", low=1),
             "population": Option(OptionKind.INTEGER, None, "trials of a generation", low=3),
         },
-        needs_trials=True,
+        requires_trials=True,
     ),
     "pbt": SearcherKind(
         "Population based training: after each interval the worst take over the state of the best, and "
         "change its parameters.",
-        _SEARCH + "pbt:PopulationBased",
+        _SEARCHERS_PACKAGE + "pbt:PopulationBased",
         {
             "interval": Option(OptionKind.INTEGER, 1, "epochs between two looks at the population", low=1),
             "quantile": Option(
@@ -188,14 +190,14 @@ SEARCHERS: Mapping[str, SearcherKind] = {
                 high=1,
             ),
             "factor": Option(OptionKind.NUMBER, 1.2, "what a number is multiplied with or divided by", low=1),
-            "rounds": Option(OptionKind.TRUTH, False, "whether all wait for each other at each interval"),
+            "rounds": Option(OptionKind.BOOLEAN, False, "whether all wait for each other at each interval"),
         },
-        needs_trials=True,
+        requires_trials=True,
     ),
 }
 
 
-_ELSEWHERE = {  # what other programs call them, letters and digits alone
+_OTHER_TOOL_NAMES = {  # what other programs call them, letters and digits alone
     "bayes": "tpe",
     "bayesian": "tpe",
     "bayesopt": "gp",
@@ -216,7 +218,7 @@ _ELSEWHERE = {  # what other programs call them, letters and digits alone
 }
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """Whether it names a user's own searcher (`module:attribute`, `file.py:attribute`), not a built-in
     one."""
     return ":" in name
@@ -226,18 +228,18 @@ def get_searcher(name: str, path: str = "searcher.name") -> SearcherKind:
     """The built-in one of that name. Raises SpecError, naming `path` and the closest."""
     if name not in SEARCHERS:
         own = "or one of your own: `file.py:Name`, `package.module:Name`"
-        meant = _ELSEWHERE.get("".join(letter for letter in name.lower() if letter.isalnum()))
+        meant = _OTHER_TOOL_NAMES.get("".join(letter for letter in name.lower() if letter.isalnum()))
         hints = (
-            (f"did you mean `{meant}`?", *hints_for("", SEARCHERS, what="searchers"))
+            (f"did you mean `{meant}`?", *unknown_name_hints("", SEARCHERS, subject="searchers"))
             if meant
-            else hints_for(name, SEARCHERS, what="searchers")
+            else unknown_name_hints(name, SEARCHERS, subject="searchers")
         )
         raise SpecError(f"{path}: unknown searcher `{name}`", hints=(*hints, own))
     return SEARCHERS[name]
 
 
 def check_options(
-    name: str, given: Mapping[str, ParamValue], path: str = "searcher"
+    name: str, options: Mapping[str, ParamValue], path: str = "searcher"
 ) -> dict[str, ParamValue]:
     """All options of the built-in searcher, as given or by default; of one that wraps another also that
     one's, where given.
@@ -247,36 +249,36 @@ def check_options(
     """
     kind = get_searcher(name, f"{path}.name")
     allowed = dict(kind.options)
-    if kind.wraps:
-        inner = given.get(kind.wraps, kind.options[kind.wraps].default)
-        if isinstance(inner, str) and not is_own(inner):
-            if get_searcher(inner, f"{path}.options.{kind.wraps}").wraps:
-                raise SpecError(f"{path}.options.{kind.wraps}: `{inner}` wraps another searcher itself")
+    if kind.wrapped:
+        inner = options.get(kind.wrapped, kind.options[kind.wrapped].default)
+        if isinstance(inner, str) and not is_custom(inner):
+            if get_searcher(inner, f"{path}.options.{kind.wrapped}").wrapped:
+                raise SpecError(f"{path}.options.{kind.wrapped}: `{inner}` wraps another searcher itself")
             allowed = {**SEARCHERS[inner].options, **allowed}
         else:
-            allowed = {**{key: Option(OptionKind.WORD, None, "") for key in given}, **allowed}
-    for key in given:
+            allowed = {**{key: Option(OptionKind.CHOICE, None, "") for key in options}, **allowed}
+    for key in options:
         if key not in allowed:
-            hints = hints_for(key, allowed) or (f"`{name}` has no options",)
+            hints = unknown_name_hints(key, allowed) or (f"`{name}` has no options",)
             raise SpecError(f"{path}.options.{key}: `{name}` has no such option", hints=hints)
     own = {
-        key: option.check(given.get(key, option.default), f"{path}.options.{key}")
+        key: option.check(options.get(key, option.default), f"{path}.options.{key}")
         for key, option in kind.options.items()
     }
     return own | {
         key: value
-        if is_own(str(given.get(kind.wraps, "")))
+        if is_custom(str(options.get(kind.wrapped, "")))
         else allowed[key].check(value, f"{path}.options.{key}")
-        for key, value in given.items()
+        for key, value in options.items()
         if key not in own
     }
 
 
-def needs_trials(name: str, given: Mapping[str, ParamValue]) -> bool:
+def requires_trials(name: str, options: Mapping[str, ParamValue]) -> bool:
     """Whether a study with this searcher must say how many trials. A user's own decides itself."""
-    if is_own(name):
+    if is_custom(name):
         return False
     kind = get_searcher(name)
-    if kind.wraps:
-        return needs_trials(str(given.get(kind.wraps, kind.options[kind.wraps].default)), given)
-    return kind.needs_trials
+    if kind.wrapped:
+        return requires_trials(str(options.get(kind.wrapped, kind.options[kind.wrapped].default)), options)
+    return kind.requires_trials

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from hopyard.domain.run import ParamValue
-from hopyard.domain.suggest import hints_for
+from hopyard.domain.suggest import unknown_name_hints
 from hopyard.errors import SpecError
 
 
@@ -76,7 +76,7 @@ class Parameter:
 class Space:
     parameters: tuple[Parameter, ...]
 
-    def active(self, parameter: Parameter, chosen: Mapping[str, ParamValue]) -> bool:
+    def is_active(self, parameter: Parameter, chosen: Mapping[str, ParamValue]) -> bool:
         """Whether it exists where these were chosen of those before it."""
         return all(c.parameter in chosen and chosen[c.parameter] in c.values for c in parameter.conditions)
 
@@ -131,13 +131,15 @@ def _check_condition(condition: Condition, name: str, before: Mapping[str, Domai
     on = condition.parameter
     if on not in before:
         why = "itself" if on == name else f"`{on}`, which does not stand before it"
-        raise SpecError(f"{path}: depends on {why}", hints=hints_for(on, before, what="before it"))
-    if not condition.values or not any(_can_be(before[on], value) for value in condition.values):
+        raise SpecError(
+            f"{path}: depends on {why}", hints=unknown_name_hints(on, before, subject="before it")
+        )
+    if not condition.values or not any(_contains(before[on], value) for value in condition.values):
         shown = ", ".join(str(value) for value in condition.values) or "nothing"
         raise SpecError(f"{path}: exists only where `{on}` is {shown}, which it never is")
 
 
-def _can_be(domain: Domain, value: ParamValue) -> bool:
+def _contains(domain: Domain, value: ParamValue) -> bool:
     # fixed for this study alone: what hangs on another value is left out of it
     if isinstance(domain, Constant):
         return True

@@ -8,7 +8,7 @@ from hopyard.domain.run import RunSpec
 
 OUTPUT_STREAMS = ("stdout", "stderr")
 REPORT_STREAMS = ("metrics", "tensorboard", "events", "system")
-SLACK_BYTES = 2**20  # lines that say what was left out
+JOURNAL_SLACK_BYTES = 2**20  # lines that say what was left out
 MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver reads all of it
 
 
@@ -21,7 +21,7 @@ class StreamLimits:
     reports_bytes: int = 0
     journal_bytes: int = MAX_JOURNAL_BYTES
 
-    def of_run(self, spec: RunSpec) -> StreamLimits:
+    def for_run(self, spec: RunSpec) -> StreamLimits:
         """Where the run has limits of its own, the smaller ones hold."""
         return StreamLimits(
             min(filter(None, (self.output_bytes, spec.max_output_bytes)), default=0),
@@ -29,13 +29,13 @@ class StreamLimits:
             0 if spec.study is None else self.journal_bytes,
         )
 
-    def most_bytes(self, stream: str) -> int | None:
+    def max_sent_bytes(self, stream: str) -> int | None:
         """How much of a stream a replica sends at most: its beginning up to the limit, and a quarter of the
         limit of what follows. None where it has no limit."""
         if stream not in OUTPUT_STREAMS and stream not in REPORT_STREAMS:
-            return self.journal_bytes + SLACK_BYTES
+            return self.journal_bytes + JOURNAL_SLACK_BYTES
         limit = self.output_bytes if stream in OUTPUT_STREAMS else self.reports_bytes
-        return limit + limit // 4 + SLACK_BYTES if limit else None
+        return limit + limit // 4 + JOURNAL_SLACK_BYTES if limit else None
 
 
-UNLIMITED = StreamLimits()
+NO_LIMITS = StreamLimits()

@@ -12,13 +12,16 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 
 DEFAULT_BUDGET_PARAM = "epochs"
-TALLIES = ("trials", "trials_failed")  # what a study's summary counts, beside the best value of its metric
+COUNT_SUMMARIES = (
+    "trials",
+    "trials_failed",
+)  # what a study's summary counts, beside the best value of its metric
 # what a trainable's config says itself: no names for parameters
-CONFIG_WORDS = ("epoch", "epochs", "params", "seed", "trial")
+RESERVED_CONFIG_KEYS = ("epoch", "epochs", "params", "seed", "trial")
 
 
-GOES_ON = 75  # with this code a driver asks for another attempt: nothing that it did was wrong
-_AT_ONCE = 4  # trials that are runs of their own, where nobody says how many
+CONTINUE_EXIT_CODE = 75  # with this code a driver asks for another attempt: nothing that it did was wrong
+_DEFAULT_CONCURRENT_TRIALS = 4  # trials that are runs of their own, where nobody says how many
 
 
 class Goal(StrEnum):
@@ -80,7 +83,7 @@ class MopSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class InitialState:
     """What the only trial of a fork begins with: the best state of another study.
 
     run, state: in whose checkpoint it lies, and its name there. study: the name of the study that trained it;
@@ -97,7 +100,7 @@ class Beginning:
     params: Mapping[str, ParamValue] = field(default_factory=dict)
 
     @property
-    def kept_as(self) -> str:
+    def fork_state_name(self) -> str:
         """Its name in the fork, whose own states are named as those of the other study were: by numbers that
         begin anew."""
         return f"begin-{hashlib.blake2b(f'{self.run}/{self.state}'.encode(), digest_size=8).hexdigest()}"
@@ -132,11 +135,13 @@ class StudySpec:
     tensorboard: bool = False
     mlflow: str = ""  # tracking URI of an MLflow server to mirror to
     # of a fork that trains another study's best model on: from its epoch up to `max_epochs`
-    beginning: Beginning | None = None
+    beginning: InitialState | None = None
     # the run of the study that this one goes on with: its journal and its states are this one's too
     continues: str = ""
 
     @property
-    def at_once(self) -> int:
+    def max_live_trials(self) -> int:
         """How many trials are alive at a time."""
-        return self.concurrent or (2 * self.mop.workers if self.mop is not None else _AT_ONCE)
+        return self.concurrent or (
+            2 * self.mop.workers if self.mop is not None else _DEFAULT_CONCURRENT_TRIALS
+        )

@@ -85,14 +85,14 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskEvent:
     answer: Proposal | SearchState
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TellEvent:
     report: Report
     verdict: Verdict
 
 
-StudyEvent = Asked | Told
+StudyEvent = AskEvent | TellEvent

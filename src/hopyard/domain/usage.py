@@ -87,20 +87,20 @@ def sum_usage(rows: Iterable[Usage], by: Sequence[UsageKey]) -> list[Usage]:
     return sorted(found.values(), key=lambda one: (-one.gpu_s, -one.cpu_s, one.user, one.queue, one.project))
 
 
-def pieces(since: datetime, until: datetime, period: Period | None) -> list[tuple[datetime, datetime]]:
+def split_period(since: datetime, until: datetime, period: Period | None) -> list[tuple[datetime, datetime]]:
     """The span as it is, or cut at the beginnings of days, weeks or months."""
     if period is None:
         return [(since, until)]
     found = []
     begin = since
     while begin < until:
-        end = min(_next_beginning(begin, period), until)
+        end = min(_next_period_start(begin, period), until)
         found.append((begin, end))
         begin = end
     return found
 
 
-def _next_beginning(moment: datetime, period: Period) -> datetime:
+def _next_period_start(moment: datetime, period: Period) -> datetime:
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     if period is Period.DAY:
         return midnight + timedelta(days=1)

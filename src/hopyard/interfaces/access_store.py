@@ -37,17 +37,15 @@ class AccessStore(Protocol):
         """Raises Conflict when the user has a token of this name, or the token is there already."""
         ...
 
-    async def add_user(
-        self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False
-    ) -> None:
-        """A user's first token. returning: the user had been removed, and gets back what bears the name.
+    async def add_user(self, user: str, token_hash: str, /, *, now: datetime, restored: bool = False) -> None:
+        """A user's first token. restored: the user had been removed, and gets back what bears the name.
 
-        Raises Conflict when there is a user of this name, or, unless `returning`, was one, and when a name
+        Raises Conflict when there is a user of this name, or, unless `restored`, was one, and when a name
         differs by case only; NotFound when nobody returns."""
         ...
 
     async def find_token(self, token_hash: str, /) -> Token | None: ...
-    async def tokens(self, user: str | None, /) -> Sequence[Token]:
+    async def list_tokens(self, user: str | None, /) -> Sequence[Token]:
         """Those of one user, or all (None), by user and time."""
         ...
 
@@ -61,11 +59,11 @@ class AccessStore(Protocol):
         """By its id. Raises NotFound."""
         ...
 
-    async def note_use(self, token_hash: str, /, *, now: datetime) -> None:
+    async def record_use(self, token_hash: str, /, *, now: datetime) -> None:
         """The token was used now. Nothing happens where it is gone."""
         ...
 
-    async def users(self) -> Sequence[User]:
+    async def list_users(self) -> Sequence[User]:
         """Everybody who has a token, by name."""
         ...
 
@@ -98,7 +96,7 @@ class AccessStore(Protocol):
         """What earlier versions signed the tokens of runs with; None where there is none (any more)."""
         ...
 
-    async def forget_signing_secret(self, *, now: datetime) -> None:
+    async def remove_signing_secret(self, *, now: datetime) -> None:
         """A home has taken it over. On a database that several homes share it stays for two days more, for
         the others."""
         ...

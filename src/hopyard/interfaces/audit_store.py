@@ -19,12 +19,12 @@ class JoinedRecord(Protocol):
 class AuditStore(Protocol):
     """Who changed what. Records are added, and go only when they are older than what is kept."""
 
-    def joined(self, entry: AuditRecord, /) -> AbstractContextManager[JoinedRecord]:
+    def record_with_change(self, entry: AuditRecord, /) -> AbstractContextManager[JoinedRecord]:
         """Within the block, the first change that this task makes in the database and the record are one
         transaction: both become durable, or neither. Nothing is recorded where no change is made."""
         ...
 
-    async def correct(self, stored_id: int, entry: AuditRecord, /) -> None:
+    async def update_record(self, stored_id: int, entry: AuditRecord, /) -> None:
         """Replace what a joined record says of target, outcome and detail, which are known only after its
         change."""
         ...

@@ -9,7 +9,7 @@ from hopyard.domain.ids import Digest
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
+class ScrubResult:
     """size_bytes: how much was read. last: where to go on; None when there are no more."""
 
     size_bytes: int
@@ -20,7 +20,7 @@ class Scrubbed:
 class Blobs(Protocol):
     """Bytes by their BLAKE3 digest. Written once, checked when they come in, durable when a call returns."""
 
-    async def missing(self, digests: Iterable[Digest], /) -> Sequence[Digest]:
+    async def find_missing(self, digests: Iterable[Digest], /) -> Sequence[Digest]:
         """Those that are not here, in the order given, each once."""
         ...
 
@@ -44,11 +44,11 @@ class Blobs(Protocol):
         """In the order given, checked; raises as `get`."""
         ...
 
-    async def sweep(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
+    async def remove_unused(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
         """Remove blobs that are not in use and came in before `older_than`; the bytes freed."""
         ...
 
-    async def scrub(self, after: Digest | None, /) -> Scrubbed:
+    async def scrub(self, after: Digest | None, /) -> ScrubResult:
         """Read and check the blobs that follow this digest (None: the first ones), as many as take a moment.
         Damaged ones are set aside."""
         ...

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from hopyard.domain.attempt import AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, RunId, Version
 from hopyard.domain.run import Run, RunEvent
 
@@ -21,7 +21,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedAttempt:
     """An attempt whose end was recorded by this write (told once)."""
 
     run: RunId
@@ -29,12 +29,12 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordResult:
     """What a `record` changed. changed: runs whose phase or exit is another now; ended: attempts that ended
     by it; requeued: runs put back to the queue because their attempt was lost."""
 
     changed: tuple[RunId, ...] = ()
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[EndedAttempt, ...] = ()
     requeued: tuple[RunId, ...] = ()
 
 
@@ -42,14 +42,14 @@ class ClusterStore(Protocol):
     """The truth about what waits and what runs. Every change of phase goes through here, one guarded write
     each."""
 
-    async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
+    async def acquire_lease(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired.
         `holder` names one process; a later one may use the name again only where it is certain that the other
         has ended. All ask for the same `ttl`: a lease for more than twice as long is from before the clock
         was set back, and holds nobody up."""
         ...
 
-    async def resign(self, holder: str, /) -> None:
+    async def release_lease(self, holder: str, /) -> None:
         """Let go of the lease, if it is this holder's, so that another may lead at once.
         Its epoch is over."""
 
@@ -76,7 +76,7 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def note_holds(
+    async def record_holds(
         self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int
     ) -> Sequence[RunId]:
         """Write why the runs that still wait do so: position, reason, detail, what blocks them and when they
@@ -85,20 +85,20 @@ class ClusterStore(Protocol):
         Raises NotLeader."""
         ...
 
-    async def record(
+    async def record_observation(
         self,
         engine: str,
-        seen: Observation,
+        observed: Observation,
         /,
         *,
         now: datetime,
         complete: bool = True,
         launched: Collection[AttemptId] | None = None,
-    ) -> Recorded:
+    ) -> RecordResult:
         """Take in what an engine saw. News of an attempt that is not its run's newest live one is ignored.
 
         Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live
-        attempt of this engine in phase `running` or `stopping` that is absent from `seen` is lost; one in
+        attempt of this engine in phase `running` or `stopping` that is absent from `observed` is lost; one in
         `starting` is left (it may not have been launched yet), and so is one that is not in `launched` where
         that is given: attempts that were launched before the engine looked, so that it had to see them. A
         replica never goes back: its exit stands. A lost attempt, or one that was stopped unasked, puts its
@@ -113,7 +113,7 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> Recorded:
+    async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> RecordResult:
         """`record` for one attempt, as its replicas report it; replicas not named keep what they said
         before."""
         ...
@@ -124,17 +124,17 @@ class ClusterStore(Protocol):
 
     async def fail_launch(
         self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST
-    ) -> Recorded:
+    ) -> RecordResult:
         """The engine could not start it, for this reason. kind: LOST counts as a lost attempt; NODE_FAULT
         puts the run back for a while, however often; PREPARE_FAILED is the run's own fault, and its end."""
         ...
 
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
+    async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
         """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left.
         Raises NotFound."""
         ...
 
-    async def change(self, before: Run, after: Run, event: RunEvent, /) -> None:
+    async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:
         """Write what `after` has of spec, `held_by` and `note`, and the event of that. A run that is held is
         in no snapshot, and no plan starts it; it keeps the time at which it was submitted. A promise is
         withdrawn where a policy sees another gang.
@@ -143,7 +143,7 @@ class ClusterStore(Protocol):
         now; and when a policy would see the change (see `domain.run_change.waits_otherwise`) but the run does
         not wait. A plan that was made on the run as it was before does not start it. Raises NotFound."""
 
-    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
         """Its live attempt goes to `stopping` to make room for nobody in particular, and its run back to the
         queue when it has ended. A run that is not live, or is being stopped, is left. Raises NotFound."""
         ...
@@ -156,18 +156,18 @@ class ClusterStore(Protocol):
         """By id; those that no engine sees any more too, as not ready."""
         ...
 
-    async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
+    async def set_cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
         """Let nothing new start on a node, for this reason ("": for the one that it is cordoned for), or let
         it again.
 
         Raises NotFound."""
         ...
 
-    async def note_server(self, server: KnownServer, /) -> None:
+    async def record_server(self, server: ServerRecord, /) -> None:
         """Record that a server is up; it replaces what was recorded of its engine before."""
         ...
 
-    async def servers(self) -> Sequence[KnownServer]:
+    async def servers(self) -> Sequence[ServerRecord]:
         """All servers that recorded themselves, by engine."""
         ...
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import QueueTree, Used
+from hopyard.domain.queue import PastUsage, QueueTree
 
 
 class QueueStore(Protocol):
@@ -15,15 +15,15 @@ class QueueStore(Protocol):
         ...
 
     async def replace(self, tree: QueueTree, /) -> None:
-        """Put this tree in the place of the one that stands; it was checked before (`config.queues`). Raises
-        Conflict, with nothing changed, when runs wait in a queue that it does not have or that is no leaf of
-        it."""
+        """Put this tree in the place of the one that stands; it was checked before
+        (`config.queues.queue_file`). Raises Conflict, with nothing changed, when runs wait in a queue that it
+        does not have or that is no leaf of it."""
 
-    async def waiting(self) -> Mapping[QueueName, int]:
+    async def count_waiting(self) -> Mapping[QueueName, int]:
         """How many runs wait in each queue that has any."""
         ...
 
-    async def used(self) -> Mapping[tuple[QueueName, str], Used]:
+    async def past_usage(self) -> Mapping[tuple[QueueName, str], PastUsage]:
         """What attempts that are over have used, by queue and user, each decayed to the time that it names.
         What live ones use since they began is not in it."""
         ...

@@ -10,7 +10,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
-MOST_UNSTORED = 20  # sentences that are kept of a run
+MAX_UNSTORED_MESSAGES = 20  # sentences that are kept of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class NewRun:
 
     def __post_init__(self) -> None:
         check_run_id(self.id)
-        check_name(self.user, what="user")
-        check_name(self.spec.project, what="project")
+        check_name(self.user, subject="user")
+        check_name(self.spec.project, subject="project")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class RunFilter:
 
     parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs
     of trials. offline: only runs that were recorded offline, or none of these.
-    brief: specs, params and summaries come as `domain.brief` has them, so that a page is light whatever is in
-    it.
+    brief: specs, params and summaries come as `domain.spec_summary` has them, so that a page is light
+    whatever is in it.
     """
 
     phases: frozenset[RunPhase] | None = None
@@ -58,7 +58,7 @@ class RunFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Summarised:
+class RunSummary:
     """What a leaderboard needs of a run: thousands of them are ranked to show a few."""
 
     id: RunId
@@ -76,7 +76,7 @@ class RunStore(Protocol):
         ...
 
     async def get(self, run: RunId, /) -> Run: ...
-    async def existing(self, runs: Sequence[RunId], /) -> frozenset[RunId]:
+    async def find_existing(self, runs: Sequence[RunId], /) -> frozenset[RunId]:
         """Those of these that there are."""
         ...
 
@@ -85,7 +85,7 @@ class RunStore(Protocol):
         """Newest first."""
         ...
 
-    async def count(self) -> Mapping[RunPhase, int]:
+    async def count_by_phase(self) -> Mapping[RunPhase, int]:
         """How many runs there are in each phase that has any, without those that are being synced."""
         ...
 
@@ -136,10 +136,10 @@ class RunStore(Protocol):
         /,
         *,
         attempt: AttemptId | None = None,
-        anew: bool = False,
+        replace_all: bool = False,
     ) -> None:
         """The latest (step, value) of each metric, merged name by name.
-        anew: these are all that there are."""
+        replace_all: these are all that there are."""
 
     async def latest_metrics(
         self, runs: Sequence[RunId], /
@@ -155,8 +155,9 @@ class RunStore(Protocol):
         """What was recorded last; empty where nothing was, or there is no such run."""
         ...
 
-    async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
-        """What of it could not be stored, each sentence once; of very many the first `MOST_UNSTORED`."""
+    async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
+        """What of it could not be stored, each sentence once; of very many the first
+        `MAX_UNSTORED_MESSAGES`."""
 
     async def record_artifact(
         self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
@@ -180,7 +181,7 @@ class RunStore(Protocol):
         next attempt starts from."""
         ...
 
-    async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None: ...
+    async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None: ...
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
         """Use its checkpoints of this step no more, and tell it as an event with these words; False where
         there was none to use. Raises NotFound."""
@@ -196,6 +197,6 @@ class RunStore(Protocol):
     ) -> None:
         """Give an offline run its one attempt (number 1) and its end. Idempotent."""
 
-    async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
+    async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
         """Runs on this dataset that have a summary, newest first, at most `limit`."""
         ...

@@ -27,7 +27,7 @@ class StorageStore(Protocol):
         """Idempotent."""
         ...
 
-    async def remove_trees(self, *, before: datetime) -> int:
+    async def forget_trees(self, *, before: datetime) -> int:
         """Forget the sizes of trees that nothing refers to and that were recorded before this, last; how
         many."""
         ...
@@ -41,7 +41,7 @@ class StorageStore(Protocol):
         """Those that are there already stay as they are."""
         ...
 
-    async def uploads(self, server: str, /) -> Sequence[Upload]:
+    async def list_uploads(self, server: str, /) -> Sequence[Upload]:
         """The oldest first."""
         ...
 

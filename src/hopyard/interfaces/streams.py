@@ -42,7 +42,7 @@ class Streams(Protocol):
     async def sync(self, attempt: AttemptId, rank: int, /) -> None:
         """Make everything taken so far of this replica durable."""
 
-    async def runs(self) -> Sequence[RunId]:
+    async def list_runs(self) -> Sequence[RunId]:
         """Whose streams there are, whether or not such a run is still known."""
         ...
 

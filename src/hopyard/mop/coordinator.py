@@ -13,20 +13,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
-from hopyard.mop import dispatch, lookahead
-from hopyard.mop.estimate import Estimates
-from hopyard.mop.evaluations import Evaluation, Evaluations
+from hopyard.mop import assignment, lookahead
+from hopyard.mop.evaluations import Evaluation, EvaluationQueue
 from hopyard.mop.events import (
     CancelUnit,
     EpochEvaluated,
     EpochFinished,
     EvaluateState,
     EvaluationFinished,
-    EvaluationWanted,
+    EvaluationRequested,
     Event,
-    Hint,
     HopFinished,
     Instruction,
+    PrefetchHint,
+    SpareWorkersChanged,
     TrainHop,
     TrialAdmitted,
     TrialFinished,
@@ -34,13 +34,13 @@ from hopyard.mop.events import (
     UnitFailed,
     WorkerJoined,
     WorkerLost,
-    WorkersToSpare,
 )
-from hopyard.mop.hints import likely_next
-from hopyard.mop.queue import Queue, Trial
-from hopyard.mop.roster import Numbering, Roster, Worker, positions
+from hopyard.mop.hop_time_estimates import HopTimeEstimates
+from hopyard.mop.prefetch_hints import predict_next_states
+from hopyard.mop.trial_queue import MopTrial, TrialQueue
+from hopyard.mop.workers import MopWorker, PartitionIndex, Workers, bit_positions
 
-_SURPRISE = 0.25  # a learnt speed that moved by more than this share puts the queue in order anew
+_SPEED_CHANGE = 0.25  # a learnt speed that moved by more than this share puts the queue in order anew
 
 
 class MopCoordinator:
@@ -61,28 +61,31 @@ class MopCoordinator:
         validation: Iterable[PartitionId] = (),
         biases: Mapping[TrialId, float] | None = None,
     ) -> None:
-        self._train, self._validation = Numbering(partitions), Numbering(validation)
-        self._looks_ahead = biases is None
-        self._estimates = Estimates()
-        self._roster = Roster(len(self._train.partitions), self._estimates)
-        self._queue = Queue(self._roster, self._estimates, dict(biases or {}))
-        self._evaluations = Evaluations()
-        self._trials: dict[TrialId, Trial] = {}
+        self._train_partitions, self._validation_partitions = (
+            PartitionIndex(partitions),
+            PartitionIndex(validation),
+        )
+        self._uses_lookahead = biases is None
+        self._estimates = HopTimeEstimates()
+        self._workers = Workers(len(self._train_partitions.partitions), self._estimates)
+        self._queue = TrialQueue(self._workers, self._estimates, dict(biases or {}))
+        self._evaluations = EvaluationQueue()
+        self._trials: dict[TrialId, MopTrial] = {}
         self._hops: dict[int, TrainHop] = {}
-        self._admitted = self._next_unit = 0
-        self._used_speed: dict[WorkerId, float] = {}  # that the queue's present order goes by
-        self._spare = False
-        self._out: list[Instruction] = []
-        self._take_in = {
-            HopFinished: self._finish,
+        self._admitted_count = self._next_unit = 0
+        self._queue_speeds: dict[WorkerId, float] = {}  # that the queue's present order goes by
+        self._has_spare_workers = False
+        self._instructions: list[Instruction] = []
+        self._handlers = {
+            HopFinished: self._finish_hop,
             EvaluationFinished: self._finish_evaluation,
-            UnitFailed: self._fail,
-            TrialAdmitted: self._admit,
-            TrialWithdrawn: self._withdraw,
-            EvaluationWanted: self._want,
-            WorkerJoined: self._join,
-            WorkerLost: self._lose,
-            WorkersToSpare: self._set_spare,
+            UnitFailed: self._fail_unit,
+            TrialAdmitted: self._admit_trial,
+            TrialWithdrawn: self._withdraw_trial,
+            EvaluationRequested: self._request_evaluation,
+            WorkerJoined: self._add_worker,
+            WorkerLost: self._remove_worker,
+            SpareWorkersChanged: self._set_spare,
         }
 
     def speed(self, worker: WorkerId) -> float:
@@ -95,61 +98,64 @@ class MopCoordinator:
 
     def handle(self, *events: Event) -> list[Instruction]:
         """Take in what happened, in this order, and say what to do."""
-        self._out = out = list[Instruction]()
+        self._instructions = out = list[Instruction]()
         for event in events:
-            self._take_in[type(event)](event)  # type: ignore[operator]
-        if self._looks_ahead and not self._next_unit:
-            self._look_ahead()
-        if self._roster.idle:
+            self._handlers[type(event)](event)  # type: ignore[operator]
+        if self._uses_lookahead and not self._next_unit:
+            self._choose_biases()
+        if self._workers.idle:
             self._dispatch()
         else:
-            self._queue.news.clear()
+            self._queue.added.clear()
         return out
 
-    def hints(self, running: Mapping[int, float]) -> list[Hint]:
+    def hints(self, running: Mapping[int, float]) -> list[PrefetchHint]:
         """Which state each busy worker will most likely need next, where one can be told.
         running: how many seconds each hop that is on its way has taken so far."""
-        return likely_next(self._roster, self._queue, self._evaluations, self._estimates, self._hops, running)
+        return predict_next_states(
+            self._workers, self._queue, self._evaluations, self._estimates, self._hops, running
+        )
 
-    def _look_ahead(self) -> None:
+    def _choose_biases(self) -> None:
         """Before the first hop, where all times are known: try the rule under several small biases, keep the
         best."""
         if (
             self._trials
-            and self._roster.covers_singly()
-            and all(one.todo == self._train.all for one in self._trials.values())
+            and self._workers.is_one_to_one()
+            and all(one.remaining_mask == self._train_partitions.full_mask for one in self._trials.values())
         ):
             costs, speeds = (
-                self._estimates.given_costs(self._trials),
-                self._estimates.given_speeds(one.id for one in self._roster),
+                self._estimates.known_costs(self._trials),
+                self._estimates.known_speeds(one.id for one in self._workers),
             )
             if costs is not None and speeds is not None:
-                self._queue.biases = lookahead.best_biases(MopCoordinator, costs, speeds)
+                self._queue.biases = lookahead.find_biases(MopCoordinator, costs, speeds)
                 self._queue.reorder()
 
-    # -- trials
-    # ---------------------------------------------------------------------------------------------------
+    # -- trials ----------------------------------------------------------------------------------------------
 
-    def _admit(self, event: TrialAdmitted) -> None:
+    def _admit_trial(self, event: TrialAdmitted) -> None:
         """One that is there already is at most extended: the news was repeated."""
         present = self._trials.get(event.trial)
         if present is not None:
             if event.epochs > present.epochs:
-                self._count(present, self._train.all, event.epochs - present.epochs)
+                self._add_remaining_cost(
+                    present, self._train_partitions.full_mask, event.epochs - present.epochs
+                )
                 present.epochs = event.epochs
-                if present.entry is not None:
+                if present.queue_entry is not None:
                     self._queue.remove(present)
-                    self._queue.put(present)
+                    self._queue.add(present)
             return
-        todo = self._train.all & ~self._train.mask(event.visited)
+        todo = self._train_partitions.full_mask & ~self._train_partitions.mask(event.visited)
         if event.epochs <= event.epoch or not todo:
             return
         if event.cost is not None:
-            self._estimates.give_cost(event.trial, event.cost)
-        order = deque(1 << self._train.place(partition) for partition in event.order)
-        number = self._admitted
-        turn = number if event.turn is None else event.turn
-        trial = Trial(
+            self._estimates.set_known_cost(event.trial, event.cost)
+        order = deque(1 << self._train_partitions.index_of(partition) for partition in event.order)
+        number = self._admitted_count
+        turn = number if event.first_partition is None else event.first_partition
+        trial = MopTrial(
             event.trial,
             event.epochs,
             event.checkpoint,
@@ -160,202 +166,219 @@ class MopCoordinator:
             event.epoch,
             order,
         )
-        self._admitted += 1
+        self._admitted_count += 1
         self._trials[trial.id] = trial
-        self._count(trial, todo, 1)
-        self._count(trial, self._train.all, trial.epochs - trial.epoch - 1)
-        self._queue.put(trial)
+        self._add_remaining_cost(trial, todo, 1)
+        self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.epochs - trial.epoch - 1)
+        self._queue.add(trial)
 
-    def _count(self, trial: Trial, mask: int, times: int) -> None:
+    def _add_remaining_cost(self, trial: MopTrial, mask: int, times: int) -> None:
         """Its hops on these partitions are more, or (times < 0) fewer, by so many an each."""
         if times:
-            for at in positions(mask):
-                self._roster.left[at] += trial.weight * times
+            for at in bit_positions(mask):
+                self._workers.remaining_cost[at] += trial.weight * times
 
-    def _withdraw(self, event: TrialWithdrawn) -> None:
+    def _withdraw_trial(self, event: TrialWithdrawn) -> None:
         for unit, worker in self._evaluations.withdraw(event.trial).items():
-            self._free(worker)
-            self._out.append(CancelUnit(unit))
+            self._release_worker(worker)
+            self._instructions.append(CancelUnit(unit))
         trial = self._trials.get(event.trial)
         if trial is None:
             return
         if trial.hop is not None:
-            self._cancel(trial.hop.hop)
+            self._cancel_unit(trial.hop.hop)
         self._queue.remove(trial)
-        self._count(trial, trial.todo, -1)
-        self._count(trial, self._train.all, trial.epoch + 1 - trial.epochs)
-        self._drop(trial)
+        self._add_remaining_cost(trial, trial.remaining_mask, -1)
+        self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.epoch + 1 - trial.epochs)
+        self._remove_trial(trial)
 
-    def _drop(self, trial: Trial) -> None:
+    def _remove_trial(self, trial: MopTrial) -> None:
         del self._trials[trial.id]
-        self._estimates.forget(trial.id)
+        self._estimates.remove_trial(trial.id)
 
-    def _finish(self, event: HopFinished) -> None:
+    def _finish_hop(self, event: HopFinished) -> None:
         hop = self._hops.pop(event.hop, None)
         if hop is None:  # late news of one that was cancelled
             return
         trial = self._trials[hop.trial]
         trial.checkpoint = event.checkpoint
         if len(hop.workers) == 1:
-            self._learn(hop, event.seconds)
+            self._update_estimates(hop, event.seconds)
         for partition, worker in zip(hop.partitions, hop.workers, strict=True):
-            at = self._train.place(partition)
-            trial.todo ^= 1 << at
-            trial.seconds -= self._roster.slowness[at]
-            self._free(self._roster.get(worker))
+            at = self._train_partitions.index_of(partition)
+            trial.remaining_mask ^= 1 << at
+            trial.seconds -= self._workers.seconds_per_cost[at]
+            self._release_worker(self._workers.get(worker))
         trial.hop = None
-        if trial.order:
-            trial.order.popleft()
-        if not trial.todo:
+        if trial.visit_order:
+            trial.visit_order.popleft()
+        if not trial.remaining_mask:
             self._end_epoch(trial)
-        if trial.todo:
-            self._queue.put(trial)
+        if trial.remaining_mask:
+            self._queue.add(trial)
 
-    def _learn(self, hop: TrainHop, seconds: float) -> None:
+    def _update_estimates(self, hop: TrainHop, seconds: float) -> None:
         worker = hop.workers[0]
-        self._estimates.learn(hop.trial, worker, seconds)
-        speed, used = self._estimates.speed(worker), self._used_speed.get(worker, 1.0)
-        if abs(speed - used) > _SURPRISE * used:
-            self._used_speed[worker] = speed
-            self._roster.measure()
+        self._estimates.record_hop(hop.trial, worker, seconds)
+        speed, used = self._estimates.speed(worker), self._queue_speeds.get(worker, 1.0)
+        if abs(speed - used) > _SPEED_CHANGE * used:
+            self._queue_speeds[worker] = speed
+            self._workers.update_speeds()
 
-    def _end_epoch(self, trial: Trial) -> None:
-        self._out.append(EpochFinished(trial.id, trial.epoch, trial.checkpoint))
-        self._evaluations.want(Evaluation(trial.id, trial.epoch, trial.checkpoint, self._validation.all))
+    def _end_epoch(self, trial: MopTrial) -> None:
+        self._instructions.append(EpochFinished(trial.id, trial.epoch, trial.checkpoint))
+        self._evaluations.add(
+            Evaluation(trial.id, trial.epoch, trial.checkpoint, self._validation_partitions.full_mask)
+        )
         trial.epoch += 1
         if trial.epoch == trial.epochs:
-            self._drop(trial)
-            self._out.append(TrialFinished(trial.id))
+            self._remove_trial(trial)
+            self._instructions.append(TrialFinished(trial.id))
         else:
-            trial.todo, trial.generation = self._train.all, -1
+            trial.remaining_mask, trial.generation = self._train_partitions.full_mask, -1
 
-    # -- evaluations
-    # ----------------------------------------------------------------------------------------------
+    # -- evaluations -----------------------------------------------------------------------------------------
 
-    def _want(self, event: EvaluationWanted) -> None:
-        todo = self._validation.mask(event.partitions)
-        self._evaluations.want(Evaluation(event.trial, event.epoch, event.checkpoint, todo))
+    def _request_evaluation(self, event: EvaluationRequested) -> None:
+        todo = self._validation_partitions.mask(event.partitions)
+        self._evaluations.add(Evaluation(event.trial, event.epoch, event.checkpoint, todo))
 
     def _finish_evaluation(self, event: EvaluationFinished) -> None:
         one = self._evaluations.finish(event.unit)
         if one is not None:
-            self._free(one.worker)
-            if self._evaluations.is_done(one.of):
-                self._out.append(EpochEvaluated(one.of.trial, one.of.epoch, one.of.checkpoint))
+            self._release_worker(one.worker)
+            if self._evaluations.is_done(one.evaluation):
+                self._instructions.append(
+                    EpochEvaluated(one.evaluation.trial, one.evaluation.epoch, one.evaluation.checkpoint)
+                )
 
-    # -- workers
-    # --------------------------------------------------------------------------------------------------
+    # -- workers ---------------------------------------------------------------------------------------------
 
-    def _join(self, event: WorkerJoined) -> None:
+    def _add_worker(self, event: WorkerJoined) -> None:
         if event.speed is not None:
-            self._estimates.give_speed(event.worker, event.speed)
-            self._used_speed[event.worker] = event.speed
-        worker = Worker(
-            event.worker, self._train.mask(event.partitions), self._validation.mask(event.validation)
+            self._estimates.set_known_speed(event.worker, event.speed)
+            self._queue_speeds[event.worker] = event.speed
+        worker = MopWorker(
+            event.worker,
+            self._train_partitions.mask(event.partitions),
+            self._validation_partitions.mask(event.validation),
         )
-        before = self._roster.find(event.worker)
+        before = self._workers.find(event.worker)
         if before is not None:
-            if before.unit is not None and not self._may_go_on(before.unit, worker):
-                self._cancel(before.unit)
+            if before.unit is not None and not self._can_continue(before.unit, worker):
+                self._cancel_unit(before.unit)
             worker.unit = before.unit
-            self._roster.remove(before)
+            self._workers.remove(before)
             for one in self._evaluations.units.values():
                 if one.worker is before:
                     one.worker = worker
-        self._roster.add(worker)
+        self._workers.add(worker)
 
-    def _may_go_on(self, unit: int, worker: Worker) -> bool:
+    def _can_continue(self, unit: int, worker: MopWorker) -> bool:
         """Whether the worker still holds what it reads for this."""
         hop = self._hops.get(unit)
         if hop is None:
-            return bool(worker.validation >> self._evaluations.units[unit].at & 1)
-        return bool(worker.mask >> self._train.place(hop.partitions[hop.workers.index(worker.id)]) & 1)
+            return bool(worker.validation_mask >> self._evaluations.units[unit].partition_index & 1)
+        return bool(
+            worker.train_mask >> self._train_partitions.index_of(hop.partitions[hop.workers.index(worker.id)])
+            & 1
+        )
 
-    def _lose(self, event: WorkerLost) -> None:
-        worker = self._roster.find(event.worker)
+    def _remove_worker(self, event: WorkerLost) -> None:
+        worker = self._workers.find(event.worker)
         if worker is None:
             return
         if worker.unit is not None:
-            self._cancel(worker.unit)
-        self._roster.remove(worker)
-        self._used_speed.pop(worker.id, None)
-        self._estimates.forget_worker(worker.id)
+            self._cancel_unit(worker.unit)
+        self._workers.remove(worker)
+        self._queue_speeds.pop(worker.id, None)
+        self._estimates.remove_worker(worker.id)
 
-    def _set_spare(self, event: WorkersToSpare) -> None:
-        self._spare = event.spare
+    def _set_spare(self, event: SpareWorkersChanged) -> None:
+        self._has_spare_workers = event.has_spare
 
-    # -- units
-    # ----------------------------------------------------------------------------------------------------
+    # -- units -----------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        if self._evaluations.open:
-            for worker in list(self._roster.idle.values()):
-                self._evaluate_on(worker)
+        if self._evaluations.pending_mask:
+            for worker in list(self._workers.idle.values()):
+                self._start_evaluation(worker)
         self._queue.refresh()
-        if self._queue and self._roster.idle:
-            if self._spare and len(self._roster.idle) + len(self._evaluations.units) > len(self._queue):
+        if self._queue and self._workers.idle:
+            if self._has_spare_workers and len(self._workers.idle) + len(self._evaluations.units) > len(
+                self._queue
+            ):
                 if self._evaluations.units:
                     return  # and all that came since stays new
-                pairs = dispatch.together(self._roster, self._queue)
-            elif self._roster.shared:
-                pairs = dispatch.shared(self._roster, self._queue)
+                pairs = assignment.assign_groups(self._workers, self._queue)
+            elif self._workers.has_shared_partitions:
+                pairs = assignment.assign_shared(self._workers, self._queue)
             else:
-                pairs = dispatch.singly(self._roster, self._queue, len(self._train.partitions))
+                pairs = assignment.assign_single(
+                    self._workers, self._queue, len(self._train_partitions.partitions)
+                )
             for trial, members in pairs:
-                self._begin(trial, members)
-        self._roster.fresh.clear()
-        self._queue.news.clear()
+                self._start_hop(trial, members)
+        self._workers.newly_idle.clear()
+        self._queue.added.clear()
 
-    def _evaluate_on(self, worker: Worker) -> None:
-        one = self._evaluations.begin(self._next_unit, worker)
+    def _start_evaluation(self, worker: MopWorker) -> None:
+        one = self._evaluations.start(self._next_unit, worker)
         if one is not None:
-            unit = worker.unit = self._number()
-            self._roster.occupy(worker)
-            partition = self._validation.partitions[one.at]
-            self._out.append(
-                EvaluateState(unit, one.of.trial, worker.id, partition, one.of.epoch, one.of.checkpoint)
+            unit = worker.unit = self._new_unit()
+            self._workers.mark_busy(worker)
+            partition = self._validation_partitions.partitions[one.partition_index]
+            self._instructions.append(
+                EvaluateState(
+                    unit,
+                    one.evaluation.trial,
+                    worker.id,
+                    partition,
+                    one.evaluation.epoch,
+                    one.evaluation.checkpoint,
+                )
             )
 
-    def _begin(self, trial: Trial, members: list[tuple[int, Worker]]) -> None:
-        unit = self._number()
+    def _start_hop(self, trial: MopTrial, members: list[tuple[int, MopWorker]]) -> None:
+        unit = self._new_unit()
         for at, worker in members:
             worker.unit = unit
-            self._roster.left[at] -= trial.weight
+            self._workers.remaining_cost[at] -= trial.weight
         hop = TrainHop(
             unit,
             trial.id,
             tuple([worker.id for _, worker in members]),
-            tuple([self._train.partitions[at] for at, _ in members]),
+            tuple([self._train_partitions.partitions[at] for at, _ in members]),
             trial.epoch,
             trial.checkpoint,
         )
         self._hops[unit] = trial.hop = hop
-        self._out.append(hop)
+        self._instructions.append(hop)
 
-    def _number(self) -> int:
+    def _new_unit(self) -> int:
         self._next_unit += 1
         return self._next_unit - 1
 
-    def _free(self, worker: Worker) -> None:
+    def _release_worker(self, worker: MopWorker) -> None:
         worker.unit = None
-        self._roster.idle[worker.id] = worker
-        self._roster.fresh.append(worker)
+        self._workers.idle[worker.id] = worker
+        self._workers.newly_idle.append(worker)
 
-    def _cancel(self, unit: int) -> None:
-        self._fail(UnitFailed(unit))
-        self._out.append(CancelUnit(unit))
+    def _cancel_unit(self, unit: int) -> None:
+        self._fail_unit(UnitFailed(unit))
+        self._instructions.append(CancelUnit(unit))
 
-    def _fail(self, event: UnitFailed) -> None:
+    def _fail_unit(self, event: UnitFailed) -> None:
         """It is over without a result, and still to be done."""
-        one = self._evaluations.give_back(event.unit)
+        one = self._evaluations.release(event.unit)
         if one is not None:
-            self._free(one.worker)
+            self._release_worker(one.worker)
         hop = self._hops.pop(event.unit, None)
         if hop is None:
             return
         trial = self._trials[hop.trial]
         trial.hop = None
         for partition, worker in zip(hop.partitions, hop.workers, strict=True):
-            self._roster.left[self._train.place(partition)] += trial.weight
-            self._free(self._roster.get(worker))
-        self._queue.put(trial)
+            self._workers.remaining_cost[self._train_partitions.index_of(partition)] += trial.weight
+            self._release_worker(self._workers.get(worker))
+        self._queue.add(trial)

@@ -6,98 +6,98 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hopyard.domain.ids import TrialId
-from hopyard.mop.roster import Worker
+from hopyard.mop.workers import MopWorker
 
 
 @dataclass(slots=True, eq=False)
 class Evaluation:
-    """todo: validation partitions (bits) on which nobody evaluates it yet; away: those on which somebody does
-    now."""
+    """remaining_mask: validation partitions (bits) on which nobody evaluates it yet; assigned_count: those on
+    which somebody does now."""
 
     trial: TrialId
     epoch: int
     checkpoint: str
-    todo: int
-    away: int = 0
+    remaining_mask: int
+    assigned_count: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Evaluating:
+class EvaluationUnit:
     """One unit: the state on the partition of this place, by this worker."""
 
-    of: Evaluation
-    at: int
-    worker: Worker
+    evaluation: Evaluation
+    partition_index: int
+    worker: MopWorker
 
 
-class Evaluations:
+class EvaluationQueue:
     """In the order in which they were wanted: what was wanted first decides first what becomes of its
     trial."""
 
     def __init__(self) -> None:
         self._all: dict[tuple[TrialId, int], Evaluation] = {}
-        self.units: dict[int, Evaluating] = {}  # under way
+        self.units: dict[int, EvaluationUnit] = {}  # under way
         # bits of the partitions that some evaluation lacks; it may name too many until somebody looks
-        self.open = 0
+        self.pending_mask = 0
 
-    def want(self, evaluation: Evaluation) -> None:
+    def add(self, evaluation: Evaluation) -> None:
         """One that is there already is left as it is."""
         key = evaluation.trial, evaluation.epoch
-        if key not in self._all and evaluation.todo:
+        if key not in self._all and evaluation.remaining_mask:
             self._all[key] = evaluation
-            self.open |= evaluation.todo
+            self.pending_mask |= evaluation.remaining_mask
 
-    def first_for(self, held: int) -> Evaluation | None:
+    def find_first(self, held_mask: int) -> Evaluation | None:
         """The first that lacks one of these partitions."""
-        if not held & self.open:
+        if not held_mask & self.pending_mask:
             return None
         still = 0
         for one in self._all.values():
-            if one.todo & held:
+            if one.remaining_mask & held_mask:
                 return one
-            still |= one.todo
-        self.open = still
+            still |= one.remaining_mask
+        self.pending_mask = still
         return None
 
-    def begin(self, unit: int, worker: Worker) -> Evaluating | None:
+    def start(self, unit: int, worker: MopWorker) -> EvaluationUnit | None:
         """The first for what the worker holds is under way now."""
-        first = self.first_for(worker.validation)
+        first = self.find_first(worker.validation_mask)
         if first is None:
             return None
-        wanted = first.todo & worker.validation
+        wanted = first.remaining_mask & worker.validation_mask
         bit = wanted & -wanted
-        first.todo ^= bit
-        first.away |= bit
-        self.units[unit] = begun = Evaluating(first, bit.bit_length() - 1, worker)
+        first.remaining_mask ^= bit
+        first.assigned_count |= bit
+        self.units[unit] = begun = EvaluationUnit(first, bit.bit_length() - 1, worker)
         return begun
 
-    def finish(self, unit: int) -> Evaluating | None:
+    def finish(self, unit: int) -> EvaluationUnit | None:
         """None where it is not under way any more."""
         one = self.units.pop(unit, None)
         if one is not None:
-            one.of.away &= ~(1 << one.at)
-            if not one.of.todo and not one.of.away:
-                self._all.pop((one.of.trial, one.of.epoch), None)
+            one.evaluation.assigned_count &= ~(1 << one.partition_index)
+            if not one.evaluation.remaining_mask and not one.evaluation.assigned_count:
+                self._all.pop((one.evaluation.trial, one.evaluation.epoch), None)
         return one
 
     def is_done(self, evaluation: Evaluation) -> bool:
         """Whether it was evaluated on all partitions."""
-        return not evaluation.todo and not evaluation.away
+        return not evaluation.remaining_mask and not evaluation.assigned_count
 
-    def give_back(self, unit: int) -> Evaluating | None:
+    def release(self, unit: int) -> EvaluationUnit | None:
         """It was not done: somebody else may. None where it is not under way any more."""
         one = self.units.pop(unit, None)
         if one is not None:
-            one.of.away &= ~(1 << one.at)
-            one.of.todo |= 1 << one.at
-            self.open |= 1 << one.at
+            one.evaluation.assigned_count &= ~(1 << one.partition_index)
+            one.evaluation.remaining_mask |= 1 << one.partition_index
+            self.pending_mask |= 1 << one.partition_index
         return one
 
-    def withdraw(self, trial: TrialId) -> dict[int, Worker]:
+    def withdraw(self, trial: TrialId) -> dict[int, MopWorker]:
         """None of it is wanted any more. Returns the units that were under way, and who did them."""
         for key in [key for key in self._all if key[0] == trial]:
             del self._all[key]
-        gone = {unit: one.worker for unit, one in self.units.items() if one.of.trial == trial}
+        gone = {unit: one.worker for unit, one in self.units.items() if one.evaluation.trial == trial}
         for unit in gone:
             del self.units[unit]
         return gone

@@ -20,8 +20,8 @@ class TrialAdmitted:
     done `epoch` epochs and, of the next one, the partitions `visited`. cost: what a hop of it costs compared
     with other trials, where that is known before (None: it is learnt). order: partitions that its next hops
     visit, one after another, before it goes where there is room (what was lost is done again as it was). Of a
-    trial that trains already only a larger `epochs` counts: it is extended. turn: where all else is equal it
-    goes round the partitions from the turn-th on, whoever was admitted before; None: in turn."""
+    trial that trains already only a larger `epochs` counts: it is extended. first_partition: where all else
+    is equal it goes round the partitions from the turn-th on, whoever was admitted before; None: in turn."""
 
     trial: TrialId
     epochs: int
@@ -30,7 +30,7 @@ class TrialAdmitted:
     epoch: int = 0
     visited: frozenset[PartitionId] = frozenset()
     order: tuple[PartitionId, ...] = ()
-    turn: int | None = None
+    first_partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class HopFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationWanted:
+class EvaluationRequested:
     """Evaluate this state on these validation partitions. The end of an epoch asks for that by itself."""
 
     trial: TrialId
@@ -89,11 +89,11 @@ class UnitFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersToSpare:
-    """spare: nothing else is proposed now, so a trial may use several workers that would idle, for one
+class SpareWorkersChanged:
+    """has_spare: nothing else is proposed now, so a trial may use several workers that would idle, for one
     hop."""
 
-    spare: bool
+    has_spare: bool
 
 
 Event = (
@@ -102,10 +102,10 @@ Event = (
     | WorkerJoined
     | WorkerLost
     | HopFinished
-    | EvaluationWanted
+    | EvaluationRequested
     | EvaluationFinished
     | UnitFailed
-    | WorkersToSpare
+    | SpareWorkersChanged
 )
 
 
@@ -165,7 +165,7 @@ Instruction = TrainHop | EvaluateState | CancelUnit | EpochFinished | EpochEvalu
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class PrefetchHint:
     """The worker, busy now, will probably be asked for this state next."""
 
     worker: WorkerId

@@ -10,20 +10,20 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.events import Event, HopFinished, Instruction, TrainHop, TrialAdmitted, WorkerJoined
 
 
-class Coordinator(Protocol):
+class HandlesEvents(Protocol):
     def handle(self, *events: Event) -> list[Instruction]: ...
 
 
-def play_epoch(
-    coordinator: Coordinator,
+def simulate_epoch(
+    coordinator: HandlesEvents,
     costs: Mapping[TrialId, float],
     speeds: Mapping[WorkerId, float],
     *,
-    tell_times: bool,
+    known_times: bool,
 ) -> float:
     """Seconds until every trial was on every worker, each of which holds one partition: worker i partition i.
 
-    costs and speeds: a hop takes cost / speed seconds. tell_times: the coordinator is told both beforehand.
+    costs and speeds: a hop takes cost / speed seconds. known_times: the coordinator is told both beforehand.
     Hops that end in the same moment are told together.
     """
     workers = sorted(speeds)
@@ -38,11 +38,13 @@ def play_epoch(
 
     tell(
         *(
-            WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if tell_times else None)
+            WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if known_times else None)
             for i, w in enumerate(workers)
         )
     )
-    tell(*(TrialAdmitted(trial, 1, "start", costs[trial] if tell_times else None) for trial in sorted(costs)))
+    tell(
+        *(TrialAdmitted(trial, 1, "start", costs[trial] if known_times else None) for trial in sorted(costs))
+    )
     while ends:
         now = ends[0][0]
         over: list[Event] = []
@@ -53,7 +55,7 @@ def play_epoch(
     return now
 
 
-def bound(costs: Mapping[TrialId, float], speeds: Mapping[WorkerId, float]) -> float:
+def makespan_lower_bound(costs: Mapping[TrialId, float], speeds: Mapping[WorkerId, float]) -> float:
     """The longest trial's total or the busiest worker's, whichever is larger (open shop)."""
     slowness = sum(1.0 / speed for speed in speeds.values())
     return max(max(costs.values()) * slowness, sum(costs.values()) / min(speeds.values()))

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from hopyard.private_files import OTHERS
+from hopyard.private_files import GROUP_AND_OTHERS_BITS
 from hopyard.replica import main as replica
-from hopyard.replica.folder import take_lock
+from hopyard.replica.replica_dir import acquire_lock
 
 
 def main() -> int:
@@ -23,8 +23,8 @@ def main() -> int:
         help="clear up after a replica that died: ship the rest, report how it ended",
     )
     given = parser.parse_args()
-    folder, umask = given.folder.absolute(), os.umask(OTHERS)
-    lock = take_lock(folder)
+    folder, umask = given.folder.absolute(), os.umask(GROUP_AND_OTHERS_BITS)
+    lock = acquire_lock(folder)
     if lock is None:
         return 0  # another one lives: that one does the work
     return replica.run(folder, adopt=given.adopt, lock=lock, umask=umask)

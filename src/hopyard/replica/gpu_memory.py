@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopyard.config.units import bytes_in_words
-from hopyard.replica import tree
+from hopyard.config.units import format_bytes
+from hopyard.replica import process_tree
 
-EVERY_S = 0.25
-Usage = Callable[[int], Mapping[int, int]]  # of a card, by its index: bytes by process
+CHECK_INTERVAL_S = 0.25
+GpuUsage = Callable[[int], Mapping[int, int]]  # of a card, by its index: bytes by process
 
 
-def nvml_usage() -> Usage:
+def read_nvml_usage() -> GpuUsage:
     """What NVIDIA's library tells, loaded here and not before a fork; nothing for cards that it does not
     know."""
     handles: dict[int, Any] = {}
@@ -53,24 +53,24 @@ def nvml_usage() -> Usage:
 
 
 @dataclass(slots=True)
-class GpuMemoryWatch:
+class GpuMemoryLimit:
     """limit: of each card, in bytes. check() returns the reason to end the run, or None."""
 
     limit: int
-    cards: tuple[int, ...]
-    usage: Usage = field(default_factory=nvml_usage)
+    gpu_indices: tuple[int, ...]
+    usage: GpuUsage = field(default_factory=read_nvml_usage)
 
     def check(self) -> str | None:
         ours: set[int] | None = None
-        for card in self.cards:
+        for card in self.gpu_indices:
             by_process = self.usage(card)
             if sum(by_process.values()) <= self.limit:
                 continue  # all who use it together; looking for who is ours costs more
-            ours = {stat.pid for stat in tree.descendants(os.getpid())} if ours is None else ours
+            ours = {stat.pid for stat in process_tree.descendants(os.getpid())} if ours is None else ours
             used = sum(size for pid, size in by_process.items() if pid in ours)
             if used > self.limit:
                 return (
-                    f"out of GPU memory: used {bytes_in_words(used)} of its "
-                    f"{bytes_in_words(self.limit)} on GPU {card}"
+                    f"out of GPU memory: used {format_bytes(used)} of its "
+                    f"{format_bytes(self.limit)} on GPU {card}"
                 )
         return None

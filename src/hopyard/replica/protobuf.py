@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 
-class Damaged(ValueError):
+class MalformedMessage(ValueError):
     """Bytes that are no message."""
 
 
-class Field(IntEnum):
+class WireType(IntEnum):
     """Wire types."""
 
     VARINT = 0
@@ -20,27 +20,27 @@ class Field(IntEnum):
     FIXED32 = 5
 
 
-def fields(data: bytes) -> Iterator[tuple[int, Field, int | bytes]]:
+def iterate_fields(data: bytes) -> Iterator[tuple[int, WireType, int | bytes]]:
     """Number, wire type and value of each field: an int for VARINT, bytes for the others. Raises Damaged."""
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
         number, kind = key >> 3, key & 7
-        if kind == Field.VARINT:
+        if kind == WireType.VARINT:
             whole, at = _varint(data, at)
-            yield number, Field.VARINT, whole
+            yield number, WireType.VARINT, whole
             continue
-        if kind == Field.FIXED64:
+        if kind == WireType.FIXED64:
             size = 8
-        elif kind == Field.FIXED32:
+        elif kind == WireType.FIXED32:
             size = 4
-        elif kind == Field.BYTES:
+        elif kind == WireType.BYTES:
             size, at = _varint(data, at)
         else:
-            raise Damaged(f"wire type {kind}")
+            raise MalformedMessage(f"wire type {kind}")
         if at + size > end:
-            raise Damaged("a field is cut off")
-        yield number, Field(kind), data[at : at + size]
+            raise MalformedMessage("a field is cut off")
+        yield number, WireType(kind), data[at : at + size]
         at += size
 
 
@@ -48,7 +48,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
-            raise Damaged("a number is cut off")
+            raise MalformedMessage("a number is cut off")
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at += 1
@@ -57,7 +57,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def text(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
@@ -87,7 +87,7 @@ def scalar_of_tensor(data: bytes) -> float | None:
     kind, elements, content = 0, 1, b""
     listed: float | None = None
     whole: int | None = None
-    for number, wire, value in fields(data):
+    for number, wire, value in iterate_fields(data):
         if number == 1 and isinstance(value, int):
             kind = value
         elif number == 2 and isinstance(value, bytes):
@@ -97,7 +97,7 @@ def scalar_of_tensor(data: bytes) -> float | None:
         elif number in (_FLOATS, _DOUBLES):
             listed = _packed(value, "<f" if number == _FLOATS else "<d")
         elif number in _VARINTS:
-            whole = _whole(value, wire)
+            whole = _decode_varints(value, wire)
     if elements != 1 or kind not in _FORMATS:
         return None
     if content:
@@ -112,10 +112,10 @@ def scalar_of_tensor(data: bytes) -> float | None:
 def _elements(shape: bytes) -> int:
     """How many elements a `TensorShapeProto` stands for."""
     count = 1
-    for number, _, value in fields(shape):
+    for number, _, value in iterate_fields(shape):
         if number == 2 and isinstance(value, bytes):
             count *= next(
-                (size for inner, _, size in fields(value) if inner == 1 and isinstance(size, int)), 0
+                (size for inner, _, size in iterate_fields(value) if inner == 1 and isinstance(size, int)), 0
             )
     return count
 
@@ -126,11 +126,11 @@ def _packed(value: int | bytes, form: str) -> float | None:
     return float(struct.unpack(form, value)[0])
 
 
-def _whole(value: int | bytes, wire: Field) -> int | None:
+def _decode_varints(value: int | bytes, wire: WireType) -> int | None:
     """One int, plain or in a packed list of one."""
     if isinstance(value, int):
         return value
-    if wire is not Field.BYTES or not value:
+    if wire is not WireType.BYTES or not value:
         return None
     found, at = _varint(value, 0)
     return found if at == len(value) else None

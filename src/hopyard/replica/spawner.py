@@ -18,17 +18,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopyard.config.descriptors import raise_limit
+from hopyard.config.descriptor_limit import raise_descriptor_limit
 from hopyard.domain.replica import STATUS_FILE
-from hopyard.private_files import OTHERS
+from hopyard.private_files import GROUP_AND_OTHERS_BITS
 from hopyard.replica import main as replica
-from hopyard.replica.folder import take_lock
-from hopyard.replica.mounts import find_protection, open_user_namespace
+from hopyard.replica.mount_namespace import detect_isolation_mode, open_user_namespace
+from hopyard.replica.replica_dir import acquire_lock
 
 
 def serve(descriptor: int) -> None:
     """Answer until the other end closes."""
-    umask = os.umask(OTHERS)  # that of the scripts; what Hopyard makes itself is private
+    umask = os.umask(GROUP_AND_OTHERS_BITS)  # that of the scripts; what Hopyard makes itself is private
     connection = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -36,7 +36,7 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ours = (descriptor, wake_read, wake_write)
-    find_protection()  # once, for all that are forked
+    detect_isolation_mode()  # once, for all that are forked
     gc.collect()
     # what is here now is never looked at again by a collection: forked replicas go on sharing its pages
     gc.freeze()
@@ -56,10 +56,10 @@ def serve(descriptor: int) -> None:
             pending += data
             *lines, pending = pending.split(b"\n")
             for line in lines:
-                connection.sendall(json.dumps(_answer(line, ours, umask)).encode() + b"\n")
+                connection.sendall(json.dumps(_handle_request(line, ours, umask)).encode() + b"\n")
 
 
-def _answer(line: bytes, ours: Sequence[int], umask: int) -> dict[str, object]:
+def _handle_request(line: bytes, parent_descriptors: Sequence[int], umask: int) -> dict[str, object]:
     request = json.loads(line)
     adopt = bool(request["adopt"])
     locked: dict[Path, int | None] = {}
@@ -67,12 +67,12 @@ def _answer(line: bytes, ours: Sequence[int], umask: int) -> dict[str, object]:
     namespace: int | None = None
     try:
         for name in request["start"]:
-            locked[Path(name)] = _claim(Path(name), adopt)
+            locked[Path(name)] = _take_folder_lock(Path(name), adopt)
         # The child inherits the lock that is taken here: there is no moment at which it looks dead.
         held = [lock for lock in locked.values() if lock is not None]
         namespace = open_user_namespace() if len(held) > 1 and not adopt else None
         for folder, lock in locked.items():
-            not_for_it = (*ours, *(other for other in held if other != lock))
+            not_for_it = (*parent_descriptors, *(other for other in held if other != lock))
             started.append(None if lock is None else _fork(folder, lock, adopt, not_for_it, umask, namespace))
     except OSError as failed:
         for pid in started:
@@ -86,8 +86,8 @@ def _answer(line: bytes, ours: Sequence[int], umask: int) -> dict[str, object]:
     return {"started": started}
 
 
-def _claim(folder: Path, adopt: bool) -> int | None:
-    lock = take_lock(folder)
+def _take_folder_lock(folder: Path, adopt: bool) -> int | None:
+    lock = acquire_lock(folder)
     if lock is not None and not adopt and (folder / STATUS_FILE).exists():
         os.close(lock)
         return None
@@ -95,7 +95,12 @@ def _claim(folder: Path, adopt: bool) -> int | None:
 
 
 def _fork(
-    folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask: int, namespace: int | None
+    folder: Path,
+    lock: int,
+    adopt: bool,
+    descriptors_to_close: Sequence[int],
+    umask: int,
+    namespace: int | None,
 ) -> int:
     pid = os.fork()
     if pid:
@@ -103,11 +108,11 @@ def _fork(
     code = 70  # only a failure before the replica's own code leaves it so
     try:
         signal.set_wakeup_fd(-1)
-        for descriptor in not_for_it:
+        for descriptor in descriptors_to_close:
             os.close(descriptor)
         os.setsid()
-        raise_limit()  # the soft limit of the spawner may have been lowered meanwhile
-        replica.redirect(folder)
+        raise_descriptor_limit()  # the soft limit of the spawner may have been lowered meanwhile
+        replica.redirect_standard_streams(folder)
         code = replica.run(folder, adopt=adopt, lock=lock, umask=umask, namespace=namespace)
     finally:
         # Never back into the spawner's loop, and without its exit functions.

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from hopyard.errors import SpecError
-from hopyard.sdk import bound as binding
+from hopyard.sdk import bound_objects as binding
 from hopyard.sdk import session
-from hopyard.sdk.bound import Bound
+from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.data import find_dataset
-from hopyard.sdk.gpu_share import keep_to_share
-from hopyard.sdk.loop import Loop
+from hopyard.sdk.gpu_share import limit_torch_memory
 from hopyard.sdk.metrics import Number
 from hopyard.sdk.params import Params
-from hopyard.sdk.this_run import ThisRun
+from hopyard.sdk.resumable_loop import Loop
+from hopyard.sdk.run_context import RunContext
 
 if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue
@@ -30,7 +30,7 @@ def params(**defaults: ParamValue) -> Params:
     `-p lr=0.1`, a study or a fork override a default; the override is converted to the type of the default.
     Raises SpecError where it cannot be (``-p lr=abc: `lr` is a float``).
     """
-    return Params(session.current().declare(defaults))
+    return Params(session.current_session().declare_params(defaults))
 
 
 def dataset_path(name: str | None = None) -> Path:
@@ -39,19 +39,19 @@ def dataset_path(name: str | None = None) -> Path:
     Under plain `python` the newest version is brought from the server when it is not on this machine yet.
     Raises NotFound.
     """
-    return find_dataset(name, session.current())
+    return find_dataset(name, session.current_session())
 
 
-def bind(**objects: Any) -> Bound:
+def bind(**objects: Any) -> BoundObjects:
     """Say what a checkpoint holds: models, optimizers, schedulers, generators, plain values, under names of
     your choice.
 
     Functions (`infer=predict`) are kept aside for demos. Returns a namespace of all that is bound, through
     which plain values are kept up to date.
     """
-    bound = session.current().bound
-    keep_to_share()
-    binding.add(bound, objects)
+    bound = session.current_session().bound
+    limit_torch_memory()
+    binding.bind_objects(bound, objects)
     return bound
 
 
@@ -61,7 +61,7 @@ def loop(iterable: Iterable[T], *, every: int = 1, name: str = "epoch") -> Loop[
     The bound objects are saved after every `every` turns and at the end. Loops may be nested and follow one
     another. name: what a turn is called.
     """
-    return Loop(iterable, session.current(), every=every, name=name)
+    return Loop(iterable, session.current_session(), save_every=every, name=name)
 
 
 def log(
@@ -78,7 +78,7 @@ def log(
     the points of a metric are counted. Takes about two microseconds and never waits for the network. Raises
     SpecError for a value that is not a number; a full disk is told once on stderr and raises nothing.
     """
-    opened = session._session or session.current()
+    opened = session._session or session.current_session()
     if values is not None:
         if isinstance(values, Mapping):
             metrics = {**values, **metrics}
@@ -96,7 +96,7 @@ def save(step: SupportsIndex | None = None, **metrics: Number) -> Path | None:
     step: what it is called; by default the turns of the loop so far. metrics: recorded with it beside the
     latest logged ones.
     """
-    return session.current().save(step, metrics)
+    return session.current_session().save(step, metrics)
 
 
 def load() -> int | None:
@@ -105,17 +105,17 @@ def load() -> int | None:
 
     `hop.loop` does this by itself; call it in scripts that have a loop of their own.
     """
-    return session.current().load()
+    return session.current_session().load()
 
 
 def summary(values: Mapping[str, Number] | None = None, /, **more: Number) -> None:
     """Record results of the whole run: what leaderboards rank by.
     A name said again replaces what was said before."""
-    opened = session.current()
+    opened = session.current_session()
     opened.check_overrides()
-    opened.summarise({**(values or {}), **more})
+    opened.record_summary({**(values or {}), **more})
 
 
-def run() -> ThisRun:
+def run() -> RunContext:
     """The run that this process is part of: id, name, rank, world_size, folder, params, tags."""
-    return session.current().this_run()
+    return session.current_session().this_run()

@@ -18,57 +18,59 @@ from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import make_folder, open_file
-from hopyard.sdk import state as states
-from hopyard.sdk.state import Kind
+from hopyard.sdk import object_state as states
+from hopyard.sdk.object_state import StateKind
 
-INDEX = "hopyard.json"
-_CHANCE = "random-state.pkl"  # no bound object has a name with `-`
-_FORMAT = 1
+INDEX_FILE = "hopyard.json"
+_RNG_FILE = "random-state.pkl"  # no bound object has a name with `-`
+_FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """How far a loop was: `done` turns of the loop `name` that runs inside `depth` others.
+class LoopPosition:
+    """How far a loop was: `iterations` turns of the loop `name` that runs inside `depth` others.
 
-    finished: that many loops of this name were through, one after another (then `done` is that of the last);
-    0 means under way. chance: the random number generators as the loop began, for iterables that draw their
-    order at the start.
+    complete: that many loops of this name were through, one after another (then `iterations` is that of the
+    last); 0 means under way. rng_state: the random number generators as the loop began, for iterables that
+    draw their order at the start.
     """
 
     name: str
     depth: int
-    done: int
-    finished: int = 0
-    chance: dict[str, Any] | None = None
+    iterations: int
+    complete: int = 0
+    rng_state: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """A checkpoint as it was found on disk. `objects` maps each name to its file. foreign: as of
-    `state.read`. run: which saved it, "" where that is not known. logged: how many points of each metric it
-    had logged without a step."""
+class CheckpointContents:
+    """A checkpoint as it was found on disk. `objects` maps each name to its file. is_untrusted: as of
+    `state.read`. run_id: which saved it, "" where that is not known. metric_counts: how many points of each
+    metric it had logged without a step."""
 
     folder: str
     step: int
-    positions: tuple[Position, ...] = ()
+    positions: tuple[LoopPosition, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     objects: Mapping[str, str] = field(default_factory=dict)
-    foreign: bool = False
-    run: str = ""
-    logged: Mapping[str, int] = field(default_factory=dict)
+    is_untrusted: bool = False
+    run_id: str = ""
+    metric_counts: Mapping[str, int] = field(default_factory=dict)
 
     def state_of(self, name: str) -> Any:
         """Raises IntegrityError, SpecError for what is not plain in another user's."""
         try:
-            return states.read(_inside(self.folder, self.objects[name]), foreign=self.foreign)
+            return states.read_state(
+                _path_in_checkpoint(self.folder, self.objects[name]), is_untrusted=self.is_untrusted
+            )
         except SpecError as refused:
             raise SpecError(
                 f"`{name}` of the checkpoint of step {self.step}: {refused.message}", hints=refused.hints
             ) from None
 
-    def chance(self) -> dict[str, Any]:
-        path = os.path.join(self.folder, _CHANCE)
-        return states.read(path, foreign=self.foreign) if os.path.exists(path) else {}
+    def rng_states(self) -> dict[str, Any]:
+        path = os.path.join(self.folder, _RNG_FILE)
+        return states.read_state(path, is_untrusted=self.is_untrusted) if os.path.exists(path) else {}
 
 
 def _remove(folder: str) -> None:
@@ -77,15 +79,15 @@ def _remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write(
+def write_checkpoint(
     root: str,
     step: int,
     objects: Mapping[str, Any],
-    positions: Sequence[Position],
+    positions: Sequence[LoopPosition],
     metrics: Mapping[str, float],
     *,
     run: str = "",
-    logged: Mapping[str, int] | None = None,
+    metric_counts: Mapping[str, int] | None = None,
 ) -> str:
     """Save `objects` under `root`/`step`; returns the folder.
     An earlier checkpoint of the same step is replaced.
@@ -93,20 +95,20 @@ def write(
     Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is
     left behind.
     """
-    make_folder(root, below=os.path.dirname(root))
+    make_folder(root, private_parent=os.path.dirname(root))
     scratch = os.path.join(root, f".tmp-{step}-{os.urandom(6).hex()}")
-    make_folder(scratch, below=root)
+    make_folder(scratch, private_parent=root)
     try:
-        _fill(
+        _write_files(
             scratch,
             step,
             objects,
             positions,
-            {"metrics": dict(metrics), "run": run, "logged": dict(logged or {})},
+            {"metrics": dict(metrics), "run": run, "logged": dict(metric_counts or {})},
         )
         _sync_tree(scratch)
         final = os.path.join(root, str(step))
-        _move(scratch, final)
+        _publish(scratch, final)
     except BaseException:
         _remove(scratch)
         raise
@@ -114,37 +116,39 @@ def write(
     return final
 
 
-def _fill(
+def _write_files(
     folder: str,
     step: int,
     objects: Mapping[str, Any],
-    positions: Sequence[Position],
-    facts: Mapping[str, Any],
+    positions: Sequence[LoopPosition],
+    metadata: Mapping[str, Any],
 ) -> None:
     files: dict[str, str] = {}
     for name, value in objects.items():
-        if states.kind_of(value) is not Kind.ASIDE:
-            files[name] = name + states.write(os.path.join(folder, name), value, states.take(value))
-    states.pickle_to(os.path.join(folder, _CHANCE), states.take_chance())
+        if states.state_kind(value) is not StateKind.UNSAVED:
+            files[name] = name + states.write_state(
+                os.path.join(folder, name), value, states.capture_state(value)
+            )
+    states.pickle_to(os.path.join(folder, _RNG_FILE), states.capture_rng())
     for number, position in enumerate(positions):
-        if position.chance is not None:
-            states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.chance)
+        if position.rng_state is not None:
+            states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.rng_state)
     loops = [
         {
             "name": p.name,
             "depth": p.depth,
-            "done": p.done,
-            "finished": p.finished,
-            "chance": p.chance is not None,
+            "done": p.iterations,
+            "finished": p.complete,
+            "chance": p.rng_state is not None,
         }
         for p in positions
     ]
-    index = {"format": _FORMAT, "step": step, "loops": loops, "objects": files, **facts}
-    with open(os.path.join(folder, INDEX), "w", encoding="utf-8", opener=open_file) as text:
+    index = {"format": _FORMAT_VERSION, "step": step, "loops": loops, "objects": files, **metadata}
+    with open(os.path.join(folder, INDEX_FILE), "w", encoding="utf-8", opener=open_file) as text:
         json.dump(index, text)
 
 
-def _move(scratch: str, final: str) -> None:
+def _publish(scratch: str, final: str) -> None:
     while True:
         try:
             os.rename(scratch, final)
@@ -158,34 +162,35 @@ def _move(scratch: str, final: str) -> None:
             _remove(aside)
 
 
-def _inside(folder: str, name: str) -> str:
+def _path_in_checkpoint(folder: str, name: str) -> str:
     """The file of this name in a checkpoint. What is written in it names no other."""
     if "/" in name or name in ("", ".", ".."):
         raise IntegrityError(f"{folder} is not a checkpoint that can be read: `{name}` is no file's name")
     return os.path.join(folder, name)
 
 
-def read(folder: str, *, foreign: bool = False) -> Contents:
-    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one; foreign: see
+def read_checkpoint(folder: str, *, is_untrusted: bool = False) -> CheckpointContents:
+    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one; is_untrusted: see
     `state.read`."""
     try:
-        with open(os.path.join(folder, INDEX), encoding="utf-8") as text:
+        with open(os.path.join(folder, INDEX_FILE), encoding="utf-8") as text:
             index = json.load(text)
-        if index["format"] != _FORMAT:
+        if index["format"] != _FORMAT_VERSION:
             raise IntegrityError(
                 f"{folder}: a checkpoint of format {index['format']!r}", hints=("upgrade hopyard",)
             )
         positions = tuple(
-            _position(folder, number, said, foreign=foreign) for number, said in enumerate(index["loops"])
+            _read_position(folder, number, said, is_untrusted=is_untrusted)
+            for number, said in enumerate(index["loops"])
         )
         logged = {str(name): int(count) for name, count in index.get("logged", {}).items()}
-        return Contents(
+        return CheckpointContents(
             folder,
             int(index["step"]),
             positions,
             dict(index["metrics"]),
             dict(index["objects"]),
-            foreign,
+            is_untrusted,
             str(index.get("run", "")),
             logged,
         )
@@ -193,16 +198,20 @@ def read(folder: str, *, foreign: bool = False) -> Contents:
         raise IntegrityError(f"{folder} is not a checkpoint that can be read: {bad}") from bad
 
 
-def _position(folder: str, number: int, said: Mapping[str, Any], *, foreign: bool) -> Position:
+def _read_position(
+    folder: str, number: int, fields: Mapping[str, Any], *, is_untrusted: bool
+) -> LoopPosition:
     chance = (
-        states.read(os.path.join(folder, f"random-state-{number}.pkl"), foreign=foreign)
-        if said["chance"]
+        states.read_state(os.path.join(folder, f"random-state-{number}.pkl"), is_untrusted=is_untrusted)
+        if fields["chance"]
         else None
     )
-    return Position(str(said["name"]), int(said["depth"]), int(said["done"]), int(said["finished"]), chance)
+    return LoopPosition(
+        str(fields["name"]), int(fields["depth"]), int(fields["done"]), int(fields["finished"]), chance
+    )
 
 
-def keep_newest(root: str, count: int) -> None:
+def prune_checkpoints(root: str, count: int) -> None:
     """Remove all but the `count` checkpoints that were written last, and what an interrupted save left."""
     found: list[tuple[float, str]] = []
     with suppress(OSError), os.scandir(root) as entries:

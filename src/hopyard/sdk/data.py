@@ -13,23 +13,23 @@ from hopyard.config.home import Home
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
 
 # datasets that were brought here stay in the node's cache as long as this process lives
-_in_use = ExitStack()
-atexit.register(_in_use.close)
-_brought: dict[str, Path] = {}
+_open_trees = ExitStack()
+atexit.register(_open_trees.close)
+_fetched_folders: dict[str, Path] = {}
 
 
-class Recorder(Protocol):
+class DatasetRecorder(Protocol):
     """Who wants to know what data a script uses."""
 
     @property
     def offline(self) -> bool: ...
 
-    def used_dataset(self, name: str, version: int) -> None: ...
+    def record_dataset(self, name: str, version: int) -> None: ...
 
 
-def find_dataset(name: str | None, recorder: Recorder) -> Path:
+def find_dataset(name: str | None, recorder: DatasetRecorder) -> Path:
     """The folder of dataset `name`, or of the only one. Raises NotFound with the names that there are."""
-    there = _given(os.environ.get("HOPYARD_DATASETS"))
+    there = _parse_datasets_variable(os.environ.get("HOPYARD_DATASETS"))
     if name is None:
         if len(there) != 1:
             listed = ", ".join(sorted(there)) or "none"
@@ -40,16 +40,16 @@ def find_dataset(name: str | None, recorder: Recorder) -> Path:
         return Path(there[name])
     from hopyard.domain.ids import check_name
 
-    check_name(name, what="hop.dataset_path")
+    check_name(name, subject="hop.dataset_path")
     if not recorder.offline:
         listed = f"it has {', '.join(sorted(there))}" if there else "it has none"
         raise NotFound(f"this run has no dataset `{name}`; {listed}", hints=(f"`hop run -d {name} …`",))
-    if name not in _brought:
-        _brought[name] = _bring(name, recorder)
-    return _brought[name]
+    if name not in _fetched_folders:
+        _fetched_folders[name] = _fetch_newest(name, recorder)
+    return _fetched_folders[name]
 
 
-def _given(text: str | None) -> dict[str, str]:
+def _parse_datasets_variable(text: str | None) -> dict[str, str]:
     """What `HOPYARD_DATASETS` says: a JSON object of folders by name."""
     try:
         found = json.loads(text or "{}")
@@ -60,10 +60,10 @@ def _given(text: str | None) -> dict[str, str]:
         ) from bad
 
 
-def _bring(name: str, recorder: Recorder) -> Path:
+def _fetch_newest(name: str, recorder: DatasetRecorder) -> Path:
     """The newest version from the server, through this machine's cache; under plain `python` only."""
+    from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import Digest
-    from hopyard.sdk.connect import connect
 
     home = Home.default()
     by_hand = f"""or say where it is: HOPYARD_DATASETS='{{"{name}": "/its/folder"}}'"""
@@ -75,11 +75,13 @@ def _bring(name: str, recorder: Recorder) -> Path:
             hints=(f"`hop dataset push {name} FOLDER` makes it one", by_hand),
         ) from gone
     try:
-        from hopyard.datasets.cache import TreeCache
+        from hopyard.datasets.tree_cache import TreeCache
     except ImportError as lacking:
         hint = f"install hopyard in this interpreter, {by_hand}"
         raise NotFound(f"the dataset `{name}` cannot be brought here: {lacking}", hints=(hint,)) from lacking
     version = client.get(f"/datasets/{name}/versions/0")
-    folder = _in_use.enter_context(TreeCache(home.trees).use(Digest(version["manifest"]), client.fetch))
-    recorder.used_dataset(name, int(version["number"]))
+    folder = _open_trees.enter_context(
+        TreeCache(home.trees).open_tree(Digest(version["manifest"]), client.fetch)
+    )
+    recorder.record_dataset(name, int(version["number"]))
     return folder

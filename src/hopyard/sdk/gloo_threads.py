@@ -13,13 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-_NAME = "pt_gloo_runloop"
-_MOST_S = 2.0
-_EVERY_S = 0.002
-_IDLE_LOOKS = 3  # a thread that waits for Python's own lock sleeps, too, but not for so many looks on end
+_THREAD_NAME = "pt_gloo_runloop"
+_TIMEOUT_S = 2.0
+_POLL_INTERVAL_S = 0.002
+_IDLE_POLLS = 3  # a thread that waits for Python's own lock sleeps, too, but not for so many looks on end
 
 
-def _busy(threads: Path) -> bool:
+def _is_any_runnable(threads: Path) -> bool:
     """Whether a gloo thread of this process is about to run."""
     for thread in threads.iterdir():
         try:
@@ -29,16 +29,16 @@ def _busy(threads: Path) -> bool:
             )
         except (OSError, IndexError):  # the thread has just ended
             continue
-        if name == _NAME and state != "S":
+        if name == _THREAD_NAME and state != "S":
             return True
     return False
 
 
-def let_finish(threads: Path = Path("/proc/self/task")) -> None:
+def wait_for_gloo_threads(threads: Path = Path("/proc/self/task")) -> None:
     """Wait until no gloo thread has anything to do, at most two seconds."""
     if "torch.distributed" not in sys.modules or not threads.is_dir():
         return
-    until, idle = time.monotonic() + _MOST_S, 0
-    while idle < _IDLE_LOOKS and time.monotonic() < until:
-        idle = 0 if _busy(threads) else idle + 1
-        time.sleep(_EVERY_S)
+    until, idle = time.monotonic() + _TIMEOUT_S, 0
+    while idle < _IDLE_POLLS and time.monotonic() < until:
+        idle = 0 if _is_any_runnable(threads) else idle + 1
+        time.sleep(_POLL_INTERVAL_S)

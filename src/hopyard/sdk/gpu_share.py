@@ -8,22 +8,22 @@ import sys
 from contextlib import suppress
 
 # what the driver takes for a process beside what PyTorch allocates; of a small share, a quarter
-_CONTEXT_BYTES = 768 * 1024**2
-_done = False
+_CUDA_CONTEXT_BYTES = 768 * 1024**2
+_limit_set = False
 
 
-def keep_to_share() -> None:
+def limit_torch_memory() -> None:
     """Tell PyTorch, once it was imported, how much of the card is ours.
     Starts no CUDA: where there is none yet, PyTorch does it as it begins. Cheap to call again."""
-    global _done
+    global _limit_set
     torch = sys.modules.get("torch")
-    if _done or torch is None or not hasattr(torch, "cuda"):
+    if _limit_set or torch is None or not hasattr(torch, "cuda"):
         return
-    _done = True
+    _limit_set = True
     given = os.environ.get("HOPYARD_GPU_MEMORY", "")
     if not given.isdecimal():
         return
-    own_bytes = int(given) - min(_CONTEXT_BYTES, int(given) // 4)
+    own_bytes = int(given) - min(_CUDA_CONTEXT_BYTES, int(given) // 4)
 
     def limit() -> None:
         with suppress(Exception):

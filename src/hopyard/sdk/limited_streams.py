@@ -19,7 +19,7 @@ from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
 # what is sent in the place of the rest of a long stream: made again each time, always the same
-_KEPT = "reports"
+_SUMMARY_DIR = "reports"
 
 
 class LimitedStreams:
@@ -27,22 +27,22 @@ class LimitedStreams:
     stream is to be."""
 
     def __init__(self, folder: Path, limits: StreamLimits) -> None:
-        self._folder, self._kept = folder / "streams", folder / _KEPT
+        self._folder, self._summary_dir = folder / "streams", folder / _SUMMARY_DIR
         self._output, self._reports = (
             OutputLimit(limits.output_bytes),
-            ReportLimit(limits.reports_bytes, self._kept),
+            ReportLimit(limits.reports_bytes, self._summary_dir),
         )
         self._descriptors: dict[str, int] = {}
         self._closing = ExitStack()
         self.sizes: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self._kept, ignore_errors=True)
-        self._closing.callback(shutil.rmtree, self._kept, ignore_errors=True)
+        shutil.rmtree(self._summary_dir, ignore_errors=True)
+        self._closing.callback(shutil.rmtree, self._summary_dir, ignore_errors=True)
         with self._closing:
             self._open()
-            self._tell()
-            self.sizes = {name: self._length(name) for name in self._descriptors}
+            self._record_limit_events()
+            self.sizes = {name: self._limited_size(name) for name in self._descriptors}
             self._closing = self._closing.pop_all()
         return self
 
@@ -68,23 +68,23 @@ class LimitedStreams:
     def _size(self, name: str) -> int:
         return os.fstat(self._descriptors[name]).st_size
 
-    def _length(self, name: str) -> int:
+    def _limited_size(self, name: str) -> int:
         size, descriptor = self._size(name), self._descriptors[name]
         if self._reports.applies(name, size):
-            return self._reports.look(
+            return self._reports.update(
                 name, str(self._folder / name), descriptor, size, acknowledged=0, now=0.0, ended=True
             )
         return self._output.shipped_size(name, descriptor, size, ended=True)
 
-    def _tell(self) -> None:
+    def _record_limit_events(self) -> None:
         """Add what is left out to the events, once: a sync that was broken off comes again."""
         said: list[str] = []
         for name, descriptor in self._descriptors.items():
             size = self._size(name)
             if name in OUTPUT_STREAMS and (dropped := self._output.dropped_bytes(name, descriptor, size)):
-                said.append(self._output.sentence(name, 0, dropped))
+                said.append(self._output.explain(name, 0, dropped))
             elif self._reports.applies(name, size):
-                said.append(self._reports.sentence(name, 0))
+                said.append(self._reports.explain(name, 0))
         if not said:
             return
         path = self._folder / "events"

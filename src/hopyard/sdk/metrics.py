@@ -10,34 +10,41 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, SupportsFloat, SupportsIndex
 
-from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of, whole_bytes
+from hopyard.domain.metric_records import (
+    NO_STEP,
+    POINT,
+    complete_bytes,
+    pack_definition,
+    pack_point,
+    series_id,
+)
 from hopyard.errors import SpecError
 from hopyard.sdk.streams import StreamFile
 
 
-class HasItem(Protocol):
+class ScalarTensor(Protocol):
     """A scalar of an array library: a tensor or array of one element."""
 
     def item(self) -> object: ...
 
 
-Number = SupportsFloat | SupportsIndex | HasItem  # what may be logged
+Number = SupportsFloat | SupportsIndex | ScalarTensor  # what may be logged
 
 
 class MetricStream:
     """The `metrics` stream of one process, and the latest value of each metric that it logged."""
 
-    __slots__ = ("_file", "_first", "_known", "_on_new", "counts", "latest")
+    __slots__ = ("_defined_series", "_file", "_first_write", "_on_new_series", "latest", "metric_counts")
 
     def __init__(self, path: str, on_new: Callable[[], None] = lambda: None) -> None:
         """on_new: called when this process names a metric that it has not named before."""
-        self._on_new = on_new
-        self._file = StreamFile(path, whole=whole_bytes)
-        self._known: dict[str, int] = {}
+        self._on_new_series = on_new
+        self._file = StreamFile(path, complete_bytes=complete_bytes)
+        self._defined_series: dict[str, int] = {}
         self.latest: dict[str, float] = {}
-        self.counts: dict[str, int] = {}  # points of each metric that were logged without a step
+        self.metric_counts: dict[str, int] = {}  # points of each metric that were logged without a step
         # the steps of the next such points, where the streams of this run do not tell them
-        self._first: dict[str, int] = {}
+        self._first_write: dict[str, int] = {}
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
         """Append the points as one write; on a full disk as many as fit.
@@ -46,37 +53,37 @@ class MetricStream:
         # value.
         now = time.time()
         if step is None:
-            counts = self.counts
+            counts = self.metric_counts
             for name in metrics:
                 counts[name] = counts.get(name, 0) + 1
-            if self._first and not self._first.keys().isdisjoint(metrics):
+            if self._first_write and not self._first_write.keys().isdisjoint(metrics):
                 for name, value in metrics.items():
-                    self._write_slowly(self._first.pop(name, NO_STEP), now, {name: value})
+                    self._write_with_definitions(self._first_write.pop(name, NO_STEP), now, {name: value})
                 return
             at = NO_STEP
         elif type(step) is int:
             at = step
         else:
-            at = as_step(step)
-        known, latest, parts = self._known, self.latest, []
+            at = to_step(step)
+        known, latest, parts = self._defined_series, self.latest, []
         try:
             for name, value in metrics.items():
-                number = value if type(value) is float else as_number(name, value)
+                number = value if type(value) is float else to_float(name, value)
                 parts.append(pack_point(POINT, known[name], at, now, number))
                 latest[name] = number
         except (KeyError, struct.error):
-            self._write_slowly(at, now, metrics)
+            self._write_with_definitions(at, now, metrics)
             return
         data = b"".join(parts)
         try:
             written = os.write(self._file.descriptor, data)
         except OSError as broken:
-            self._file.trouble(broken)
+            self._file.full_disk_error(broken)
             return
         if written != len(data):
-            self._file.mend(data[:written])
+            self._file.truncate_partial_record(data[:written])
 
-    def _write_slowly(self, at: int, now: float, metrics: Mapping[str, Number]) -> None:
+    def _write_with_definitions(self, at: int, now: float, metrics: Mapping[str, Number]) -> None:
         """As `write`, with the definitions of the series that this process has not yet named."""
         if not NO_STEP <= at < 2**63:
             raise SpecError(
@@ -85,31 +92,31 @@ class MetricStream:
         parts: list[bytes] = []
         fresh: dict[str, int] = {}
         for name, value in metrics.items():
-            number = as_number(name, value)
-            if name not in self._known:
-                parts.append(_define(name))
-                fresh[name] = series_of(name)
-            parts.append(pack_point(POINT, fresh.get(name) or self._known[name], at, now, number))
+            number = to_float(name, value)
+            if name not in self._defined_series:
+                parts.append(_definition_record(name))
+                fresh[name] = series_id(name)
+            parts.append(pack_point(POINT, fresh.get(name) or self._defined_series[name], at, now, number))
             self.latest[name] = number
-        self._on_new()
+        self._on_new_series()
         if self._file.append(b"".join(parts)):
-            self._known.update(fresh)
+            self._defined_series.update(fresh)
 
-    def go_on(self, counts: Mapping[str, int], *, of_other_run: bool) -> None:
-        """Count on from those of a checkpoint. of_other_run: what it counted is not in the streams of this
+    def continue_counts(self, counts: Mapping[str, int], *, is_other_run: bool) -> None:
+        """Count on from those of a checkpoint. is_other_run: what it counted is not in the streams of this
         run, where readers look."""
-        self.counts = dict(counts)
-        self._first = {**counts} if of_other_run else {}
+        self.metric_counts = dict(counts)
+        self._first_write = {**counts} if is_other_run else {}
 
-    def forget_definitions(self) -> None:
+    def reset_definitions(self) -> None:
         """Name every series anew: after a fork, because each process does that for itself."""
-        self._known.clear()
+        self._defined_series.clear()
 
     def close(self) -> None:
         self._file.close()
 
 
-def as_number(name: str, value: object) -> float:
+def to_float(name: str, value: object) -> float:
     """`value` as a float. Raises SpecError unless it is one number: a float, an int, a tensor or array of one
     element."""
     if isinstance(value, int | float):
@@ -118,30 +125,30 @@ def as_number(name: str, value: object) -> float:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     if isinstance(value, str | bytes | complex) or value is None:
-        raise _not_a_number(name, value)
+        raise _number_error(name, value)
     item = getattr(value, "item", None)
     try:
         found = item() if callable(item) else value
         if isinstance(found, str | bytes | complex) or found is None:
-            raise _not_a_number(name, value)
+            raise _number_error(name, value)
         return float(found)  # type: ignore[arg-type]  # whatever it is, float() decides
     except (TypeError, ValueError, RuntimeError) as bad:
-        raise _not_a_number(name, value) from bad
+        raise _number_error(name, value) from bad
 
 
-def as_step(step: object) -> int:
+def to_step(step: object) -> int:
     """`step` as an int. Raises SpecError for anything that is not a whole number."""
     try:
         return operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         pass
-    number = as_number("step", step)
+    number = to_float("step", step)
     if not number.is_integer():
         raise SpecError(f"hop.log: step is {number}", hints=("a step is a whole number",))
     return int(number)
 
 
-def _not_a_number(name: str, value: object) -> SpecError:
+def _number_error(name: str, value: object) -> SpecError:
     shape = getattr(value, "shape", None)
     what = (
         f"{type(value).__name__} of shape {tuple(shape)}"
@@ -154,7 +161,7 @@ def _not_a_number(name: str, value: object) -> SpecError:
     )
 
 
-def _define(name: object) -> bytes:
+def _definition_record(name: object) -> bytes:
     if not isinstance(name, str):
         raise SpecError(f"a metric's name is text, not {name!r:.60}")
     try:

@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 from hopyard.config.home import Home
 from hopyard.errors import SpecError
 from hopyard.private_files import make_folder, open_file, write_atomically
-from hopyard.sdk.raised import main_frame, raised_code
-from hopyard.sdk.speak import say
-from hopyard.sdk.streams import Events
+from hopyard.sdk.exit_code import main_frame, system_exit_code
+from hopyard.sdk.streams import EventStream
+from hopyard.sdk.warn_once import warn_once
 
 # set for processes that the script starts: they log into the same folder
 FOLDER_VARIABLE = "HOPYARD_OFFLINE_DIR"
 RUN_FILE, LOCK_FILE = "run.json", "lock"
-KEPT_CHECKPOINTS = 3
+MAX_CHECKPOINTS = 3
 _GIT_TIMEOUT_S = 3
 
 
@@ -39,11 +39,11 @@ class OfflineRun:
         self.id, self._home = _new_id(environ), home
         self.folder = str(home.offline / self.id)
         self._pid, self._lock = os.getpid(), -1
-        self._code: int | None = None  # None: the script has not said with which code it ends
+        self._exit_code: int | None = None  # None: the script has not said with which code it ends
         self._main = main_frame()
-        self._facts: dict[str, Any] = {}
+        self._metadata: dict[str, Any] = {}
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Make the folder and say so. A disk that refuses is told, and the script goes on unrecorded."""
         try:
             self._home.create()
@@ -55,57 +55,63 @@ class OfflineRun:
         except BlockingIOError:
             return  # a sibling that torchrun started beside us was first: it writes run.json
         except OSError as broken:
-            say(f"this run cannot be recorded: {self.folder}: {broken.strerror}", once="offline")
+            warn_once(f"this run cannot be recorded: {self.folder}: {broken.strerror}", kind="offline")
             return
         except SpecError as refused:
-            say(f"this run cannot be recorded: {refused.message}", once="offline")
+            warn_once(f"this run cannot be recorded: {refused.message}", kind="offline")
             return
-        self._facts = _facts(self.id)
+        self._metadata = _run_metadata(self.id)
         self._write()
-        self._watch_exit()
-        say(f"recording offline in {self.folder}; `hop sync` sends it to the server", once="offline")
+        self._install_exit_hooks()
+        warn_once(f"recording offline in {self.folder}; `hop sync` sends it to the server", kind="offline")
 
-    def used(self, dataset: str, version: int) -> None:
+    def record_dataset(self, dataset: str, version: int) -> None:
         """Note that the script reads this version of a dataset."""
         entry = {"name": dataset, "version": version}
-        if self._facts and entry not in self._facts["datasets"]:
-            self._facts["datasets"].append(entry)
+        if self._metadata and entry not in self._metadata["datasets"]:
+            self._metadata["datasets"].append(entry)
             self._write()
 
     def _write(self) -> None:
         try:
-            write_atomically(Path(self.folder, RUN_FILE), json.dumps(self._facts, indent=1).encode() + b"\n")
+            write_atomically(
+                Path(self.folder, RUN_FILE), json.dumps(self._metadata, indent=1).encode() + b"\n"
+            )
         except OSError as broken:
-            say(f"cannot write {self.folder}/{RUN_FILE}: {broken.strerror}", once="offline-run-file")
+            warn_once(f"cannot write {self.folder}/{RUN_FILE}: {broken.strerror}", kind="offline-run-file")
 
-    def _watch_exit(self) -> None:
+    def _install_exit_hooks(self) -> None:
         """Learn how the script ends: its exit code passes through `sys.exit`, an exception through
         `sys.excepthook`, and a `raise SystemExit(3)` through neither (see raised.py)."""
         leave, show = sys.exit, sys.excepthook
 
         def exit_told(status: Any = None, /) -> NoReturn:
-            self._code = status if isinstance(status, int) else 0 if status is None else 1
+            self._exit_code = status if isinstance(status, int) else 0 if status is None else 1
             leave(status)
 
         def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._code = 130 if issubclass(kind, KeyboardInterrupt) else 1
+            self._exit_code = 130 if issubclass(kind, KeyboardInterrupt) else 1
             show(kind, error, trace)
 
         sys.exit, sys.excepthook = exit_told, shown
-        atexit.register(self._end)
+        atexit.register(self._record_end)
 
-    def _end(self) -> None:
+    def _record_end(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child
         code = (
-            self._code if self._code is not None else raised_code(self._main) if self._main is not None else 0
+            self._exit_code
+            if self._exit_code is not None
+            else system_exit_code(self._main)
+            if self._main is not None
+            else 0
         ) & 0xFF
         reason = "finished" if code == 0 else f"the script ended with exit code {code}"
-        self._facts["ended_at"] = _now()
-        self._facts["exit"] = {"kind": "exit-code", "code": code, "reason": reason}
+        self._metadata["ended_at"] = _now_text()
+        self._metadata["exit"] = {"kind": "exit-code", "code": code, "reason": reason}
         if os.path.isdir(self.folder):
             # with it the server learns when
-            Events(os.path.join(self.folder, "streams", "events")).tell("note", text=reason)
+            EventStream(os.path.join(self.folder, "streams", "events")).append("note", text=reason)
             self._write()
 
 
@@ -139,7 +145,7 @@ def _started_at_ms(pid: int) -> int:
     return 0
 
 
-def _facts(run_id: str) -> dict[str, Any]:
+def _run_metadata(run_id: str) -> dict[str, Any]:
     folder = os.getcwd()
     return {
         "id": run_id,
@@ -150,21 +156,21 @@ def _facts(run_id: str) -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "host": os.uname().nodename,
         "pid": os.getpid(),
-        "git": _git(folder),
+        "git": _git_state(folder),
         "datasets": [],
-        "started_at": _now(),
+        "started_at": _now_text(),
         "ended_at": None,
         "exit": None,
     }
 
 
-def _now() -> str:
+def _now_text() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def _git(folder: str) -> dict[str, Any] | None:
+def _git_state(folder: str) -> dict[str, Any] | None:
     """Commit, branch and whether tracked files differ; None outside a repository or without git."""
-    if not any(os.path.exists(os.path.join(parent, ".git")) for parent in _upwards(folder)):
+    if not any(os.path.exists(os.path.join(parent, ".git")) for parent in _parent_folders(folder)):
         return None
     import subprocess
 
@@ -193,7 +199,7 @@ def _git(folder: str) -> dict[str, Any] | None:
     return found if found["commit"] not in ("", "(initial)") else None
 
 
-def _upwards(folder: str) -> list[str]:
+def _parent_folders(folder: str) -> list[str]:
     parents = [folder]
     while (parent := os.path.dirname(parents[-1])) != parents[-1]:
         parents.append(parent)

@@ -11,8 +11,8 @@ from hopyard.errors import SpecError
 if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue
 
-_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-_WORDS = {float: "a float", int: "an int", bool: "true or false", str: "text"}
+_TRUE_WORDS, _FALSE_WORDS = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_TYPE_NAMES = {float: "a float", int: "an int", bool: "true or false", str: "text"}
 
 
 class Params:
@@ -73,7 +73,9 @@ def read_overrides(text: str | None) -> dict[str, ParamValue]:
     return found
 
 
-def resolve(defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
+def resolve_params(
+    defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]
+) -> dict[str, ParamValue]:
     """Each default, or its override converted to the type of the default.
     Raises SpecError with the offending name."""
     resolved: dict[str, ParamValue] = {}
@@ -83,11 +85,11 @@ def resolve(defaults: Mapping[str, object], overrides: Mapping[str, ParamValue])
             raise SpecError(
                 f"hop.params: the default of `{name}` is a {type(default).__name__}", hints=(hint,)
             )
-        resolved[name] = convert(name, overrides[name], default) if name in overrides else default  # type: ignore[assignment]
+        resolved[name] = convert_override(name, overrides[name], default) if name in overrides else default  # type: ignore[assignment]
     return resolved
 
 
-def convert(name: str, value: ParamValue, default: object) -> ParamValue:
+def convert_override(name: str, value: ParamValue, default: object) -> ParamValue:
     """`value` as the type of `default`. Raises SpecError where it cannot be one."""
     if default is None:
         return value
@@ -107,7 +109,7 @@ def convert(name: str, value: ParamValue, default: object) -> ParamValue:
     except (ValueError, OverflowError):
         shown = json.dumps(value) if not isinstance(value, str) else value
         raise SpecError(
-            f"-p {name}={shown}: `{name}` is {_WORDS[wanted]}", hints=(f"its default is {default!r}",)
+            f"-p {name}={shown}: `{name}` is {_TYPE_NAMES[wanted]}", hints=(f"its default is {default!r}",)
         ) from None
 
 
@@ -139,9 +141,9 @@ def _to_bool(value: ParamValue) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
-    if word in _TRUE:
+    if word in _TRUE_WORDS:
         return True
-    if word in _FALSE:
+    if word in _FALSE_WORDS:
         return False
     raise ValueError
 

@@ -13,58 +13,58 @@ from collections.abc import Callable
 from typing import Any
 
 from hopyard.private_files import make_folder, open_file
-from hopyard.sdk.speak import say
+from hopyard.sdk.warn_once import warn_once
 
 
 class StreamFile:
     """One stream. A failing disk is told once on stderr and costs the record, never an exception in the
     user's loop."""
 
-    __slots__ = ("_whole", "descriptor", "path")
+    __slots__ = ("_complete_bytes", "descriptor", "path")
 
-    def __init__(self, path: str, *, whole: Callable[[bytes], int] = lambda _: 0) -> None:
+    def __init__(self, path: str, *, complete_bytes: Callable[[bytes], int] = lambda _: 0) -> None:
         """Opens lazily failing: where the file cannot be made, appends are refused (and that is told once).
 
-        whole: how many bytes at the beginning of what was cut off are whole records; none where each append
-        is one record.
+        complete_bytes: how many bytes at the beginning of what was cut off are whole records; none where each
+        append is one record.
         """
         self.path = path
-        self._whole = whole
+        self._complete_bytes = complete_bytes
         try:
             streams = os.path.dirname(path)
-            make_folder(streams, below=os.path.dirname(streams))
+            make_folder(streams, private_parent=os.path.dirname(streams))
             self.descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         except OSError as broken:
             self.descriptor = -1
-            self.trouble(broken)
+            self.full_disk_error(broken)
 
     def append(self, data: bytes) -> bool:
         """Write `data` whole. False (told once) when it could not be."""
         try:
             written = os.write(self.descriptor, data)
         except OSError as broken:
-            self.trouble(broken)
+            self.full_disk_error(broken)
             return False
-        return written == len(data) or self.mend(data[:written])
+        return written == len(data) or self.truncate_partial_record(data[:written])
 
-    def mend(self, written: bytes) -> bool:
+    def truncate_partial_record(self, written: bytes) -> bool:
         """After a write that took only `written` (the disk ran full): take the half record at its end back,
         so that what another process appends later does not stand behind it. The whole ones stay, for they may
         have been shipped. Always False: something is lost."""
         try:
             end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
             if os.fstat(self.descriptor).st_size == end:
-                os.ftruncate(self.descriptor, end - len(written) + self._whole(written))
+                os.ftruncate(self.descriptor, end - len(written) + self._complete_bytes(written))
         except OSError as broken:
-            self.trouble(broken)
-        self.trouble(OSError(28, "No space left on device"))
+            self.full_disk_error(broken)
+        self.full_disk_error(OSError(28, "No space left on device"))
         return False
 
-    def trouble(self, broken: OSError) -> None:
-        say(
-            f"cannot write {self.path} ({broken.strerror}); the script goes on, what it logs meanwhile "
+    def full_disk_error(self, error: OSError) -> None:
+        warn_once(
+            f"cannot write {self.path} ({error.strerror}); the script goes on, what it logs meanwhile "
             "is not kept",
-            once=self.path,
+            kind=self.path,
         )
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class StreamFile:
             self.descriptor = -1
 
 
-class Events:
+class EventStream:
     """The `events` stream: what a script declares and does, one JSON object a line."""
 
     __slots__ = ("_file",)
@@ -81,7 +81,7 @@ class Events:
     def __init__(self, path: str) -> None:
         self._file = StreamFile(path)
 
-    def tell(self, kind: str, **fields: Any) -> bool:
+    def append(self, kind: str, **fields: Any) -> bool:
         """Append one event, stamped with the time."""
         line = json.dumps(
             {"t": round(time.time(), 6), "kind": kind, **fields}, separators=(",", ":"), default=str
@@ -92,7 +92,7 @@ class Events:
         self._file.close()
 
 
-def sizes(folder: str) -> dict[str, int]:
+def stream_sizes(folder: str) -> dict[str, int]:
     """The length in bytes of each stream in `folder` now."""
     found: dict[str, int] = {}
     try:

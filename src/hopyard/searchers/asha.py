@@ -12,7 +12,7 @@ from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.searchers.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.base import TrackedTrial, TrackingSearcher
 
 
 @dataclass(slots=True)
@@ -22,12 +22,12 @@ class _Rung:
 
     budget: int
     ranking: list[tuple[float, int]] = field(default_factory=list)
-    left: set[int] = field(default_factory=set)
+    remaining: set[int] = field(default_factory=set)
 
-    def promotable(self, among: int) -> int | None:
-        """The best of the first `among` that is still there."""
-        for loss, number in self.ranking[:among]:
-            if loss < inf and number not in self.left:
+    def find_promotable(self, limit: int) -> int | None:
+        """The best of the first `limit` that is still there."""
+        for loss, number in self.ranking[:limit]:
+            if loss < inf and number not in self.remaining:
                 return number
         return None
 
@@ -62,31 +62,31 @@ class Asha(TrackingSearcher):
     def _next(self) -> Proposal | SearchState:
         for at in range(len(self._rungs) - 2, -1, -1):
             rung = self._rungs[at]
-            number = rung.promotable(len(rung.ranking) // self._eta)
+            number = rung.find_promotable(len(rung.ranking) // self._eta)
             if number is not None:
                 return self._promote(number, at)
-        if self._limit is None or len(self._trials) < self._limit:
+        if self._max_trials is None or len(self._trials) < self._max_trials:
             self._rung_of.append(0)
             self._training += 1
-            return self._fresh(self._rungs[0].budget)
-        return SearchState.WAIT if self._training else self._finish()
+            return self._new_trial(self._rungs[0].budget)
+        return SearchState.WAIT if self._training else self._train_to_maximum()
 
-    def _finish(self) -> Proposal | SearchState:
+    def _train_to_maximum(self) -> Proposal | SearchState:
         """Bring one trial to the end."""
         if all(loss == inf for loss, _ in self._rungs[-1].ranking):
             for at in range(len(self._rungs) - 2, -1, -1):
-                number = self._rungs[at].promotable(self._hopeful(len(self._trials)))
+                number = self._rungs[at].find_promotable(self._promotion_limit(len(self._trials)))
                 if number is not None:
                     return self._promote(number, at)
         return SearchState.DONE
 
-    def _promote(self, number: int, at: int) -> Proposal:
-        self._rungs[at].left.add(number)
-        self._rung_of[number] = at + 1
+    def _promote(self, number: int, rung_index: int) -> Proposal:
+        self._rungs[rung_index].remaining.add(number)
+        self._rung_of[number] = rung_index + 1
         self._training += 1
-        return self._again(self._trials[number], self._rungs[at + 1].budget)
+        return self._resume_trial(self._trials[number], self._rungs[rung_index + 1].budget)
 
-    def _reached(self, trial: Tracked) -> Verdict:
+    def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         assert trial.loss is not None
         at = self._rung_of[trial.number]
         rung, entry = self._rungs[at], (trial.loss, trial.number)
@@ -94,29 +94,31 @@ class Asha(TrackingSearcher):
         insort(rung.ranking, entry)
         if at == len(self._rungs) - 1:
             return Verdict.CONTINUE
-        if self._limit is not None and bisect(rung.ranking, entry) > self._hopeful(self._limit):
+        if self._max_trials is not None and bisect(rung.ranking, entry) > self._promotion_limit(
+            self._max_trials
+        ):
             return Verdict.STOP
         return Verdict.PAUSE
 
-    def _hopeful(self, limit: int) -> int:
+    def _promotion_limit(self, trial_limit: int) -> int:
         """So many of a rung may be promoted if all trials come to it; a rank only gets worse."""
-        return max(1, limit // self._eta)
+        return max(1, trial_limit // self._eta)
 
-    def _ended(self, trial: Tracked, outcome: TrialOutcome) -> None:
+    def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:
         rung = self._rungs[self._rung_of[trial.number]]
-        rung.left.add(trial.number)
-        if not trial.paused:
+        rung.remaining.add(trial.number)
+        if not trial.is_paused:
             self._training -= 1
             counts = outcome is TrialOutcome.COMPLETED and trial.loss is not None
             insort(rung.ranking, (trial.loss if counts and trial.loss is not None else inf, trial.number))
 
     def released(self) -> frozenset[TrialId]:
-        if self._limit is None:
+        if self._max_trials is None:
             return frozenset()
         beaten = (
             self._trials[number]
             for at, rung in enumerate(self._rungs)
-            for _, number in rung.ranking[self._hopeful(self._limit) :]
+            for _, number in rung.ranking[self._promotion_limit(self._max_trials) :]
             if self._rung_of[number] == at
         )
-        return frozenset(trial.id for trial in beaten if trial.paused)
+        return frozenset(trial.id for trial in beaten if trial.is_paused)

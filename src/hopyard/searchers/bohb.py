@@ -8,12 +8,12 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import TrialOutcome, Verdict
-from hopyard.searchers.draw import draw, unit
+from hopyard.searchers.base import TrackedTrial
 from hopyard.searchers.hyperband import Hyperband
 from hopyard.searchers.optuna_model import OptunaModel, load_optuna
 from hopyard.searchers.optuna_searchers import tpe_model
 from hopyard.searchers.optuna_space import axes
-from hopyard.searchers.tracked import Tracked
+from hopyard.searchers.sampling import sample, uniform
 
 
 class Bohb(Hyperband):
@@ -46,46 +46,46 @@ class Bohb(Hyperband):
             min_epochs=min_epochs,
         )
         self._optuna, self._random = load_optuna("bohb"), random
-        self._enough = len(axes(space)) + 3
+        self._min_results = len(axes(space)) + 3
         self._models: dict[int, OptunaModel] = {}  # by budget
-        self._proposed_by: dict[int, OptunaModel] = {}  # by trial, until its first result
+        self._model_of_trial: dict[int, OptunaModel] = {}  # by trial, until its first result
 
     def _params(self, number: int) -> Mapping[str, ParamValue]:
         model = self._model()
-        if model is not None and unit(self._seed, number, "", purpose="random") >= self._random:
+        if model is not None and uniform(self._seed, number, "", purpose="random") >= self._random:
             params = model.propose(number)
             if params is not None:
-                self._proposed_by[number] = model
+                self._model_of_trial[number] = model
                 return params
-        return draw(self._space, self._seed, number)
+        return sample(self._space, self._seed, number)
 
     def _model(self) -> OptunaModel | None:
         """Of the largest budget that enough trials have reached."""
-        ready = [budget for budget, model in self._models.items() if model.completed >= self._enough]
+        ready = [budget for budget, model in self._models.items() if model.completed >= self._min_results]
         return self._models[max(ready)] if ready else None
 
-    def _reached(self, trial: Tracked) -> Verdict:
+    def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         assert trial.loss is not None
-        self._learn(trial, trial.loss)
-        return super()._reached(trial)
+        self._record_result(trial, trial.loss)
+        return super()._on_budget_reached(trial)
 
-    def _ended(self, trial: Tracked, outcome: TrialOutcome) -> None:
-        if outcome is TrialOutcome.COMPLETED and trial.loss is not None and not trial.paused:
-            self._learn(trial, trial.loss)
-        elif trial.number in self._proposed_by:
-            self._proposed_by.pop(trial.number).finish(trial.number, None)
-        super()._ended(trial, outcome)
+    def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:
+        if outcome is TrialOutcome.COMPLETED and trial.loss is not None and not trial.is_paused:
+            self._record_result(trial, trial.loss)
+        elif trial.number in self._model_of_trial:
+            self._model_of_trial.pop(trial.number).finish(trial.number, None)
+        super()._on_trial_ended(trial, outcome)
 
-    def _learn(self, trial: Tracked, loss: float) -> None:
+    def _record_result(self, trial: TrackedTrial, loss: float) -> None:
         if trial.budget not in self._models:
             self._models[trial.budget] = tpe_model(
-                self._optuna, self._space, self._seed + trial.budget, self._enough
+                self._optuna, self._space, self._seed + trial.budget, self._min_results
             )
         model = self._models[trial.budget]
-        proposer = self._proposed_by.pop(trial.number, None)
+        proposer = self._model_of_trial.pop(trial.number, None)
         if proposer is model:
             model.finish(trial.number, loss)
             return
         if proposer is not None:
             proposer.finish(trial.number, None)
-        model.learn(trial.number, trial.params, loss)
+        model.add_result(trial.number, trial.params, loss)

@@ -10,10 +10,10 @@ from hopyard.domain.space import Choice, Constant, Integer, Parameter, Space, Un
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, Verdict
 from hopyard.errors import SpecError
-from hopyard.searchers.draw import last_step, log_between, onto, quantised, unit
-from hopyard.searchers.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.base import TrackedTrial, TrackingSearcher
+from hopyard.searchers.sampling import interpolate_log, last_step, nearest_value, quantise, uniform
 
-LARGEST = 100_000  # combinations; far beyond what anybody trains, and small enough to lay out
+MAX_COMBINATIONS = 100_000  # combinations; far beyond what anybody trains, and small enough to lay out
 
 
 class Grid(TrackingSearcher):
@@ -37,31 +37,35 @@ class Grid(TrackingSearcher):
         if shuffle:
             order = sorted(
                 range(len(self._points)),
-                key=lambda number: (unit(seed, number, "", purpose="shuffle"), number),
+                key=lambda number: (uniform(seed, number, "", purpose="shuffle"), number),
             )
             self._points = tuple(self._points[number] for number in order)
 
     def _next(self) -> Proposal | SearchState:
-        wanted = len(self._points) if self._limit is None else min(self._limit, len(self._points))
-        return self._fresh(self._max_epochs) if len(self._trials) < wanted else SearchState.DONE
+        wanted = len(self._points) if self._max_trials is None else min(self._max_trials, len(self._points))
+        return self._new_trial(self._max_epochs) if len(self._trials) < wanted else SearchState.DONE
 
     def _params(self, number: int) -> Mapping[str, ParamValue]:
         return self._points[number]
 
-    def _reached(self, _trial: Tracked) -> Verdict:
+    def _on_budget_reached(self, _trial: TrackedTrial) -> Verdict:
         return Verdict.CONTINUE
 
 
 def combinations(space: Space, points: int | None = None) -> list[dict[str, ParamValue]]:
     """Every combination of the points of the parameters that exist together, each once.
     Raises SpecError as `Grid`."""
-    axes = {parameter.name: axis(parameter, points) for parameter in space.parameters}
-    found = list(islice(_combine(space, axes, 0, {}), LARGEST + 1))
-    if len(found) > LARGEST:
+    axes = {parameter.name: grid_values(parameter, points) for parameter in space.parameters}
+    found = list(islice(_combine(space, axes, 0, {}), MAX_COMBINATIONS + 1))
+    if len(found) > MAX_COMBINATIONS:
         widest = max(axes, key=lambda name: len(axes[name]))
-        count = f"{len(axes[widest]):,}" if len(axes[widest]) <= LARGEST else f"more than {LARGEST:,}"
+        count = (
+            f"{len(axes[widest]):,}"
+            if len(axes[widest]) <= MAX_COMBINATIONS
+            else f"more than {MAX_COMBINATIONS:,}"
+        )
         raise SpecError(
-            f"space: a grid of more than {LARGEST:,} combinations",
+            f"space: a grid of more than {MAX_COMBINATIONS:,} combinations",
             hints=(
                 f"give `{widest}` fewer points (it has {count} values): `points: 3` in its range",
                 "or use another searcher: `random`, `tpe`",
@@ -71,20 +75,20 @@ def combinations(space: Space, points: int | None = None) -> list[dict[str, Para
 
 
 def _combine(
-    space: Space, axes: Mapping[str, list[ParamValue]], depth: int, chosen: dict[str, ParamValue]
+    space: Space, axes: Mapping[str, list[ParamValue]], depth: int, params: dict[str, ParamValue]
 ) -> Iterator[dict[str, ParamValue]]:
     if depth == len(space.parameters):
-        yield dict(chosen)
+        yield dict(params)
         return
     parameter = space.parameters[depth]
-    if not space.active(parameter, chosen):
-        yield from _combine(space, axes, depth + 1, chosen)
+    if not space.is_active(parameter, params):
+        yield from _combine(space, axes, depth + 1, params)
         return
     for value in axes[parameter.name]:
-        yield from _combine(space, axes, depth + 1, {**chosen, parameter.name: value})
+        yield from _combine(space, axes, depth + 1, {**params, parameter.name: value})
 
 
-def axis(parameter: Parameter, points: int | None) -> list[ParamValue]:
+def grid_values(parameter: Parameter, points: int | None) -> list[ParamValue]:
     """The values that a grid takes of one parameter, in order, each once."""
     match parameter.domain:
         case Constant(value):
@@ -94,21 +98,23 @@ def axis(parameter: Parameter, points: int | None) -> list[ParamValue]:
         case Integer() | Uniform() as domain:
             count = points if domain.points is None else domain.points
             if domain.points is None and domain.step is not None and not domain.log:
-                count = min(LARGEST, last_step(domain)) + 1
+                count = min(MAX_COMBINATIONS, last_step(domain)) + 1
     if count is None:
         raise SpecError(
             f"space.{parameter.name}: a grid does not know how many points to take of it",
             hints=("say `points: 5` here, or `points: 5` among the options of the searcher for all ranges",),
         )
     return list(
-        dict.fromkeys(_even(domain, number / (count - 1) if count > 1 else 0.5) for number in range(count))
+        dict.fromkeys(
+            _evenly_spaced(domain, number / (count - 1) if count > 1 else 0.5) for number in range(count)
+        )
     )
 
 
-def _even(domain: Uniform | Integer, share: float) -> ParamValue:
+def _evenly_spaced(domain: Uniform | Integer, share: float) -> ParamValue:
     """The value that lies `share` of the way from the lowest to the highest, both of them reached."""
     if domain.log:
-        return onto(domain, log_between(domain.low, domain.high, share))
+        return nearest_value(domain, interpolate_log(domain.low, domain.high, share))
     if domain.step is not None:
-        return quantised(domain, round(share * last_step(domain)))
-    return onto(domain, domain.low + share * (domain.high - domain.low))
+        return quantise(domain, round(share * last_step(domain)))
+    return nearest_value(domain, domain.low + share * (domain.high - domain.low))

@@ -9,8 +9,8 @@ from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.searchers.rungs import Bracket, rung_sizes
-from hopyard.searchers.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.base import TrackedTrial, TrackingSearcher
+from hopyard.searchers.bracket import Bracket, rung_sizes
 
 
 class BracketSearcher(TrackingSearcher):
@@ -34,46 +34,48 @@ class BracketSearcher(TrackingSearcher):
         self._bracket_of: list[Bracket] = []  # by trial
 
     @abstractmethod
-    def _open(self) -> Bracket | None:
+    def _new_bracket(self) -> Bracket | None:
         """The next bracket, None after the last. Changes nothing."""
 
     def _next(self) -> Proposal | SearchState:
         for bracket in self._brackets:
-            number = bracket.begin_ready()
+            number = bracket.promote_next()
             if number is not None:
-                return self._again(self._trials[number], bracket.budget)
-            if bracket.wants_fresh:
-                return self._begin(bracket)
-        opened = self._open()
+                return self._resume_trial(self._trials[number], bracket.budget)
+            if bracket.wants_new_trial:
+                return self._start_bracket(bracket)
+        opened = self._new_bracket()
         if opened is not None:
             self._brackets.append(opened)
-            return self._begin(opened)
-        return SearchState.DONE if all(bracket.settled for bracket in self._brackets) else SearchState.WAIT
+            return self._start_bracket(opened)
+        return (
+            SearchState.DONE if all(bracket.is_finished for bracket in self._brackets) else SearchState.WAIT
+        )
 
-    def _begin(self, bracket: Bracket) -> Proposal:
-        bracket.begin_fresh(len(self._trials))
+    def _start_bracket(self, bracket: Bracket) -> Proposal:
+        bracket.start_new(len(self._trials))
         self._bracket_of.append(bracket)
-        return self._fresh(bracket.budget)
+        return self._new_trial(bracket.budget)
 
-    def _reached(self, trial: Tracked) -> Verdict:
+    def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         assert trial.loss is not None
-        return self._bracket_of[trial.number].reached(trial.number, trial.loss)
+        return self._bracket_of[trial.number].record_result(trial.number, trial.loss)
 
-    def _ended(self, trial: Tracked, outcome: TrialOutcome) -> None:
+    def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:
         loss = trial.loss if outcome is TrialOutcome.COMPLETED else None
-        self._bracket_of[trial.number].ended(trial.number, loss)
+        self._bracket_of[trial.number].record_end(trial.number, loss)
 
     def released(self) -> frozenset[TrialId]:
         numbers = {number for bracket in self._brackets for number in bracket.released}
-        return frozenset(self._trials[number].id for number in numbers if self._trials[number].paused)
+        return frozenset(self._trials[number].id for number in numbers if self._trials[number].is_paused)
 
 
 class Halving(BracketSearcher):
     """One bracket. trials: at the lowest rung; None: so many that one of them reaches the last."""
 
-    def _open(self) -> Bracket | None:
+    def _new_bracket(self) -> Bracket | None:
         if self._brackets:
             return None
         rungs = len(self._budgets)
-        trials = self._limit or self._eta ** (rungs - 1)
+        trials = self._max_trials or self._eta ** (rungs - 1)
         return Bracket(rung_sizes(trials, rungs, self._eta), self._budgets)

@@ -3,8 +3,8 @@ trials and long ones."""
 
 from __future__ import annotations
 
+from hopyard.searchers.bracket import Bracket, rung_sizes
 from hopyard.searchers.halving import BracketSearcher
-from hopyard.searchers.rungs import Bracket, rung_sizes
 
 
 class Hyperband(BracketSearcher):
@@ -16,18 +16,18 @@ class Hyperband(BracketSearcher):
     (s_max + 1) max_epochs, where each rung begins anew.
     """
 
-    def _open(self) -> Bracket | None:
-        plan = brackets(self._budgets, self._eta)
+    def _new_bracket(self) -> Bracket | None:
+        plan = bracket_sizes(self._budgets, self._eta)
         turn, begun = len(self._brackets), len(self._trials)
-        if turn >= len(plan) if self._limit is None else begun >= self._limit:
+        if turn >= len(plan) if self._max_trials is None else begun >= self._max_trials:
             return None
         trials, budgets = plan[turn % len(plan)]
-        if self._limit is not None:
-            trials = min(trials, self._limit - begun)
+        if self._max_trials is not None:
+            trials = min(trials, self._max_trials - begun)
         return Bracket(rung_sizes(trials, len(budgets), self._eta), budgets)
 
 
-def brackets(budgets: tuple[int, ...], eta: int) -> list[tuple[int, tuple[int, ...]]]:
+def bracket_sizes(budgets: tuple[int, ...], eta: int) -> list[tuple[int, tuple[int, ...]]]:
     """For each bracket, the one with most trials first: how many trials it begins with, and its rungs."""
     count = len(budgets)
     return [(-(-count * eta**s // (s + 1)), budgets[count - 1 - s :]) for s in range(count - 1, -1, -1)]

@@ -9,11 +9,11 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.errors import SpecError
-from hopyard.searchers.draw import draw_one
-from hopyard.searchers.optuna_model import load_optuna, quiet
+from hopyard.searchers.optuna_model import load_optuna, silence_logging
 from hopyard.searchers.optuna_space import axes
+from hopyard.searchers.sampling import sample_parameter
 
-FEWEST = 4  # trials, below which nothing can be told
+MIN_TRIALS = 4  # trials, below which nothing can be told
 METHODS = ("ped-anova", "fanova")
 
 
@@ -38,10 +38,10 @@ def importance(
             f"importance: there is no method `{method}`", hints=(f"methods: {', '.join(METHODS)}",)
         )
     known = [(params, value) for params, value in results if isfinite(value)]
-    if len(known) < FEWEST:
+    if len(known) < MIN_TRIALS:
         raise SpecError(
             f"importance: {len(known)} results are too few",
-            hints=(f"at least {FEWEST} trials have to have reported the metric",),
+            hints=(f"at least {MIN_TRIALS} trials have to have reported the metric",),
         )
     searched = axes(space)
     if len({value for _, value in known}) == 1 or not searched:
@@ -49,15 +49,15 @@ def importance(
     optuna = load_optuna("importance", *(("sklearn",) if method == "fanova" else ()))
     distributions = {name: axis.distribution(optuna) for name, axis in searched.items()}
     evaluators = optuna.importance
-    with quiet(optuna):
+    with silence_logging(optuna):
         study = optuna.create_study(direction="maximize" if goal is Goal.MAX else "minimize")
         for number, (params, value) in enumerate(known):
             drawn = {
-                each.name: draw_one(each, 0, number)
+                each.name: sample_parameter(each, 0, number)
                 for each in space.parameters
                 if each.name in searched and each.name not in params
             }
-            places = {name: axis.place({**params, **drawn}[name]) for name, axis in searched.items()}
+            places = {name: axis.position_of({**params, **drawn}[name]) for name, axis in searched.items()}
             study.add_trial(
                 optuna.trial.create_trial(params=places, distributions=distributions, value=value)
             )

@@ -59,7 +59,7 @@ class MedianStopping:
         grace: int = 1,
         least: int = 5,
     ) -> None:
-        self._goal, self._inner, self._grace, self._least = goal, inner, grace, least
+        self._goal, self._inner, self._grace_epochs, self._min_trials = goal, inner, grace, least
         self._curves: dict[TrialId, _Curve] = {}
 
     def ask(self) -> Proposal | SearchState:
@@ -70,7 +70,7 @@ class MedianStopping:
 
     def tell(self, report: Report, /) -> Verdict:
         curve = self._curves.get(report.trial)
-        if curve is not None and self._falls_behind(curve, report):
+        if curve is not None and self._is_below_median(curve, report):
             curve.budget = 0
             return self._inner.tell(replace(report, outcome=TrialOutcome.STOPPED))
         verdict = self._inner.tell(report)
@@ -81,7 +81,7 @@ class MedianStopping:
     def released(self) -> frozenset[TrialId]:
         return self._inner.released() if isinstance(self._inner, ReleasesTrials) else frozenset()
 
-    def _falls_behind(self, curve: _Curve, report: Report) -> bool:
+    def _is_below_median(self, curve: _Curve, report: Report) -> bool:
         """Notes the report, where it is news of a trial that is training."""
         if (
             report.outcome is not TrialOutcome.RUNNING
@@ -94,11 +94,11 @@ class MedianStopping:
         if curve.steps and step <= curve.steps[-1]:
             return False
         curve.add(step, -report.value if self._goal is Goal.MAX else report.value)
-        if not self._grace < step < curve.budget:
+        if not self._grace_epochs < step < curve.budget:
             return False
         others = [
             mean
             for other in self._curves.values()
             if other is not curve and (mean := other.mean(step)) is not None
         ]
-        return len(others) >= self._least and curve.best > median(others)
+        return len(others) >= self._min_trials and curve.best > median(others)

@@ -18,16 +18,16 @@ from typing import Any
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.errors import SpecError
-from hopyard.searchers.draw import draw, draw_one, unit
 from hopyard.searchers.grid import combinations
-from hopyard.searchers.optuna_space import axes, is_conditional, only
+from hopyard.searchers.optuna_space import axes, is_conditional, single_value
+from hopyard.searchers.sampling import sample, sample_parameter, uniform
 
 _RETRIES = 20  # proposals that were made before, until another way is tried
 Params = dict[str, ParamValue]
 MakeSampler = Callable[[Any, int], Any]  # optuna, seed -> sampler
 
 
-class LacksPackage(SpecError):
+class MissingPackage(SpecError):
     """A searcher that needs a package which is not installed here; it may be where the study runs."""
 
 
@@ -47,12 +47,12 @@ def load_optuna(searcher: str, *others: str) -> Any:
             )
             where = "it is needed where the study's driver runs: name it in the study's requirements too"
             told = f"searcher.name: `{searcher}` needs the package {name}, which is not installed"
-            raise LacksPackage(told, hints=(hint, where)) from missing
+            raise MissingPackage(told, hints=(hint, where)) from missing
     return found
 
 
 @contextmanager
-def quiet(optuna: Any) -> Iterator[None]:
+def silence_logging(optuna: Any) -> Iterator[None]:
     """Without what Optuna says to people: they asked Hopyard. What the user's own code has set comes back."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
@@ -65,7 +65,7 @@ def quiet(optuna: Any) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     """PyTorch on one thread: its small matrices gain nothing from more, lose much where trials keep the cores
     busy, and come out the same on every machine."""
     import torch
@@ -102,58 +102,60 @@ class OptunaModel:
         self._optuna, self._space, self._seed, self._startup = optuna, space, seed, startup
         self._axes = axes(space)
         self._distributions = {name: axis.distribution(optuna) for name, axis in self._axes.items()}
-        self._within = within
-        self._make, self._cold = make, slow_start
+        self._context = within
+        self._make_sampler, self._is_slow_start = make, slow_start
         self._joint = joint or not is_conditional(space)
         # trial -> Optuna's number of it, and where it lies
-        self._asked: dict[int, tuple[int, dict[str, float]]] = {}
-        self._seen: set[tuple[Any, ...]] = set()
+        self._pending: dict[int, tuple[int, dict[str, float]]] = {}
+        self._proposed_params: set[tuple[Any, ...]] = set()
         self.completed = 0  # trials that the sampler learns from
-        with quiet(optuna):
-            sampler = make(optuna, int(unit(seed, 0, "optuna", purpose="seed") * 2**32))
+        with silence_logging(optuna):
+            sampler = make(optuna, int(uniform(seed, 0, "optuna", purpose="seed") * 2**32))
             self._study = optuna.create_study(direction="minimize", sampler=sampler)
 
     def propose(self, number: int) -> Params | None:
         """The params of the trial of that number, for which `finish` is called later; None where every
         configuration of the space was proposed already."""
-        if self._cold:
-            self._warm_up()
+        if self._is_slow_start:
+            self._warm_up_sampler()
         if self.completed < self._startup or not self._axes:
-            return self._drawn(number)
-        with quiet(self._optuna), self._within():
+            return self._sample_unseen(number)
+        with silence_logging(self._optuna), self._context():
             for _ in range(_RETRIES):
                 trial = self._study.ask()
-                params, places = self._suggested(trial)
-                if _key(params) not in self._seen:
-                    return self._begun(number, trial.number, params, places)
+                params, places = self._suggest(trial)
+                if _key(params) not in self._proposed_params:
+                    return self._record_pending(number, trial.number, params, places)
                 self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        return self._drawn(number)
+        return self._sample_unseen(number)
 
-    def _warm_up(self) -> None:
+    def _warm_up_sampler(self) -> None:
         """A proposal that nobody wants, by another sampler: what is imported and compiled for the first one
         takes a second or more, for which trials that end would have to wait later. Now none has begun."""
-        self._cold = False
+        self._is_slow_start = False
         if not self._axes:
             return
         state = self._optuna.trial.TrialState.COMPLETE
-        with quiet(self._optuna), self._within():
-            study = self._optuna.create_study(direction="minimize", sampler=self._make(self._optuna, 0))
+        with silence_logging(self._optuna), self._context():
+            study = self._optuna.create_study(
+                direction="minimize", sampler=self._make_sampler(self._optuna, 0)
+            )
             for number in range(max(self._startup, 2)):
-                places = self._places(number, draw(self._space, self._seed, number))
+                places = self._to_positions(number, sample(self._space, self._seed, number))
                 known = {name: self._distributions[name] for name in places}
                 study.add_trial(
                     self._optuna.trial.create_trial(
                         params=places, distributions=known, state=state, value=float(number)
                     )
                 )
-            self._suggested(study.ask())
+            self._suggest(study.ask())
 
     def finish(self, number: int, loss: float | None, *, stopped_at: int | None = None) -> None:
         """What came of it: its loss; None where it has none. stopped_at: the epoch at which it was stopped
         with that loss: it counts as worse than all that were not."""
         state = self._optuna.trial.TrialState
-        begun, places = self._asked.pop(number)
-        with quiet(self._optuna):
+        begun, places = self._pending.pop(number)
+        with silence_logging(self._optuna):
             if loss is None or stopped_at is not None:
                 self._study.tell(begun, state=state.FAIL)
             else:
@@ -163,53 +165,62 @@ class OptunaModel:
             self._add(places, state=state.PRUNED, intermediate_values={stopped_at: loss})
             self.completed += 1
 
-    def learn(self, number: int, params: Mapping[str, ParamValue], loss: float) -> None:
+    def add_result(self, number: int, params: Mapping[str, ParamValue], loss: float) -> None:
         """What came of a trial whose params another model proposed."""
-        self._add(self._places(number, params), state=self._optuna.trial.TrialState.COMPLETE, value=loss)
+        self._add(
+            self._to_positions(number, params), state=self._optuna.trial.TrialState.COMPLETE, value=loss
+        )
         self.completed += 1
 
-    def _drawn(self, number: int) -> Params | None:
+    def _sample_unseen(self, number: int) -> Params | None:
         """As random search draws it, anew where that was proposed already; at last, the first of all that was
         not."""
         for attempt in range(_RETRIES):
-            params = draw(self._space, self._seed, number, purpose=f"again{attempt}" if attempt else "draw")
-            if _key(params) not in self._seen:
-                return self._added(number, params)
+            params = sample(self._space, self._seed, number, purpose=f"again{attempt}" if attempt else "draw")
+            if _key(params) not in self._proposed_params:
+                return self._add_running(number, params)
         try:
             others = combinations(self._space)
         except SpecError:  # far too many to have been proposed all
-            return self._added(number, params)
-        return next((self._added(number, other) for other in others if _key(other) not in self._seen), None)
+            return self._add_running(number, params)
+        return next(
+            (
+                self._add_running(number, other)
+                for other in others
+                if _key(other) not in self._proposed_params
+            ),
+            None,
+        )
 
-    def _added(self, number: int, params: Params) -> Params:
-        places = self._places(number, params)
-        return self._begun(
+    def _add_running(self, number: int, params: Params) -> Params:
+        places = self._to_positions(number, params)
+        return self._record_pending(
             number, self._add(places, state=self._optuna.trial.TrialState.RUNNING), params, places
         )
 
     def _add(self, places: Mapping[str, float], **outcome: Any) -> int:
         """A trial that Optuna did not propose; its number there."""
         known = {name: self._distributions[name] for name in places}
-        with quiet(self._optuna):
+        with silence_logging(self._optuna):
             self._study.add_trial(
                 self._optuna.trial.create_trial(params=dict(places), distributions=known, **outcome)
             )
         return len(self._study.get_trials(deepcopy=False)) - 1
 
-    def _suggested(self, trial: Any) -> tuple[Params, dict[str, float]]:
+    def _suggest(self, trial: Any) -> tuple[Params, dict[str, float]]:
         """Params and places, of every parameter in the order of the space."""
         places: dict[str, float] = {}
         chosen: Params = {}
         for parameter in self._space.parameters:
             name, axis = parameter.name, self._axes.get(parameter.name)
-            exists = self._space.active(parameter, chosen)
+            exists = self._space.is_active(parameter, chosen)
             if axis is not None and (exists or self._joint):
-                places[name] = axis.suggested(trial)
+                places[name] = axis.suggest(trial)
             if exists:
-                chosen[name] = only(parameter.domain) if axis is None else axis.value(places[name])
+                chosen[name] = single_value(parameter.domain) if axis is None else axis.value_at(places[name])
         return chosen, places
 
-    def _places(self, number: int, params: Mapping[str, ParamValue]) -> dict[str, float]:
+    def _to_positions(self, number: int, params: Mapping[str, ParamValue]) -> dict[str, float]:
         """Where params lie; a parameter that does not exist lies where it would have been drawn, for samplers
         that know no conditions."""
         places: dict[str, float] = {}
@@ -219,14 +230,14 @@ class OptunaModel:
                 value = (
                     params[parameter.name]
                     if parameter.name in params
-                    else draw_one(parameter, self._seed, number)
+                    else sample_parameter(parameter, self._seed, number)
                 )
-                places[parameter.name] = axis.place(value)
+                places[parameter.name] = axis.position_of(value)
         return places
 
-    def _begun(self, number: int, begun: int, params: Params, places: dict[str, float]) -> Params:
-        self._asked[number] = begun, places
-        self._seen.add(_key(params))
+    def _record_pending(self, number: int, begun: int, params: Params, places: dict[str, float]) -> Params:
+        self._pending[number] = begun, places
+        self._proposed_params.add(_key(params))
         return params
 
 

@@ -14,9 +14,9 @@ from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
 from hopyard.errors import SpecError
-from hopyard.searchers.optuna_model import OptunaModel, load_optuna, one_thread
+from hopyard.searchers.base import TrackedTrial, TrackingSearcher
+from hopyard.searchers.optuna_model import OptunaModel, load_optuna, single_thread
 from hopyard.searchers.optuna_space import axes, is_conditional
-from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 class ModelSearcher(TrackingSearcher):
@@ -30,20 +30,20 @@ class ModelSearcher(TrackingSearcher):
         self._proposed: Mapping[str, ParamValue] | None = {}
 
     def _next(self) -> Proposal | SearchState:
-        if self._proposed is None or (self._limit is not None and len(self._trials) >= self._limit):
+        if self._proposed is None or (self._max_trials is not None and len(self._trials) >= self._max_trials):
             return SearchState.DONE
         self._proposed = self._model.propose(len(self._trials))
-        return SearchState.DONE if self._proposed is None else self._fresh(self._max_epochs)
+        return SearchState.DONE if self._proposed is None else self._new_trial(self._max_epochs)
 
     def _params(self, _number: int) -> Mapping[str, ParamValue]:
         assert self._proposed is not None
         return self._proposed
 
-    def _reached(self, trial: Tracked) -> Verdict:
+    def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         self._model.finish(trial.number, trial.loss)
         return Verdict.CONTINUE
 
-    def _ended(self, trial: Tracked, outcome: TrialOutcome) -> None:
+    def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:
         stopped = outcome is TrialOutcome.STOPPED and trial.loss is not None
         loss = trial.loss if stopped or outcome is TrialOutcome.COMPLETED else None
         self._model.finish(trial.number, loss, stopped_at=trial.step if stopped else None)
@@ -79,7 +79,7 @@ class GaussianProcess(ModelSearcher):
             startup=startup,
             make=make,
             joint=True,
-            within=one_thread,
+            within=single_thread,
             slow_start=True,
         )
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, model=model)

@@ -10,15 +10,15 @@ from typing import Any
 
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Domain, Integer, Parameter, Space, Uniform
-from hopyard.searchers.draw import last_step, log_between, onto, quantised
+from hopyard.searchers.sampling import interpolate_log, last_step, nearest_value, quantise
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
     """kind: `categorical` (one of 0 … high), `int` (low to high: steps above the lowest value, or with log
     the value itself), `float` (the share of the way from the lowest value to the highest, in their logarithms
-    where the domain has them). What lies there becomes a value by `value`, and a value its place by
-    `place`."""
+    where the domain has them). What lies there becomes a value by `value_at`, and a value its place by
+    `position_of`."""
 
     name: str
     domain: Domain
@@ -35,7 +35,7 @@ class Axis:
             return d.IntDistribution(int(self.low), int(self.high), log=self.log)
         return d.FloatDistribution(self.low, self.high, log=self.log)
 
-    def suggested(self, trial: Any) -> float | int:
+    def suggest(self, trial: Any) -> float | int:
         """The place that a trial of Optuna's suggests."""
         if self.kind == "categorical":
             return trial.suggest_categorical(self.name, tuple(range(int(self.high) + 1)))  # type: ignore[no-any-return]
@@ -43,17 +43,17 @@ class Axis:
             return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log)  # type: ignore[no-any-return]
         return trial.suggest_float(self.name, self.low, self.high, log=self.log)  # type: ignore[no-any-return]
 
-    def value(self, place: float) -> ParamValue:
+    def value_at(self, position: float) -> ParamValue:
         """Reals without their last digits, in which machines differ; whole numbers and choices exactly."""
         domain = self.domain
         if isinstance(domain, Choice):
-            return domain.values[int(place)]
+            return domain.values[int(position)]
         assert not isinstance(domain, Constant)
         if self.kind == "float":
-            return onto(domain, _between(domain, place))
-        return onto(domain, place) if self.log else quantised(domain, int(place))
+            return nearest_value(domain, _value_between(domain, position))
+        return nearest_value(domain, position) if self.log else quantise(domain, int(position))
 
-    def place(self, value: ParamValue) -> float | int:
+    def position_of(self, value: ParamValue) -> float | int:
         """Of a value that the domain has."""
         domain = self.domain
         if isinstance(domain, Choice):
@@ -62,7 +62,7 @@ class Axis:
             return exact[0] if exact else domain.values.index(value)
         assert isinstance(domain, Uniform | Integer) and isinstance(value, int | float)
         if self.kind == "float":
-            return min(1.0, max(0.0, _share(domain, value)))
+            return min(1.0, max(0.0, _share_of(domain, value)))
         return int(value) if self.log else round((value - domain.low) / (domain.step or 1))
 
 
@@ -77,7 +77,7 @@ def _axis(parameter: Parameter) -> Axis | None:
     if isinstance(domain, Constant):
         return None
     if isinstance(domain, Choice):
-        kind = "int" if in_order(domain.values) else "categorical"
+        kind = "int" if is_monotonic(domain.values) else "categorical"
         return Axis(name, domain, kind, 0, len(domain.values) - 1) if len(domain.values) > 1 else None
     if domain.low == domain.high or (domain.step is not None and not last_step(domain)):
         return None
@@ -88,22 +88,22 @@ def _axis(parameter: Parameter) -> Axis | None:
     return Axis(name, domain, "int", 0, last_step(domain))
 
 
-def _between(domain: Uniform | Integer, share: float) -> float:
+def _value_between(domain: Uniform | Integer, share: float) -> float:
     return (
-        log_between(domain.low, domain.high, share)
+        interpolate_log(domain.low, domain.high, share)
         if domain.log
         else domain.low + share * (domain.high - domain.low)
     )
 
 
-def _share(domain: Uniform | Integer, value: float) -> float:
+def _share_of(domain: Uniform | Integer, value: float) -> float:
     low, high, value = (
         (log(x) for x in (domain.low, domain.high, value)) if domain.log else (domain.low, domain.high, value)
     )
     return (value - low) / (high - low) if high > low else 0.0
 
 
-def in_order(values: tuple[ParamValue, ...]) -> bool:
+def is_monotonic(values: tuple[ParamValue, ...]) -> bool:
     """Whether a choice is of numbers that rise or fall: 16, 32, 64 are neighbours, and what is learnt of one
     tells of the next."""
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -116,7 +116,7 @@ def is_conditional(space: Space) -> bool:
     return any(parameter.conditions for parameter in space.parameters)
 
 
-def only(domain: Domain) -> ParamValue:
+def single_value(domain: Domain) -> ParamValue:
     """The value of a domain that has no other."""
     if isinstance(domain, Constant):
         return domain.value

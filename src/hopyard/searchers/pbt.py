@@ -9,12 +9,12 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Parameter, Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.searchers.draw import draw_one, onto, quantised, unit
-from hopyard.searchers.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.base import TrackedTrial, TrackingSearcher
+from hopyard.searchers.sampling import nearest_value, quantise, sample_parameter, uniform
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
+class _MemberSnapshot:
     """A member as it was at one of its budgets: what others would copy."""
 
     loss: float
@@ -54,66 +54,70 @@ class PopulationBased(TrackingSearcher):
             factor,
             rounds,
         )
-        self._stands: dict[int, dict[int, _Stand]] = {}  # of members that can be copied, by their epochs
+        self._snapshots: dict[
+            int, dict[int, _MemberSnapshot]
+        ] = {}  # of members that can be copied, by their epochs
 
     def _next(self) -> Proposal | SearchState:
-        if self._limit is None or len(self._trials) < self._limit:
-            return self._fresh(min(self._interval, self._max_epochs))
+        if self._max_trials is None or len(self._trials) < self._max_trials:
+            return self._new_trial(min(self._interval, self._max_epochs))
         alive = [member for member in self._trials if member.verdict in (None, Verdict.PAUSE)]
-        ready = [member for member in alive if member.paused]
+        ready = [member for member in alive if member.is_paused]
         if not ready:
             return SearchState.WAIT if alive else SearchState.DONE
         least = min(ready, key=lambda member: (member.step, member.number))
         if not self._rounds:
-            return self._go_on(least, self._donor(least))
+            return self._continue_member(least, self._find_donor(least))
         if any(
-            member.step < least.step or (not member.paused and member.budget == least.step)
+            member.step < least.step or (not member.is_paused and member.budget == least.step)
             for member in alive
         ):
             return SearchState.WAIT
         # Who copies goes first: a member that went on already may have left the state that is to be copied.
         level = [member for member in ready if member.step == least.step]
-        donors = {member.number: self._donor(member) for member in level}
+        donors = {member.number: self._find_donor(member) for member in level}
         level.sort(key=lambda member: (donors[member.number] is None, member.number))
-        return self._go_on(level[0], donors[level[0].number])
+        return self._continue_member(level[0], donors[level[0].number])
 
-    def _reached(self, trial: Tracked) -> Verdict:
+    def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         assert trial.loss is not None
-        self._stands.setdefault(trial.number, {})[trial.budget] = _Stand(trial.loss, trial.params)
+        self._snapshots.setdefault(trial.number, {})[trial.budget] = _MemberSnapshot(trial.loss, trial.params)
         return Verdict.CONTINUE if trial.budget >= self._max_epochs else Verdict.PAUSE
 
-    def _ended(self, trial: Tracked, _outcome: TrialOutcome) -> None:
-        self._stands.pop(trial.number, None)
+    def _on_trial_ended(self, trial: TrackedTrial, _outcome: TrialOutcome) -> None:
+        self._snapshots.pop(trial.number, None)
 
-    def _go_on(self, member: Tracked, donor: Tracked | None) -> Proposal:
+    def _continue_member(self, member: TrackedTrial, donor: TrackedTrial | None) -> Proposal:
         if donor is not None:
-            member.params = explored(
+            member.params = explore(
                 self._space,
-                self._stands[donor.number][member.step].params,
+                self._snapshots[donor.number][member.step].params,
                 self._seed,
                 member.number,
                 member.step,
                 resample=self._resample,
                 factor=self._factor,
             )
-        return self._again(member, min(member.budget + self._interval, self._max_epochs), start_from=donor)
+        return self._resume_trial(
+            member, min(member.budget + self._interval, self._max_epochs), start_from=donor
+        )
 
-    def _donor(self, member: Tracked) -> Tracked | None:
+    def _find_donor(self, member: TrackedTrial) -> TrackedTrial | None:
         """Whom it copies; None where it is good enough."""
         losses = {
             number: stands[member.step].loss
-            for number, stands in self._stands.items()
+            for number, stands in self._snapshots.items()
             if member.step in stands
         }
         ranking = sorted(losses, key=lambda number: (losses[number], number))
         few = int(len(ranking) * self._quantile)
         if not few or member.number not in ranking[-few:]:
             return None
-        share = unit(self._seed, member.number, "", purpose=f"exploit-{member.step}")
+        share = uniform(self._seed, member.number, "", purpose=f"exploit-{member.step}")
         return self._trials[ranking[int(share * few)]]
 
 
-def explored(
+def explore(
     space: Space,
     params: Mapping[str, ParamValue],
     seed: int,
@@ -127,18 +131,18 @@ def explored(
     `params`), else moved."""
     chosen: dict[str, ParamValue] = {}
     for parameter in space.parameters:
-        if not space.active(parameter, chosen):
+        if not space.is_active(parameter, chosen):
             continue
         name = parameter.name
-        if name not in params or unit(seed, trial, name, purpose=f"resample-{step}") < resample:
-            chosen[name] = draw_one(parameter, seed, trial, purpose=f"explore-{step}")
+        if name not in params or uniform(seed, trial, name, purpose=f"resample-{step}") < resample:
+            chosen[name] = sample_parameter(parameter, seed, trial, purpose=f"explore-{step}")
         else:
-            up = unit(seed, trial, name, purpose=f"direction-{step}") < 0.5
-            chosen[name] = moved(parameter, params[name], factor=factor, up=up)
+            up = uniform(seed, trial, name, purpose=f"direction-{step}") < 0.5
+            chosen[name] = perturb(parameter, params[name], factor=factor, up=up)
     return chosen
 
 
-def moved(parameter: Parameter, value: ParamValue, *, factor: float, up: bool) -> ParamValue:
+def perturb(parameter: Parameter, value: ParamValue, *, factor: float, up: bool) -> ParamValue:
     """A number times or by `factor`, at least one step, within its range; of a choice the value before or
     after. A range that reaches 0 has no scale to multiply on: there a number moves by the share `factor - 1`
     of the range."""
@@ -156,6 +160,6 @@ def moved(parameter: Parameter, value: ParamValue, *, factor: float, up: bool) -
     else:
         target = value + (1 if up else -1) * (factor - 1) * (domain.high - domain.low)
     if domain.step is None:
-        return onto(domain, target)
+        return nearest_value(domain, target)
     before, after = (round((number - domain.low) / domain.step) for number in (value, target))
-    return quantised(domain, after if after != before else before + (1 if up else -1))
+    return quantise(domain, after if after != before else before + (1 if up else -1))

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from hopyard.domain.run import ParamValue
-from hopyard.domain.searchers import check_options, get_searcher, is_own, needs_trials
+from hopyard.domain.searchers import check_options, get_searcher, is_custom, requires_trials
 from hopyard.domain.space import check_space
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
@@ -26,25 +26,25 @@ def build(spec: StudySpec, load: Load) -> Searcher:
     if spec.max_epochs < 1:
         raise SpecError(f"max_epochs: `{spec.max_epochs}` is out of range", hints=("allowed: at least 1",))
     name, options = spec.searcher.name, spec.searcher.options
-    if not is_own(name):
+    if not is_custom(name):
         options = check_options(name, options)
-    if spec.trials is None and needs_trials(name, options):
+    if spec.trials is None and requires_trials(name, options):
         raise SpecError(f"trials: `{name}` goes on for ever", hints=("say how many: `trials: 100`",))
     if spec.trials is not None and spec.trials < 1:
         raise SpecError(f"trials: `{spec.trials}` is out of range", hints=("allowed: at least 1",))
-    if is_own(name) or not get_searcher(name).wraps:
-        return _make(spec, name, options, load)
+    if is_custom(name) or not get_searcher(name).wrapped:
+        return _create(spec, name, options, load)
     kind = get_searcher(name)
     own = {key: value for key, value in options.items() if key in kind.options}
-    inner_name = str(own.pop(kind.wraps))
+    inner_name = str(own.pop(kind.wrapped))
     inner_options = {key: value for key, value in options.items() if key not in kind.options}
-    if not is_own(inner_name):
+    if not is_custom(inner_name):
         inner_options = check_options(inner_name, inner_options)
-    return _make(spec, name, {**own, "inner": _make(spec, inner_name, inner_options, load)}, load)
+    return _create(spec, name, {**own, "inner": _create(spec, inner_name, inner_options, load)}, load)
 
 
-def _make(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], load: Load) -> Searcher:
-    factory = load(name) if is_own(name) else _find(get_searcher(name).target)
+def _create(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], load: Load) -> Searcher:
+    factory = load(name) if is_custom(name) else _find(get_searcher(name).target)
     said = {
         "space": spec.space,
         "goal": spec.goal,
@@ -52,7 +52,7 @@ def _make(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], l
         "max_epochs": spec.max_epochs,
         "seed": spec.seed,
     }
-    if not is_own(name):
+    if not is_custom(name):
         return factory(**said, **options)  # type: ignore[no-any-return]
     try:
         made = factory(**said, **options)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hopyard.domain.trial import Asked, Proposal, StudyEvent, Told
+from hopyard.domain.trial import AskEvent, Proposal, StudyEvent, TellEvent
 from hopyard.errors import Conflict
 from hopyard.interfaces.searcher import Searcher
 
-_HINT = (
+_CHANGED_HINT = (
     "was the searcher, its options, the space or the seed changed since the study began? Start it anew "
     "under another name"
 )
 
 
-def replay(fresh: Searcher, events: Iterable[StudyEvent]) -> int:
+def replay(searcher: Searcher, events: Iterable[StudyEvent]) -> int:
     """Make the calls of `events`, in this order, on a searcher that was asked nothing yet; returns how many
     there were.
 
@@ -23,43 +23,44 @@ def replay(fresh: Searcher, events: Iterable[StudyEvent]) -> int:
     number = -1
     for number, event in enumerate(events):
         try:
-            differs = _differs(fresh, event)
+            differs = _find_difference(searcher, event)
         except Conflict as error:
             raise Conflict(
-                f"the study cannot be continued: event {number}, {_shown(event)}: {error.message}",
-                hints=(_HINT,),
+                f"the study cannot be continued: event {number}, {_describe_event(event)}: {error.message}",
+                hints=(_CHANGED_HINT,),
             ) from error
         if differs:
             raise Conflict(
-                f"the study cannot be continued: event {number}, {_shown(event)}; now it is {differs}",
-                hints=(_HINT,),
+                f"the study cannot be continued: event {number}, {_describe_event(event)}; now it is "
+                f"{differs}",
+                hints=(_CHANGED_HINT,),
             )
     return number + 1
 
 
-def _differs(searcher: Searcher, event: StudyEvent) -> str:
+def _find_difference(searcher: Searcher, event: StudyEvent) -> str:
     """What the searcher answered, "" where it is what it answered then."""
     match event:
-        case Asked(was):
+        case AskEvent(was):
             now = searcher.ask()
-            return "" if now == was else _told(now)
-        case Told(report, verdict):
+            return "" if now == was else _describe_answer(now)
+        case TellEvent(report, verdict):
             said = searcher.tell(report)
             return "" if said == verdict else said.value
 
 
-def _shown(event: StudyEvent) -> str:
+def _describe_event(event: StudyEvent) -> str:
     match event:
-        case Asked(answer):
-            return f"asked, was answered {_told(answer)}"
-        case Told(report, verdict):
+        case AskEvent(answer):
+            return f"asked, was answered {_describe_answer(answer)}"
+        case TellEvent(report, verdict):
             return (
                 f"told {report.value} of trial {report.trial} at step {report.step} "
                 f"({report.outcome.value}), was answered {verdict.value}"
             )
 
 
-def _told(answer: object) -> str:
+def _describe_answer(answer: object) -> str:
     if not isinstance(answer, Proposal):
         return str(answer)
     params = ", ".join(f"{name}={value!r}" for name, value in answer.params.items())

@@ -11,20 +11,19 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hopyard.config.limits import LimitSettings
-from hopyard.server.answers import JSON, encode, plain_error
+from hopyard.config.server_limits import LimitSettings
 from hopyard.server.audit import Auditor
-from hopyard.server.bodies import BodyMemory
-from hopyard.server.endpoint import Ask, Endpoint, Guard, Nothing, Resource
-from hopyard.server.openapi import describe
-from hopyard.server.parts import Parts
-from hopyard.server.rates import Rates
+from hopyard.server.body_memory import BodyMemory
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint, EndpointResource, RequestGuard
+from hopyard.server.openapi import describe_api
+from hopyard.server.rates import UserRateLimits
+from hopyard.server.responses import JSON, encode, simple_error_response
 from hopyard.server.routes.attempts import attempt_endpoints
 from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
-from hopyard.server.routes.boards import board_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
+from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
@@ -37,76 +36,80 @@ from hopyard.server.routes.tokens import token_endpoints
 from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
-from hopyard.server.user_turns import UserTurns
+from hopyard.server.services import Services
+from hopyard.server.user_locks import UserLocks
 
-BASE = "/api/v1"
+API_PREFIX = "/api/v1"
 
 
-def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
+def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
     """All of them; the most asked for first, since addresses are tried in this order."""
     actions = set[str]()
     found: list[Endpoint[Any, Any]] = [
-        *attempt_endpoints(parts),
-        *blob_endpoints(parts),
-        *run_endpoints(parts),
-        *stream_endpoints(parts),
-        *study_endpoints(parts),
-        *checkpoint_endpoints(parts),
-        *board_endpoints(parts),
-        *dataset_endpoints(parts),
-        *queue_endpoints(parts),
-        *reservation_endpoints(parts),
-        *why_endpoints(parts),
-        *node_endpoints(parts),
-        *usage_endpoints(parts),
-        *audit_endpoints(parts, actions),
-        *user_endpoints(parts),
-        *token_endpoints(parts),
-        *secret_endpoints(parts),
-        *server_endpoints(parts),
+        *attempt_endpoints(services),
+        *blob_endpoints(services),
+        *run_endpoints(services),
+        *stream_endpoints(services),
+        *study_endpoints(services),
+        *checkpoint_endpoints(services),
+        *leaderboard_endpoints(services),
+        *dataset_endpoints(services),
+        *queue_endpoints(services),
+        *reservation_endpoints(services),
+        *why_endpoints(services),
+        *node_endpoints(services),
+        *usage_endpoints(services),
+        *audit_endpoints(services, actions),
+        *user_endpoints(services),
+        *token_endpoints(services),
+        *secret_endpoints(services),
+        *server_endpoints(services),
     ]
-    actions.update(one.action for one in found if one.who != "anyone")
+    actions.update(one.action for one in found if one.auth != "anyone")
     return found
 
 
-def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
+def create_api(services: Services, limits: LimitSettings | None = None) -> ASGIApp:
     """The ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
 
     A router and nothing around it: a resource turns every error into an answer itself, and what else
     Starlette puts around each request and each piece of an answer would do so a second and third time.
     """
-    found = endpoints(parts)
+    found = all_endpoints(services)
     limits = limits or LimitSettings()
-    guard = Guard(
-        parts.tokens,
-        Rates(limits, now=time.monotonic),
+    guard = RequestGuard(
+        services.tokens,
+        UserRateLimits(limits, now=time.monotonic),
         BodyMemory(limits.body_memory_bytes),
-        Auditor(parts.audit, parts.runs, now=parts.now),
-        UserTurns(),
+        Auditor(services.audit, services.runs, now=services.now),
+        UserLocks(),
         limits.body_timeout_s,
     )
 
     @cache
     def description() -> bytes:
         """Encoded once: that takes a tenth of a second, and any stranger may ask for it."""
-        return encode(describe(found, version=parts.version, base=BASE))
+        return encode(describe_api(found, version=services.version, base=API_PREFIX))
 
-    async def openapi(_ask: Ask[Nothing, Nothing]) -> Response:
+    async def openapi(_ask: ApiRequest[Empty, Empty]) -> Response:
         return Response(description(), media_type=JSON)
 
-    described = [Endpoint(method, "/openapi.json", openapi, who="anyone") for method in ("GET", "HEAD")]
-    groups = {**_by_path(found), "/openapi.json": described}
+    described = [Endpoint(method, "/openapi.json", openapi, auth="anyone") for method in ("GET", "HEAD")]
+    groups = {**_group_by_path(found), "/openapi.json": described}
     return Router(
-        [Route(BASE + path, Resource(group, guard)) for path, group in groups.items()], default=_no_address
+        [Route(API_PREFIX + path, EndpointResource(group, guard)) for path, group in groups.items()],
+        default=_not_found_app,
     )
 
 
-def _by_path(found: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:
+def _group_by_path(endpoints: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:
     paths: dict[str, list[Endpoint[Any, Any]]] = {}
-    for endpoint in found:
+    for endpoint in endpoints:
         paths.setdefault(endpoint.path, []).append(endpoint)
     return paths
 
 
-async def _no_address(scope: Scope, receive: Receive, send: Send) -> None:
-    await plain_error(404, "not_found", f"there is no address {scope['path'][:200]}")(scope, receive, send)
+async def _not_found_app(scope: Scope, receive: Receive, send: Send) -> None:
+    await simple_error_response(404, "not_found", f"there is no address {scope['path'][:200]}")(
+        scope, receive, send
+    )

@@ -19,19 +19,19 @@ from hopyard.domain.run import Run
 from hopyard.errors import HopyardError, NotFound, ServerUnavailable
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.run_store import RunStore
-from hopyard.server.answers import log
-from hopyard.server.auth import Caller
+from hopyard.server.authentication import Caller
 from hopyard.server.rates import TokenBucket
-from hopyard.server.wire import RunOut
+from hopyard.server.responses import log
+from hopyard.server.schemas.runs import RunOut
 
 T = TypeVar("T")
-STOP = "run.stop"  # the action
+STOP_ACTION = "run.stop"  # the action
 # in the state of a request: who its connection came from, where the protocol knows more than the address
-PEER = "peer"
-_LETTERS, _NAMES = 200, 50
+PEER_SCOPE_KEY = "peer"
+_MAX_TEXT_LENGTH, _MAX_NAMES = 200, 50
 # What is kept of queries and bodies: names, amounts and switches. Everything else may hold a secret: env,
 # parameters, commands, tokens.
-_KEPT = frozenset(
+_RECORDED_FIELDS = frozenset(
     [
         "project",
         "label",
@@ -81,13 +81,13 @@ _KEPT = frozenset(
         "started_at",
     ]
 )
-_NAMED = frozenset({"env", "queues", "secrets", "tags"})  # mappings of which the names are kept
-_WRITTEN = frozenset({"note"})  # texts of which only the presence or the removal is recorded
-_OPENED = frozenset({"spec", "tree", "changes"})
-_REFUSALS_PER_S, _REFUSALS_AT_ONCE = 0.5, 50.0  # of one user that are written down
+_NAME_ONLY_FIELDS = frozenset({"env", "queues", "secrets", "tags"})  # mappings of which the names are kept
+_FLAG_ONLY_FIELDS = frozenset({"note"})  # texts of which only the presence or the removal is recorded
+_NESTED_FIELDS = frozenset({"spec", "tree", "changes"})
+_MAX_REFUSALS_PER_S, _REFUSAL_BURST = 0.5, 50.0  # of one user that are written down
 # of all that come without a valid token: replicas of a copied home, too, come for ever
-_STRANGERS_PER_S = 1 / 60
-_REMEMBERED = 1024
+_UNAUTHENTICATED_PER_S = 1 / 60
+_MAX_BUCKETS = 1024
 
 
 class Auditor:
@@ -95,10 +95,10 @@ class Auditor:
 
     def __init__(self, store: AuditStore, runs: RunStore, *, now: Callable[[], datetime]) -> None:
         self._store, self._runs, self._now = store, runs, now
-        self._refusals: dict[str, TokenBucket] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._refusal_buckets: dict[str, TokenBucket] = {}
+        self._write_tasks: set[asyncio.Task[None]] = set()
 
-    async def target(self, path: Mapping[str, str]) -> tuple[str, str]:
+    async def resolve_target(self, path: Mapping[str, str]) -> tuple[str, str]:
         """Name and id of what an address is about, before it is changed."""
         if "id" in path:
             try:
@@ -107,21 +107,21 @@ class Auditor:
                 return path["id"], path["id"]
         return " ".join(path.values()), ""
 
-    async def change(
+    async def run_audited(
         self,
         action: str,
         request: Request,
         caller: Caller,
         path: Mapping[str, str],
-        asked: Sequence[Any],
-        make: Callable[[], Awaitable[T]],
+        inputs: Sequence[Any],
+        perform: Callable[[], Awaitable[T]],
     ) -> T:
         """Make a change, which is durable together with its record. A change in several steps, of which a
         later one fails, is recorded as failed. What changes no database is recorded afterwards. An outage
         after a step is raised without a time to retry: clients repeat a request by themselves only where
         nothing of it was done."""
-        target, detail = await self.target(path), _detail(asked)
-        record = self._record(
+        target, detail = await self.resolve_target(path), _detail(inputs)
+        record = self._make_record(
             action,
             request,
             caller,
@@ -129,15 +129,15 @@ class Auditor:
             Outcome.DONE,
             detail,
         )
-        with self._store.joined(record) as joined:
+        with self._store.record_with_change(record) as joined:
             try:
-                result = await make()
+                result = await perform()
             except Exception as error:
                 failed = replace(record, outcome=Outcome.FAILED)
                 if joined.stored_id is not None and isinstance(error, ServerUnavailable):
                     error.retry_after_s = None
                 if joined.stored_id is not None:
-                    await self._correct(joined.stored_id, failed)
+                    await self._update_record(joined.stored_id, failed)
                 elif not isinstance(error, (HopyardError, ClientDisconnect)):
                     await self._store.record(failed)
                 raise
@@ -149,24 +149,24 @@ class Auditor:
                 outage.retry_after_s = None
                 raise
         elif full != record:
-            await self._correct(joined.stored_id, full)
+            await self._update_record(joined.stored_id, full)
         return result
 
-    def changed(
-        self, action: str, request: Request, caller: Caller, asked: Sequence[Any], result: Any
+    def record_change(
+        self, action: str, request: Request, caller: Caller, inputs: Sequence[Any], result: Any
     ) -> None:
         """A change was made that names its own user: its record is queued, and shares the next commit."""
         record = _with_result(
-            self._record(action, request, caller, ("", ""), Outcome.DONE, _detail(asked)), result
+            self._make_record(action, request, caller, ("", ""), Outcome.DONE, _detail(inputs)), result
         )
-        task = asyncio.get_running_loop().create_task(self._write(record))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        task = asyncio.get_running_loop().create_task(self._queue_record(record))
+        self._write_tasks.add(task)
+        task.add_done_callback(self._write_tasks.discard)
 
-    async def _correct(self, stored_id: int, record: AuditRecord) -> None:
+    async def _update_record(self, stored_id: int, record: AuditRecord) -> None:
         """The change is recorded already, so its answer does not depend on this."""
         try:
-            await self._store.correct(stored_id, record)
+            await self._store.update_record(stored_id, record)
         except HopyardError as failed:
             log.warning(
                 "the record of %s of %s by %s could not be completed: %s",
@@ -176,28 +176,32 @@ class Auditor:
                 failed.message,
             )
 
-    async def refused(
+    async def record_refusal(
         self, action: str, request: Request, caller: Caller, path: Mapping[str, str], error: HopyardError
     ) -> None:
         """Somebody asked for what they may not do. Of very many only some are written down, or strangers
         could fill the database."""
-        bucket = self._refusals.get(caller.user)
+        bucket = self._refusal_buckets.get(caller.user)
         now = time.monotonic()
         if bucket is None:
-            if len(self._refusals) >= _REMEMBERED:
-                self._refusals.clear()
-            bucket = self._refusals[caller.user] = TokenBucket(
-                _REFUSALS_PER_S if caller.user else _STRANGERS_PER_S, _REFUSALS_AT_ONCE, now
+            if len(self._refusal_buckets) >= _MAX_BUCKETS:
+                self._refusal_buckets.clear()
+            bucket = self._refusal_buckets[caller.user] = TokenBucket(
+                _MAX_REFUSALS_PER_S if caller.user else _UNAUTHENTICATED_PER_S, _REFUSAL_BURST, now
             )
-        if bucket.take(1, now):
+        if bucket.take_or_wait_s(1, now):
             return
-        target = (await self.target(path)) if caller.user else (" ".join(path.values())[:_LETTERS], "")
-        record = self._record(
-            action, request, caller, target, Outcome.REFUSED, {"why": error.message[:_LETTERS]}
+        target = (
+            (await self.resolve_target(path))
+            if caller.user
+            else (" ".join(path.values())[:_MAX_TEXT_LENGTH], "")
         )
-        await self._write(record)
+        record = self._make_record(
+            action, request, caller, target, Outcome.REFUSED, {"why": error.message[:_MAX_TEXT_LENGTH]}
+        )
+        await self._queue_record(record)
 
-    async def _write(self, record: AuditRecord) -> None:
+    async def _queue_record(self, record: AuditRecord) -> None:
         """Of what stands whether or not it can be recorded."""
         try:
             await self._store.record(record)
@@ -206,7 +210,7 @@ class Auditor:
                 "%s of %s by %s was not recorded: %s", record.action, record.target, record.user, full.message
             )
 
-    def _record(
+    def _make_record(
         self,
         action: str,
         request: Request,
@@ -230,7 +234,13 @@ def _with_result(record: AuditRecord, result: Any) -> AuditRecord:
 
 
 async def record_stops(
-    store: AuditStore, request: Request, caller: Caller, runs: Sequence[Run], *, cause: str, now: datetime
+    store: AuditStore,
+    request: Request,
+    caller: Caller,
+    runs: Sequence[Run],
+    *,
+    cause_action: str,
+    now: datetime,
 ) -> None:
     """Runs were asked to end by another action than `run.stop`: cause, such as `user.remove`.
     They are asked also where the disk is too full for these records: that is logged."""
@@ -238,13 +248,13 @@ async def record_stops(
         AuditRecord(
             now,
             caller.user,
-            STOP,
+            STOP_ACTION,
             str(run.name),
             run.id,
             Outcome.DONE,
             _origin(request),
             caller.token,
-            {"cause": cause},
+            {"cause": cause_action},
         )
         for run in runs
     ]
@@ -260,39 +270,39 @@ async def record_stops(
 
 def _origin(request: Request) -> str:
     state = request.scope.get("state")
-    known = state.get(PEER) if state else None
+    known = state.get(PEER_SCOPE_KEY) if state else None
     return known or (request.client.host if request.client else "")
 
 
-def _detail(asked: Sequence[Any]) -> dict[str, Any]:
+def _detail(inputs: Sequence[Any]) -> dict[str, Any]:
     """What was asked for in query and body, as far as it can hold no secret."""
     found: dict[str, Any] = {}
-    for part in asked:
+    for part in inputs:
         if isinstance(part, msgspec.Struct):
-            _keep(found, msgspec.structs.asdict(part), part)
+            _collect_fields(found, msgspec.structs.asdict(part), part)
     return found
 
 
-def _keep(found: dict[str, Any], given: Mapping[str, Any], part: Any) -> None:
-    defaults = _defaults(type(part)) if isinstance(part, msgspec.Struct) else {}
-    for name, value in given.items():
-        if name in _OPENED and value is not None:
+def _collect_fields(detail: dict[str, Any], values: Mapping[str, Any], source: Any) -> None:
+    defaults = _defaults(type(source)) if isinstance(source, msgspec.Struct) else {}
+    for name, value in values.items():
+        if name in _NESTED_FIELDS and value is not None:
             inner = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
             if isinstance(inner, Mapping):
-                _keep(found, inner, value)
-        elif name in _NAMED and isinstance(value, Mapping) and value:
-            found[name] = [str(one)[:_LETTERS] for one in list(value)[:_NAMES]]
-        elif name in _WRITTEN and isinstance(value, str):
-            found[name] = "written" if value else "removed"
+                _collect_fields(detail, inner, value)
+        elif name in _NAME_ONLY_FIELDS and isinstance(value, Mapping) and value:
+            detail[name] = [str(one)[:_MAX_TEXT_LENGTH] for one in list(value)[:_MAX_NAMES]]
+        elif name in _FLAG_ONLY_FIELDS and isinstance(value, str):
+            detail[name] = "written" if value else "removed"
         elif (
-            name in _KEPT
+            name in _RECORDED_FIELDS
             and value is not None
             and value is not msgspec.UNSET
             and defaults.get(name, msgspec.UNSET) != value
         ):
-            kept = _plain(value)
+            kept = _plain_value(value)
             if kept is not None:
-                found[name] = kept
+                detail[name] = kept
 
 
 @cache  # msgspec resolves the types of all fields each time, which takes a millisecond
@@ -300,19 +310,21 @@ def _defaults(shape: type[msgspec.Struct]) -> Mapping[str, Any]:
     return {field.encode_name: field.default for field in msgspec.structs.fields(shape)}
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Single values, short lists and short mappings of them; None for all else."""
     value = msgspec.to_builtins(value)
     if isinstance(value, str):
-        return value[:_LETTERS]
+        return value[:_MAX_TEXT_LENGTH]
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value[:_NAMES] if isinstance(one, (str, bool, int, float))] or None
+        return [
+            _plain_value(one) for one in value[:_MAX_NAMES] if isinstance(one, (str, bool, int, float))
+        ] or None
     if isinstance(value, Mapping):
         plain = {
-            str(name)[:_LETTERS]: _plain(one)
-            for name, one in list(value.items())[:_NAMES]
+            str(name)[:_MAX_TEXT_LENGTH]: _plain_value(one)
+            for name, one in list(value.items())[:_MAX_NAMES]
             if isinstance(one, (str, bool, int, float))
         }
         return plain or None

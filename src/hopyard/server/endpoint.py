@@ -25,29 +25,36 @@ from starlette.types import Scope as AsgiScope
 
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
-from hopyard.domain.text import shown
-from hopyard.errors import AuthError, HopyardError, NotFound, RunOver, ServerUnavailable
-from hopyard.server import whole_numbers
-from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
+from hopyard.domain.text import escape
+from hopyard.errors import AuthError, HopyardError, NotFound, RunEnded, ServerUnavailable
+from hopyard.server import json_integers
 from hopyard.server.audit import Auditor
-from hopyard.server.auth import Caller, Tokens
-from hopyard.server.bodies import CLOSED, GIVE_UP, LONG_BYTES, BodyMemory, Lease
-from hopyard.server.fields import RULES, SECRET_NAME
-from hopyard.server.rates import Kind, Rates
-from hopyard.server.user_turns import UserTurns
+from hopyard.server.authentication import Caller, TokenAuthenticator
+from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY, LONG_BODY_BYTES, BodyMemory, MemoryLease
+from hopyard.server.rates import RateKind, UserRateLimits
+from hopyard.server.responses import (
+    MalformedRequest,
+    error_response,
+    friendly_validation_error,
+    json_response,
+    log,
+    simple_error_response,
+)
+from hopyard.server.schemas.fields import PATTERN_RULES, SECRET_NAME
+from hopyard.server.user_locks import UserLocks
 
 Q = TypeVar("Q")
 B = TypeVar("B")
-Who = Literal["anyone", "user", "run", "study"]
+AuthKind = Literal["anyone", "user", "run", "study"]
 BODY_LIMIT = 4 * 1024 * 1024  # of a JSON body
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class Empty(msgspec.Struct, forbid_unknown_fields=True):
     """No query, or no body."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Generic[Q, B]):
+class ApiRequest(Generic[Q, B]):
     """One request, checked: the caller may ask this, and path, query and body have the declared shapes."""
 
     request: Request
@@ -55,7 +62,7 @@ class Ask(Generic[Q, B]):
     path: Mapping[str, str]
     query: Q
     body: B
-    lease: Lease  # what body and answer hold of the server's memory
+    lease: MemoryLease  # what body and answer hold of the server's memory
 
     async def read_body(self, limit: int) -> bytes:
         """The whole body of an endpoint that takes bytes.
@@ -64,11 +71,11 @@ class Ask(Generic[Q, B]):
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
-    """A body or answer that is bytes and not JSON; `what` describes them."""
+class BinaryBody:
+    """A body or answer that is bytes and not JSON; `description` describes them."""
 
-    what: str
-    media: str = "application/octet-stream"
+    description: str
+    media_type: str = "application/octet-stream"
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,37 +83,37 @@ class Raw:
 class Endpoint(Generic[Q, B]):
     """path: below `/api/v1`, with `{id}`-like parts of PATH_PARTS.
 
-    who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names;
+    auth: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names;
     "study" beside that the tokens of the study whose trial's run it is, and of one that continues that study,
     or this one. audit: what the audit log calls it; method and path give a name where it is left out.
-    unaudited: why a request that is no GET is not written there: it changes nothing, or only what runs report
-    of themselves.
+    unaudited_reason: why a request that is no GET is not written there: it changes nothing, or only what runs
+    report of themselves.
     scope: what a user's token must be good for; left out: READ for GET and HEAD, SUBMIT for all else. query,
-    body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads
-    itself, within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
-    heavy: it may compute for seconds, so each user has one such request answered at a time. returns: the type
-    of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
-    statuses that it may answer beside those every one may. rate: which rate of its user a request counts to,
-    beside `requests`.
+    body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `handler` reads
+    itself, within `limit`. handler: returns what is answered as JSON with `status`, or a Response of its own.
+    is_heavy: it may compute for seconds, so each user has one such request answered at a time. returns: the
+    type of the answer, for the description. other_statuses: good statuses with which `handler` answers that
+    itself. errors: statuses that it may answer beside those every one may. rate: which rate of its user a
+    request counts to, beside `requests`.
     """
 
     method: str
     path: str
-    call: Callable[[Ask[Q, B]], Awaitable[Any]]
-    query: type[Q] = Nothing  # type: ignore[assignment]  # the default of a type parameter
-    body: type[B] | Raw = Nothing  # type: ignore[assignment]
-    returns: Any = Nothing
+    handler: Callable[[ApiRequest[Q, B]], Awaitable[Any]]
+    query: type[Q] = Empty  # type: ignore[assignment]  # the default of a type parameter
+    body: type[B] | BinaryBody = Empty  # type: ignore[assignment]
+    returns: Any = Empty
     status: int = 200
-    also: Sequence[int] = ()
-    who: Who = "user"
+    other_statuses: Sequence[int] = ()
+    auth: AuthKind = "user"
     errors: Sequence[int] = ()
     limit: int = BODY_LIMIT
     tag: str = ""
-    rate: Kind = "requests"
+    rate: RateKind = "requests"
     scope: Scope | None = None
     audit: str = ""
-    unaudited: str = ""
-    heavy: bool = False
+    unaudited_reason: str = ""
+    is_heavy: bool = False
 
     @property
     def action(self) -> str:
@@ -118,23 +125,23 @@ class Endpoint(Generic[Q, B]):
         return f"{first.removesuffix('s')}.{verb}"
 
     @property
-    def changes(self) -> bool:
+    def is_audited_change(self) -> bool:
         """Whether it changes what the audit log has to tell."""
-        return self.method not in ("GET", "HEAD") and not self.unaudited
+        return self.method not in ("GET", "HEAD") and not self.unaudited_reason
 
     @property
-    def needs(self) -> Scope:
+    def required_scope(self) -> Scope:
         """The scope that a user's token must have."""
         return self.scope or (Scope.READ if self.method in ("GET", "HEAD") else Scope.SUBMIT)
 
     @property
-    def name(self) -> str:
+    def operation_id(self) -> str:
         """What generated clients call it."""
         return f"{self.method.lower()}_" + re.sub(r"\W+", "_", self.path.strip("/")).strip("_")
 
     @property
     def summary(self) -> str:
-        return (self.call.__doc__ or "").strip()
+        return (self.handler.__doc__ or "").strip()
 
 
 _VERBS = {
@@ -165,43 +172,43 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),
 }
-_CHECKS = {part: re.compile(pattern) for part, (pattern, _) in PATH_PARTS.items()}
+_PATH_PATTERNS = {part: re.compile(pattern) for part, (pattern, _) in PATH_PARTS.items()}
 # An id that an earlier version took, and today's rule does not, still names its run: else that could not be
 # ended. No file is named by what passes here.
-_CHECKS["id"] = re.compile(r"[^\x00]{1,256}")
+_PATH_PATTERNS["id"] = re.compile(r"[^\x00]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class RequestGuard:
     """What every request passes: who sent it, how many the user may send, how much memory bodies may take,
     and how long."""
 
-    tokens: Tokens
-    rates: Rates
+    tokens: TokenAuthenticator
+    rates: UserRateLimits
     bodies: BodyMemory
     audit: Auditor
-    turns: UserTurns
-    answer_s: float  # in which an answer that holds memory must be read
+    user_locks: UserLocks
+    response_timeout_s: float  # in which an answer that holds memory must be read
 
 
-class Resource:
+class EndpointResource:
     """An ASGI application for one address: one endpoint per method."""
 
-    def __init__(self, endpoints: Sequence[Endpoint[Any, Any]], guard: Guard) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint[Any, Any]], guard: RequestGuard) -> None:
         self._by_method = {e.method: (e, _json_decoder(e)) for e in endpoints}
         self._allow = {"Allow": ", ".join(sorted(self._by_method))}
-        self._tokens, self._guard = guard.tokens, guard
+        self._tokens, self._request_guard = guard.tokens, guard
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         found = self._by_method.get(scope["method"])
         if found is None:
-            refused = plain_error(
+            refused = simple_error_response(
                 405, "usage", f"this address does not take {scope['method']}", headers=self._allow
             )
             await refused(scope, receive, send)
             return
         started, sent = False, 0
-        lease = self._guard.bodies.lease()
+        lease = self._request_guard.bodies.lease()
 
         async def passing(message: Message) -> None:
             """The transport refuses what is written after the client hung up, until the protocol hears of
@@ -209,7 +216,7 @@ class Resource:
             try:
                 await send(message)
             except RuntimeError:
-                closed = scope.get("state", {}).get(CLOSED)
+                closed = scope.get("state", {}).get(CLOSED_KEY)
                 if closed is None or not closed():
                     raise
 
@@ -221,19 +228,21 @@ class Resource:
             body = message.get("body", b"")
             sent += len(body)
             if lease.held_bytes:
-                patience.reschedule(began + (1 + sent // LONG_BYTES) * self._guard.answer_s)
-            if len(body) <= _PIECE_BYTES:
+                patience.reschedule(
+                    began + (1 + sent // LONG_BODY_BYTES) * self._request_guard.response_timeout_s
+                )
+            if len(body) <= _SEND_BYTES:
                 await passing(message)
                 return
             rest = memoryview(body)
-            for at in range(0, len(rest), _PIECE_BYTES):
-                more = message.get("more_body", False) or at + _PIECE_BYTES < len(rest)
+            for at in range(0, len(rest), _SEND_BYTES):
+                more = message.get("more_body", False) or at + _SEND_BYTES < len(rest)
                 await passing(
-                    {"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more}
+                    {"type": "http.response.body", "body": rest[at : at + _SEND_BYTES], "more_body": more}
                 )
 
         try:
-            response = await self._answer(*found, Request(scope, receive), lease)
+            response = await self._respond(*found, Request(scope, receive), lease)
             began = asyncio.get_running_loop().time()
             try:
                 async with asyncio.timeout(None) as patience:
@@ -241,13 +250,13 @@ class Resource:
             except TimeoutError:
                 if not patience.expired():
                     raise
-                scope["state"][GIVE_UP]()
+                scope["state"][GIVE_UP_KEY]()
                 # the connection is lost then, which the protocol has to know before this returns
                 await asyncio.sleep(0)
         except HopyardError as error:
             if started:
                 raise
-            await error_answer(error)(scope, receive, passing)
+            await error_response(error)(scope, receive, passing)
         except ClientDisconnect:
             return
         except Exception as failed:
@@ -257,105 +266,116 @@ class Resource:
                 log.warning("%s %s: %s", scope["method"], scope["path"], failed)
                 # of others a part may be done: their clients decide
                 later = {"Retry-After": "1"} if scope["method"] == "GET" else {}
-                await plain_error(
+                await simple_error_response(
                     503, ServerUnavailable.code, "the server has no descriptors left", headers=later
                 )(scope, receive, passing)
                 return
             log.exception("%s %s failed", scope["method"], scope["path"])
-            fault = plain_error(500, "error", "the server failed at this request; its log says more")
+            fault = simple_error_response(
+                500, "error", "the server failed at this request; its log says more"
+            )
             await fault(scope, receive, passing)
         finally:
             lease.release()
 
-    async def _answer(
+    async def _respond(
         self,
         endpoint: Endpoint[Any, Any],
         decoder: msgspec.json.Decoder[Any] | None,
         request: Request,
-        lease: Lease,
+        lease: MemoryLease,
     ) -> Response:
         path: Mapping[str, str] = request.path_params
-        caller = _NOBODY
+        caller = _ANONYMOUS
         try:
-            if endpoint.who != "anyone":
-                caller = await self._tokens.caller(request.headers.get("authorization"))
-                await self._check(endpoint, caller, path)
-            return await self._answer_to(caller, endpoint, decoder, request, lease)
-        except RunOver:  # a replica that reports after its end
+            if endpoint.auth != "anyone":
+                caller = await self._tokens.authenticate(request.headers.get("authorization"))
+                await self._check_permission(endpoint, caller, path)
+            return await self._respond_to(caller, endpoint, decoder, request, lease)
+        except RunEnded:  # a replica that reports after its end
             raise
         except AuthError as refused:
-            await self._guard.audit.refused(endpoint.action, request, caller, path, refused)
+            await self._request_guard.audit.record_refusal(endpoint.action, request, caller, path, refused)
             raise
 
-    async def _answer_to(
+    async def _respond_to(
         self,
         caller: Caller,
         endpoint: Endpoint[Any, Any],
         decoder: msgspec.json.Decoder[Any] | None,
         request: Request,
-        lease: Lease,
+        lease: MemoryLease,
     ) -> Response:
         path: Mapping[str, str] = request.path_params
         for part, value in path.items():
-            if _CHECKS[part].fullmatch(value) is None:
-                raise NotFound(f"`{shown(value[:80])}` is not {PATH_PARTS[part][1]}")
-        if endpoint.who != "anyone":
-            self._count(endpoint, caller, request)
+            if _PATH_PATTERNS[part].fullmatch(value) is None:
+                raise NotFound(f"`{escape(value[:80])}` is not {PATH_PARTS[part][1]}")
+        if endpoint.auth != "anyone":
+            self._count_request(endpoint, caller, request)
         query = (
-            _NOTHING
-            if endpoint.query is Nothing and not request.scope["query_string"]
+            _EMPTY
+            if endpoint.query is Empty and not request.scope["query_string"]
             else parse_query(request, endpoint.query)
         )
         lease.user = caller.user
         data = None if decoder is None else await read_body(request, endpoint.limit, lease)
-        async with self._guard.turns.of(caller.user) if endpoint.heavy else nullcontext():
-            if endpoint.heavy and await request.is_disconnected():  # it hung up while it waited
+        async with self._request_guard.user_locks.hold(caller.user) if endpoint.is_heavy else nullcontext():
+            if endpoint.is_heavy and await request.is_disconnected():  # it hung up while it waited
                 raise ClientDisconnect
-            body: Any = _NOTHING
+            body: Any = _EMPTY
             if decoder is not None and data is not None:
                 body = (
                     await asyncio.to_thread(decode_json, data, decoder)
                     if len(data) > _LARGE_BYTES
                     else decode_json(data, decoder)
                 )
-            ask = Ask(request, caller, path, query, body, lease)
-            result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
-        response = result if isinstance(result, Response) else answer(result, endpoint.status)
+            ask = ApiRequest(request, caller, path, query, body, lease)
+            result = await (
+                self._run_audited(endpoint, ask) if endpoint.is_audited_change else endpoint.handler(ask)
+            )
+        response = result if isinstance(result, Response) else json_response(result, endpoint.status)
         size = response.headers.get("content-length")
         if size is not None:  # one without is read while it is sent, and holds what it asked for
-            lease.answered(int(size), must=not endpoint.changes)
+            lease.set_response_size(int(size), required=not endpoint.is_audited_change)
         return response
 
-    async def _change(self, endpoint: Endpoint[Any, Any], ask: Ask[Any, Any]) -> Any:
+    async def _run_audited(self, endpoint: Endpoint[Any, Any], request: ApiRequest[Any, Any]) -> Any:
         """Make a change together with its record in the audit log."""
-        audit, asked = self._guard.audit, (ask.query, ask.body)
+        audit, asked = self._request_guard.audit, (request.query, request.body)
         # A run tells by itself who submitted it, and thousands a second are accepted: they need not wait for
         # another commit.
         if endpoint.rate == "submissions":
-            result = await endpoint.call(ask)
-            audit.changed(endpoint.action, ask.request, ask.caller, asked, result)
+            result = await endpoint.handler(request)
+            audit.record_change(endpoint.action, request.request, request.caller, asked, result)
             return result
-        return await audit.change(
-            endpoint.action, ask.request, ask.caller, ask.path, asked, lambda: endpoint.call(ask)
+        return await audit.run_audited(
+            endpoint.action,
+            request.request,
+            request.caller,
+            request.path,
+            asked,
+            lambda: endpoint.handler(request),
         )
 
-    def _count(self, endpoint: Endpoint[Any, Any], caller: Caller, request: Request) -> None:
+    def _count_request(self, endpoint: Endpoint[Any, Any], caller: Caller, request: Request) -> None:
         """Raises TooManyRequests."""
-        rates = self._guard.rates
-        rates.take(caller.user, "requests")
+        rates = self._request_guard.rates
+        rates.take_or_raise(caller.user, "requests")
         if endpoint.rate == "submissions":
-            rates.take(caller.user, "submissions")
+            rates.take_or_raise(caller.user, "submissions")
         elif endpoint.rate == "upload_bytes":
-            rates.take(caller.user, "upload_bytes", _announced(request))
+            rates.take_or_raise(caller.user, "upload_bytes", _announced_size(request))
 
-    async def _check(self, endpoint: Endpoint[Any, Any], caller: Caller, path: Mapping[str, str]) -> None:
+    async def _check_permission(
+        self, endpoint: Endpoint[Any, Any], caller: Caller, path: Mapping[str, str]
+    ) -> None:
         """Raises Forbidden unless the caller may ask this."""
-        caller.require_scope(endpoint.needs)
+        caller.require_scope(endpoint.required_scope)
         if caller.run is not None:
-            if endpoint.who not in ("run", "study"):
+            if endpoint.auth not in ("run", "study"):
                 caller.require_user()
-            if "id" in path and endpoint.who == "study":
-                await self._tokens.require_family(caller, path["id"])
+            if "id" in path and endpoint.auth == "study":
+                await self._tokens.require_same_study(caller, path["id"])
             elif "id" in path:
                 caller.require_run(path["id"])
             if "attempt" in path:
@@ -364,45 +384,45 @@ class Resource:
 
 # of a body that is joined and decoded in a thread: what is wrong in one may take seconds to find
 _LARGE_BYTES = 256 * 1024
-_PIECE_BYTES = 64 * 1024  # of an answer, handed to the transport at once
-_NOBODY = Caller("")
-_NOTHING = Nothing()
+_SEND_BYTES = 64 * 1024  # of an answer, handed to the transport at once
+_ANONYMOUS = Caller("")
+_EMPTY = Empty()
 
 
 def _json_decoder(endpoint: Endpoint[Any, Any]) -> msgspec.json.Decoder[Any] | None:
-    if isinstance(endpoint.body, Raw) or endpoint.body is Nothing:
+    if isinstance(endpoint.body, BinaryBody) or endpoint.body is Empty:
         return None
     return msgspec.json.Decoder(endpoint.body)
 
 
-async def read_body(request: Request, limit: int, lease: Lease) -> bytes:
+async def read_body(request: Request, limit: int, lease: MemoryLease) -> bytes:
     """The whole body, for which memory is leased first. Raises Malformed (naming the limit) as soon as more
     than `limit` bytes come or are announced, ServerUnavailable when there is no memory for it."""
-    announced = _announced(request)
+    announced = _announced_size(request)
     if announced > limit:
-        raise Malformed(f"the body has {announced} bytes, at most {limit} are taken here")
-    await lease.announce(announced)
+        raise MalformedRequest(f"the body has {announced} bytes, at most {limit} are taken here")
+    await lease.announce_size(announced)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise Malformed(f"the body has more than the {limit} bytes that are taken here")
-        await lease.arrived(size)
+            raise MalformedRequest(f"the body has more than the {limit} bytes that are taken here")
+        await lease.add_received(size)
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
     return await asyncio.to_thread(b"".join, parts) if size > _LARGE_BYTES else b"".join(parts)
 
 
-def _announced(request: Request) -> int:
+def _announced_size(request: Request) -> int:
     """The size of the body as its sender says; 0 where it does not."""
     said = request.headers.get("content-length", "")
     return int(said) if said.isdecimal() and len(said) <= 18 else 0
 
 
-_DESCRIBED = ("GET /api/v1/openapi.json describes what is taken",)
-_HINTS = {
+_DESCRIBED_HINT = ("GET /api/v1/openapi.json describes what is taken",)
+_RULE_HINTS = {
     "` of length <=": "shorten it",
     "` of length >=": "it may not be empty: give it a value, or leave it out",
     "missing required field": "add it",
@@ -417,27 +437,27 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         return decoder.decode(data or b"{}")
     except msgspec.ValidationError as bad:
         try:
-            return whole_numbers.convert(data, decoder.type, bad)
+            return json_integers.convert_json(data, decoder.type, bad)
         except msgspec.ValidationError as still:
-            raise _malformed(still) from still
+            raise _to_malformed(still) from still
         except (msgspec.DecodeError, ValueError, RecursionError) as worse:
             # further on than the first thing that was wrong
-            raise Malformed(f"the body is not JSON: {worse}", hints=_DESCRIBED) from worse
+            raise MalformedRequest(f"the body is not JSON: {worse}", hints=_DESCRIBED_HINT) from worse
     except RecursionError:
-        raise Malformed("the body is nested too deeply", hints=_DESCRIBED) from None
+        raise MalformedRequest("the body is nested too deeply", hints=_DESCRIBED_HINT) from None
     except (msgspec.DecodeError, ValueError) as bad:
-        raise Malformed(f"the body is not JSON: {bad}", hints=_DESCRIBED) from bad
+        raise MalformedRequest(f"the body is not JSON: {bad}", hints=_DESCRIBED_HINT) from bad
 
 
-def _malformed(bad: msgspec.ValidationError) -> Malformed:
+def _to_malformed(error: msgspec.ValidationError) -> MalformedRequest:
     """The error with the path of what is wrong, and a rule where msgspec names the pattern only."""
-    text = readable(str(bad))
-    for pattern, (what, rule) in RULES.items():
+    text = friendly_validation_error(str(error))
+    for pattern, (what, rule) in PATTERN_RULES.items():
         expected = f"expected `str` matching regex {pattern!r}"
         if text.endswith(expected):
-            return Malformed(f"{text.removesuffix(expected)}it is not {what}", hints=(rule,))
-    hint = next((hint for part, hint in _HINTS.items() if part in text), None)
-    return Malformed(text, hints=_DESCRIBED if hint is None else (hint,))
+            return MalformedRequest(f"{text.removesuffix(expected)}it is not {what}", hints=(rule,))
+    hint = next((hint for part, hint in _RULE_HINTS.items() if part in text), None)
+    return MalformedRequest(text, hints=_DESCRIBED_HINT if hint is None else (hint,))
 
 
 def parse_query(request: Request, shape: type[Q]) -> Q:
@@ -447,42 +467,42 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
         raw = request.scope["query_string"].decode("ascii")
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=64)
     except (ValueError, UnicodeDecodeError) as bad:
-        raise Malformed("the query is not written as `name=value&…` in UTF-8") from bad
-    known = _parameters(shape)
+        raise MalformedRequest("the query is not written as `name=value&…` in UTF-8") from bad
+    known = _query_parameters(shape)
     given: dict[str, Any] = {}
     for name, value in pairs:
         if name not in known:
-            raise Malformed(
-                f"unknown parameter `{shown(name[:80])}`",
+            raise MalformedRequest(
+                f"unknown parameter `{escape(name[:80])}`",
                 hints=("this address takes " + (", ".join(known) or "none"),),
             )
         if known[name]:
             given.setdefault(name, []).append(value)
         elif given.setdefault(name, value) is not value:
-            raise Malformed(f"the parameter `{name}` is given twice")
+            raise MalformedRequest(f"the parameter `{name}` is given twice")
     try:
         return msgspec.convert(given, shape, strict=False)
     except msgspec.ValidationError as bad:
-        raise _malformed(bad) from bad
+        raise _to_malformed(bad) from bad
 
 
-def _parameters(shape: Any) -> Mapping[str, bool]:
+def _query_parameters(shape: Any) -> Mapping[str, bool]:
     """The names that a query of this shape may have, and whether each may be given several times."""
-    found = _KNOWN.get(shape)
+    found = _PARAMETER_CACHE.get(shape)
     if found is None:
         fields = sorted(msgspec.structs.fields(shape), key=lambda field: field.encode_name)
-        found = _KNOWN[shape] = {
-            field.encode_name: _is_list(msgspec.inspect.type_info(field.type)) for field in fields
+        found = _PARAMETER_CACHE[shape] = {
+            field.encode_name: _is_list_type(msgspec.inspect.type_info(field.type)) for field in fields
         }
     return found
 
 
-def _is_list(kind: msgspec.inspect.Type) -> bool:
+def _is_list_type(type_info: msgspec.inspect.Type) -> bool:
     return (
-        _is_list(kind.type)
-        if isinstance(kind, msgspec.inspect.Metadata)
-        else isinstance(kind, msgspec.inspect.VarTupleType)
+        _is_list_type(type_info.type)
+        if isinstance(type_info, msgspec.inspect.Metadata)
+        else isinstance(type_info, msgspec.inspect.VarTupleType)
     )
 
 
-_KNOWN: dict[Any, Mapping[str, bool]] = {}  # msgspec looks at the annotations again at each call
+_PARAMETER_CACHE: dict[Any, Mapping[str, bool]] = {}  # msgspec looks at the annotations again at each call

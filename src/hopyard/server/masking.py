@@ -9,13 +9,13 @@ from typing import Any
 
 from hopyard.domain.access import Scope
 from hopyard.domain.run import Run, RunSpec
-from hopyard.server.auth import Caller
-from hopyard.server.parts import Parts
+from hopyard.server.authentication import Caller
+from hopyard.server.services import Services
 
-HIDDEN = "***"
+MASKED_VALUE = "***"
 
 
-def may_see(caller: Caller, run: Run) -> bool:
+def may_see_values(caller: Caller, run: Run) -> bool:
     """Whether it is the run's user, with a token that is good for more than reading, the run itself, or its
     study."""
     if caller.run is not None:
@@ -23,25 +23,25 @@ def may_see(caller: Caller, run: Run) -> bool:
     return caller.user == run.name.user and Scope.SUBMIT in caller.scopes
 
 
-def seen_by(caller: Caller, run: Run) -> Run:
+def visible_run(caller: Caller, run: Run) -> Run:
     """The run as this caller may see it."""
-    return run if may_see(caller, run) else replace(run, spec=_hidden(run.spec))
+    return run if may_see_values(caller, run) else replace(run, spec=_mask_values(run.spec))
 
 
-def _hidden(spec: RunSpec) -> RunSpec:
-    env = dict.fromkeys(spec.env, HIDDEN)
-    trial = _trial(spec)
+def _mask_values(spec: RunSpec) -> RunSpec:
+    env = dict.fromkeys(spec.env, MASKED_VALUE)
+    trial = _trial_spec(spec)
     if not trial.get("env"):
         return replace(spec, env=env) if env else spec
     return replace(
         spec,
         env=env,
-        study={**(spec.study or {}), "trial": {**trial, "env": dict.fromkeys(trial["env"], HIDDEN)}},
+        study={**(spec.study or {}), "trial": {**trial, "env": dict.fromkeys(trial["env"], MASKED_VALUE)}},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class InheritedSpec:
     """spec: of a run whose fork is another user's. dropped: names of variables and secrets that are not taken
     over."""
 
@@ -49,11 +49,11 @@ class Inherited:
     dropped: tuple[str, ...] = ()
 
 
-def inherited(spec: RunSpec, secrets: Collection[str]) -> Inherited:
+def inherit_spec(spec: RunSpec, secrets: Collection[str]) -> InheritedSpec:
     """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking
     user's own of that name, where there is one among `secrets`. What the run was granted (its priority, and
     never to be preempted) is not handed on, nor its label, by which its user finds it."""
-    trial = _trial(spec)
+    trial = _trial_spec(spec)
     names = [
         *spec.env,
         *trial.get("env", ()),
@@ -70,13 +70,13 @@ def inherited(spec: RunSpec, secrets: Collection[str]) -> Inherited:
                 "trial": {**trial, "env": {}, "secrets": own, "priority": None, "preemptible": True},
             },
         )
-    return Inherited(plain, tuple(dict.fromkeys(names)))
+    return InheritedSpec(plain, tuple(dict.fromkeys(names)))
 
 
-def with_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) -> RunSpec:
+def with_added_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) -> RunSpec:
     """With these variables and secrets added, to the trials of a study, too."""
     added = replace(spec, env={**spec.env, **env}, secrets=tuple(dict.fromkeys([*spec.secrets, *secrets])))
-    trial = _trial(spec)
+    trial = _trial_spec(spec)
     if not trial or not (env or secrets):
         return added
     more = {
@@ -86,16 +86,16 @@ def with_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) ->
     return replace(added, study={**(spec.study or {}), "trial": {**trial, **more}})
 
 
-def _trial(spec: RunSpec) -> Mapping[str, Any]:
+def _trial_spec(spec: RunSpec) -> Mapping[str, Any]:
     """What each trial of a study runs; empty where it is none, or its trials share workers."""
     return (spec.study or {}).get("trial") or {}
 
 
-async def taken_over(parts: Parts, source: Run, caller: Caller) -> tuple[Run, tuple[str, ...]]:
+async def inherit_run(services: Services, source: Run, caller: Caller) -> tuple[Run, tuple[str, ...]]:
     """A run as a fork of it by this caller begins, and the names of variables and secrets that the fork does
     not take over."""
     user = caller.require_user()
     if user == source.name.user:
         return source, ()
-    found = inherited(source.spec, await parts.access.secret_names(user))
+    found = inherit_spec(source.spec, await services.access.secret_names(user))
     return replace(source, spec=found.spec), found.dropped

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from hopyard.server.answers import ErrorBody
-from hopyard.server.endpoint import PATH_PARTS, Endpoint, Nothing, Raw
+from hopyard.server.endpoint import PATH_PARTS, BinaryBody, Empty, Endpoint
+from hopyard.server.responses import ErrorBody
 
-_REF = "#/components/schemas/{name}"
-_TOKEN = (
+_SCHEMA_REF = "#/components/schemas/{name}"
+_TOKEN_DESCRIPTION = (
     "A user's token has scopes, each of which includes those before it: `read`, `submit`, `admin`. An "
     "operation names the one that it needs. The token of a run is valid until that run is over."
 )
-_MEANING = {
+_STATUS_DESCRIPTIONS = {
     400: "what was asked for cannot be; the hints say what to do",
     401: "no token, or not a valid one",
     403: "the token may not do this",
@@ -33,26 +33,28 @@ _MEANING = {
     507: "no space left, or none of what the user may fill",
 }
 # for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server
-_ALWAYS = (400, 408, 414, 421, 431, 503)
+_COMMON_STATUSES = (400, 408, 414, 421, 431, 503)
 
 
-def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str) -> dict[str, Any]:
+def describe_api(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str) -> dict[str, Any]:
     """The whole description as a value that JSON can carry."""
     shapes = [ErrorBody]
     for endpoint in endpoints:
         shapes += [
-            shape for shape in (endpoint.body, endpoint.returns, endpoint.query) if not isinstance(shape, Raw)
+            shape
+            for shape in (endpoint.body, endpoint.returns, endpoint.query)
+            if not isinstance(shape, BinaryBody)
         ]
-    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
+    schemas, components = msgspec.json.schema_components(shapes, ref_template=_SCHEMA_REF)
     schema_of = {id(shape): schema for shape, schema in zip(shapes, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operations = paths.setdefault(base + endpoint.path, {})
         operations[endpoint.method.lower()] = _operation(endpoint, schema_of, components)
     # their fields are parameters
-    for query in {endpoint.query.__name__ for endpoint in endpoints} - {Nothing.__name__}:
+    for query in {endpoint.query.__name__ for endpoint in endpoints} - {Empty.__name__}:
         components.pop(query, None)
-    components[Nothing.__name__].pop("description", None)
+    components[Empty.__name__].pop("description", None)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -62,9 +64,11 @@ def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str
         },
         "paths": paths,
         "components": {
-            "schemas": _tidy(components),
+            "schemas": _normalise(components),
             "responses": _error_responses(),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _TOKEN}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": _TOKEN_DESCRIPTION}
+            },
         },
     }
 
@@ -74,21 +78,25 @@ def _operation(
 ) -> dict[str, Any]:
     # a sentence, wherever the lines break
     first, *rest = re.split(r"(?<=\.) ", " ".join(endpoint.summary.split()), maxsplit=1)
-    operation: dict[str, Any] = {"operationId": endpoint.name, "summary": first}
+    operation: dict[str, Any] = {"operationId": endpoint.operation_id, "summary": first}
     if rest:
         operation["description"] = rest[0]
     if endpoint.tag:
         operation["tags"] = [endpoint.tag]
-    operation["security"] = [] if endpoint.who == "anyone" else [{"token": [endpoint.needs]}]
+    operation["security"] = [] if endpoint.auth == "anyone" else [{"token": [endpoint.required_scope]}]
     parameters = [*_path_parameters(endpoint.path), *_query_parameters(endpoint, components)]
     if parameters:
         operation["parameters"] = parameters
-    if isinstance(endpoint.body, Raw):
-        content = {endpoint.body.media: {"schema": {"type": "string", "format": "binary"}}}
-        operation["requestBody"] = {"required": True, "description": endpoint.body.what, "content": content}
-    elif endpoint.body is not Nothing:
+    if isinstance(endpoint.body, BinaryBody):
+        content = {endpoint.body.media_type: {"schema": {"type": "string", "format": "binary"}}}
+        operation["requestBody"] = {
+            "required": True,
+            "description": endpoint.body.description,
+            "content": content,
+        }
+    elif endpoint.body is not Empty:
         needed = bool(components.get(endpoint.body.__name__, {}).get("required"))
-        content = {"application/json": {"schema": _tidy(schema_of[id(endpoint.body)])}}
+        content = {"application/json": {"schema": _normalise(schema_of[id(endpoint.body)])}}
         operation["requestBody"] = {"required": needed, "content": content}
     operation["responses"] = _responses(endpoint, schema_of)
     return operation
@@ -96,10 +104,10 @@ def _operation(
 
 def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "done"}
-    if isinstance(endpoint.returns, Raw):
+    if isinstance(endpoint.returns, BinaryBody):
         good = {
-            "description": endpoint.returns.what,
-            "content": {endpoint.returns.media: {"schema": {"type": "string"}}},
+            "description": endpoint.returns.description,
+            "content": {endpoint.returns.media_type: {"schema": {"type": "string"}}},
         }
         if endpoint.returns.headers:
             good["headers"] = {
@@ -107,25 +115,25 @@ def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> di
                 for name, what in endpoint.returns.headers.items()
             }
     else:
-        good["content"] = {"application/json": {"schema": _tidy(schema_of[id(endpoint.returns)])}}
-    responses = {str(status): good for status in sorted({endpoint.status, *endpoint.also})}
-    for status in sorted(set(endpoint.errors) | set(_usual_errors(endpoint))):
+        good["content"] = {"application/json": {"schema": _normalise(schema_of[id(endpoint.returns)])}}
+    responses = {str(status): good for status in sorted({endpoint.status, *endpoint.other_statuses})}
+    for status in sorted(set(endpoint.errors) | set(_error_statuses(endpoint))):
         responses[str(status)] = {"$ref": f"#/components/responses/error_{status}"}
     return responses
 
 
 def _error_responses() -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}}
+    content = {"application/json": {"schema": {"$ref": _SCHEMA_REF.format(name=ErrorBody.__name__)}}}
     return {
         f"error_{status}": {"description": meaning, "content": content}
-        for status, meaning in _MEANING.items()
+        for status, meaning in _STATUS_DESCRIPTIONS.items()
     }
 
 
-def _usual_errors(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
-    yield from _ALWAYS
+def _error_statuses(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
+    yield from _COMMON_STATUSES
     yield 422  # a parameter or body that is not as described
-    if endpoint.who != "anyone":
+    if endpoint.auth != "anyone":
         yield from (401, 403, 429)
     if "{" in endpoint.path:
         yield 404
@@ -141,7 +149,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 def _query_parameters(
     endpoint: Endpoint[Any, Any], components: Mapping[str, Any]
 ) -> Iterable[dict[str, Any]]:
-    if endpoint.query is Nothing:
+    if endpoint.query is Empty:
         return
     shape = components[endpoint.query.__name__]
     for name, schema in shape["properties"].items():
@@ -156,27 +164,29 @@ def _query_parameters(
             "name": name,
             "in": "query",
             "required": name in shape.get("required", ()),
-            "schema": _tidy(plain),
+            "schema": _normalise(plain),
         }
 
 
 # JSON Schema's patterns are JavaScript's, where `$` is the end of the text and nothing else, and `\\Z` does
 # not exist.
-_TEXTS: Mapping[str, Callable[[str], str]] = {
+_TEXT_NORMALISERS: Mapping[str, Callable[[str], str]] = {
     "description": lambda text: re.sub(r"\s+", " ", text),
     "pattern": lambda text: re.sub(r"\\Z\Z", "$", text),
 }
 
 
-def _tidy(schema: Any) -> Any:
+def _normalise(schema: Any) -> Any:
     """Docstrings on one line, tuples as lists, so that the description is the same text on every machine."""
     if isinstance(schema, Mapping):
         return {
-            key: _TEXTS[key](value) if key in _TEXTS and isinstance(value, str) else _tidy(value)
+            key: _TEXT_NORMALISERS[key](value)
+            if key in _TEXT_NORMALISERS and isinstance(value, str)
+            else _normalise(value)
             for key, value in schema.items()
         }
     if isinstance(schema, (list, tuple)):
-        return [_tidy(item) for item in schema]
+        return [_normalise(item) for item in schema]
     if isinstance(schema, msgspec.Struct):
-        return _tidy(msgspec.to_builtins(schema))
+        return _normalise(msgspec.to_builtins(schema))
     return schema

@@ -7,18 +7,18 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from hopyard.server.fields import TEXT, In
+from hopyard.server.schemas.fields import TEXT, RequestModel
 
 T = TypeVar("T")
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 
-Limit = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+Limit = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
 
 
-class PageQuery(In):
+class PageQuery(RequestModel):
     """after: `next` of the page before."""
 
-    limit: Limit = MOST_ROWS
+    limit: Limit = MAX_ROWS
     after: (
         Annotated[
             str,
@@ -32,7 +32,7 @@ class PageQuery(In):
     ) = None
 
 
-def page_of(
+def paginate(
     rows: Sequence[T], query: PageQuery, *, key: Callable[[T], str]
 ) -> tuple[Sequence[T], str | None]:
     """A page of rows that are in memory, in the order of `key`, and the cursor of the next one (None at the

@@ -19,45 +19,45 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hopyard.server.answers import JSON, encode_error, plain_error
-from hopyard.server.audit import PEER
-from hopyard.server.bodies import CLOSED, GIVE_UP
-from hopyard.server.connections import RETRY_AFTER_S, Connections, Peer, PeerNames, unix_peer
+from hopyard.server.audit import PEER_SCOPE_KEY
+from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY
+from hopyard.server.connections import RETRY_AFTER_S, Connections, PeerConnections, PeerIdentifier, unix_peer
+from hopyard.server.responses import JSON, encode_error, simple_error_response
 
-URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
-HEADER_BYTES = 64 * 1024
-HEADER_COUNT = 100
-_SEPARATORS = 4  # bytes of a header beside name and value
+MAX_URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
+MAX_HEADER_BYTES = 64 * 1024
+MAX_HEADERS = 100
+_SEPARATOR_BYTES = 4  # bytes of a header beside name and value
 _WINDOW_S = 20.0  # in which a body must go on by `_WINDOW_BYTES`
 _WINDOW_BYTES = 64 * 1024
 _STALLED_WRITE_S = 60.0  # the rest of an answer of which nothing was read for so long is given up
 _LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # for what a refused client still sends
-_PIPELINED = 16  # requests of one connection that may wait for the answer to an earlier one
+_MAX_PIPELINED = 16  # requests of one connection that may wait for the answer to an earlier one
 # a body of more pieces than this must bring so many bytes in each, on average
-_PIECES, _PIECE_BYTES = 4096, 64
+_MAX_SMALL_CHUNKS, _SMALL_CHUNK_BYTES = 4096, 64
 _NEVER = float("inf")
-_LOCAL = frozenset({b"localhost", b""})
-_HOST = re.compile(rb"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::\d*)?")
+_LOCAL_NAMES = frozenset({b"localhost", b""})
+_HOST_HEADER = re.compile(rb"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::\d*)?")
 
 
-class Hosts:
+class AllowedHosts:
     """The names under which browsers may address the server: a page of another name that was made to lead
     here (DNS rebinding) gets nothing. Addresses in figures are always right, since no name was looked up."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = _LOCAL | {name.lower().encode() for name in names}
-        self._known: set[bytes] = set()  # headers that were looked at and are right
+        self._names = _LOCAL_NAMES | {name.lower().encode() for name in names}
+        self._accepted_headers: set[bytes] = set()  # headers that were looked at and are right
 
-    def allow(self, header: bytes) -> bool:
-        if header in self._known:
+    def is_allowed(self, header: bytes) -> bool:
+        if header in self._accepted_headers:
             return True
-        found = _HOST.fullmatch(header.strip().lower())
+        found = _HOST_HEADER.fullmatch(header.strip().lower())
         if found is None:
             return False
         name = found["name"].rstrip(b".")
         if name in self._names or _is_address(name):
-            if len(self._known) < 64:
-                self._known.add(header)
+            if len(self._accepted_headers) < 64:
+                self._accepted_headers.add(header)
             return True
         return False
 
@@ -83,88 +83,87 @@ class LimitedProtocol(HttpToolsProtocol):
         *,
         connections: Connections,
         local: Connections,
-        hosts: Hosts,
-        names: PeerNames,
+        hosts: AllowedHosts,
+        names: PeerIdentifier,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._all, self._local, self._hosts, self._names = connections, local, hosts, names
-        self._peer: Peer | None = None
-        self._counted = False  # among the refused
-        self._from = ""  # a Unix user of this machine, or an address
-        self._refused, self._thrown_away = False, 0
+        self._connections, self._local, self._hosts, self._names = connections, local, hosts, names
+        self._peer: PeerConnections | None = None
+        self._counts = False  # among the refused
+        self._peer_key = ""  # a Unix user of this machine, or an address
+        self._is_refused, self._discarded_bytes = False, 0
         self._in_head = self._in_body = False
         # of the head's headers; of what came of it; heads that began
-        self._head_bytes = self._arrived = self._heads = 0
+        self._head_bytes = self._received_bytes = self._pipelined = 0
         self._body_bytes, self._body_since = 0, 0.0
-        self._pieces = self._piece_bytes = 0  # of the body, as its sender cut it
+        self._small_chunks = self._chunk_bytes = 0  # of the body, as its sender cut it
         # of the body: what came beside it, such as sizes and extensions of chunks, and trailers
         self._framing_bytes = 0
-        self._open: list[RequestResponseCycle] = []  # requests that are not answered yet, oldest first
+        self._open_cycles: list[RequestResponseCycle] = []  # requests that are not answered yet, oldest first
         self._deadline = _NEVER
-        self._unread, self._unread_since = 0, 0.0
+        self._unread_bytes, self._unread_since = 0, 0.0
         # since when the client has not read enough for more to be written
-        self._full_since: float | None = None
+        self._write_blocked_since: float | None = None
 
-    # -- the connection
-    # ----------------------------------------------------------------------------------------------
+    # -- the connection --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._deadline = self.loop.time() + self._all.limits.header_timeout_s
+        self._deadline = self.loop.time() + self._connections.limits.header_timeout_s
         if self.client is None:  # it came by the Unix socket, which only the owner's processes can open
-            self._all, self._from = self._local, unix_peer(transport)
+            self._connections, self._peer_key = self._local, unix_peer(transport)
         else:
-            self._from = self._names.of(self.client, self.server)
-        self._peer = self._all.admit(self, self._from)
+            self._peer_key = self._names.identify(self.client, self.server)
+        self._peer = self._connections.admit(self, self._peer_key)
         if self._peer is None:
-            if not self._all.refuse():
+            if not self._connections.start_refusal():
                 transport.abort()
                 return
-            self._counted = True
+            self._counts = True
             self.app = _too_many_connections
-        self._all.watch(self, self.loop)
+        self._connections.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        self._remove()
         self._end_requests()
         super().connection_lost(exc)
 
     def _end_requests(self) -> None:
         """Nothing can be answered any more."""
-        for cycle in self._open:
+        for cycle in self._open_cycles:
             cycle.disconnected = True
             cycle.message_event.set()
 
-    def _leave(self) -> None:
-        self._all.unwatch(self)
+    def _remove(self) -> None:
+        self._connections.unwatch(self)
         if self._peer is not None:
-            self._all.leave(self, self._peer)
+            self._connections.remove(self, self._peer)
             self._peer = None
-        if self._counted:
-            self._counted = False
-            self._all.refused_one_left()
+        if self._counts:
+            self._counts = False
+            self._connections.end_refusal()
 
-    def evict(self) -> None:
+    def evict_for_newer(self) -> None:
         """Another connection takes the place of this one, which has no request in progress; it was uncounted
         already."""
         self._peer = None
-        self._all.unwatch(self)
+        self._connections.unwatch(self)
         self.transport.abort()
 
-    def expire(self, now: float) -> None:
+    def close_if_stalled(self, now: float) -> None:
         """Close the connection if its client stalls."""
-        if self._write_stalls(now):
-            self.give_up()
-        elif self._refused and now >= self._deadline:
+        if self._is_write_stalled(now):
+            self.abort_slow_reader()
+        elif self._is_refused and now >= self._deadline:
             self.transport.abort()
         elif now >= self._deadline and not self.transport.is_closing():
-            self._expire(now)
+            self._close_if_stalled(now)
 
-    def _expire(self, now: float) -> None:
-        if self._in_body and self._goes_on(now):
+    def _close_if_stalled(self, now: float) -> None:
+        if self._in_body and self._body_in_time(now):
             self._deadline, self._body_bytes = now + self._window_s, 0
         elif self._in_head or self._in_body:
-            self._all.note_slow("sent a request", self._from)
+            self._connections.log_slow_client("sent a request", self._peer_key)
             self._refuse(
                 408,
                 "timeout",
@@ -176,48 +175,52 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _window_s(self) -> float:
-        return min(_WINDOW_S, self._all.limits.body_timeout_s)
+        return min(_WINDOW_S, self._connections.limits.body_timeout_s)
 
-    def _goes_on(self, now: float) -> bool:
+    def _body_in_time(self, now: float) -> bool:
         """Whether the body of the request arrives fast enough, or the server itself is what it waits for."""
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
             return True
         fast = self._body_bytes >= _WINDOW_BYTES
-        return fast and now - self._body_since < self._all.limits.body_timeout_s
+        return fast and now - self._body_since < self._connections.limits.body_timeout_s
 
-    def give_up(self) -> None:
+    def abort_slow_reader(self) -> None:
         """The client reads the answer too slowly."""
-        self._all.note_slow("read an answer", self._from)
+        self._connections.log_slow_client("read an answer", self._peer_key)
         self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._full_since = self.loop.time()
+        self._write_blocked_since = self.loop.time()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._full_since = None
+        self._write_blocked_since = None
 
-    def _write_stalls(self, now: float) -> bool:
+    def _is_write_stalled(self, now: float) -> bool:
         """Whether the client read nothing for long, or less of an answer that waits than it must within a
         while."""
-        if self._full_since is not None and now - self._full_since > self._window_s:
+        if self._write_blocked_since is not None and now - self._write_blocked_since > self._window_s:
             return True
         unread = self.transport.get_write_buffer_size()
-        if unread != self._unread or not unread:
-            self._unread, self._unread_since = unread, now
+        if unread != self._unread_bytes or not unread:
+            self._unread_bytes, self._unread_since = unread, now
         return bool(unread) and now - self._unread_since > _STALLED_WRITE_S
 
-    # -- one request
-    # -------------------------------------------------------------------------------------------------
+    # -- one request -----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            self._thrown_away += len(data)
-            if self._thrown_away > _LINGER_BYTES:
+        if self._is_refused:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > _LINGER_BYTES:
                 self.transport.abort()
             return
-        idle, in_head, heads, body_bytes = not self._in_body, self._in_head, self._heads, self._piece_bytes
+        idle, in_head, heads, body_bytes = (
+            not self._in_body,
+            self._in_head,
+            self._pipelined,
+            self._chunk_bytes,
+        )
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -227,14 +230,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(400, "usage", "the request is not written as HTTP")
         if self._in_head:  # also of a single header that does not end, which the parser keeps to itself
             # else some of it may belong to requests before
-            if in_head or (idle and self._heads == heads + 1):
-                self._arrived += len(data)
-            if self._arrived > HEADER_BYTES + URL_BYTES + HEADER_COUNT * _SEPARATORS:
-                self._refuse(431, "usage", f"the headers have more than {HEADER_BYTES >> 10} KiB")
-        elif self._in_body and not idle and self._heads == heads:
-            self._framing_bytes += len(data) - (self._piece_bytes - body_bytes)
+            if in_head or (idle and self._pipelined == heads + 1):
+                self._received_bytes += len(data)
+            if self._received_bytes > MAX_HEADER_BYTES + MAX_URL_BYTES + MAX_HEADERS * _SEPARATOR_BYTES:
+                self._refuse(431, "usage", f"the headers have more than {MAX_HEADER_BYTES >> 10} KiB")
+        elif self._in_body and not idle and self._pipelined == heads:
+            self._framing_bytes += len(data) - (self._chunk_bytes - body_bytes)
             # the parser may keep it, and copy it again and again
-            if self._framing_bytes > HEADER_BYTES + self._piece_bytes:
+            if self._framing_bytes > MAX_HEADER_BYTES + self._chunk_bytes:
                 self._refuse(
                     431,
                     "usage",
@@ -245,52 +248,58 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"].update(
-            {PEER: self._from, GIVE_UP: self.give_up, CLOSED: self.transport.is_closing}
+            {
+                PEER_SCOPE_KEY: self._peer_key,
+                GIVE_UP_KEY: self.abort_slow_reader,
+                CLOSED_KEY: self.transport.is_closing,
+            }
         )
-        self._in_head, self._in_body, self._head_bytes, self._arrived = True, False, 0, 0
-        self._heads += 1
-        self._deadline = self.loop.time() + self._all.limits.header_timeout_s
+        self._in_head, self._in_body, self._head_bytes, self._received_bytes = True, False, 0, 0
+        self._pipelined += 1
+        self._deadline = self.loop.time() + self._connections.limits.header_timeout_s
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        if len(self.url) > URL_BYTES:
-            self._refuse(414, "usage", f"the address has more than {URL_BYTES} bytes", "ask for less at once")
-            raise _Refused
+        if len(self.url) > MAX_URL_BYTES:
+            self._refuse(
+                414, "usage", f"the address has more than {MAX_URL_BYTES} bytes", "ask for less at once"
+            )
+            raise _RequestRefused
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         self._head_bytes += len(name) + len(value)
-        if len(self.headers) > HEADER_COUNT or self._head_bytes > HEADER_BYTES:
+        if len(self.headers) > MAX_HEADERS or self._head_bytes > MAX_HEADER_BYTES:
             self._refuse(
                 431,
                 "usage",
-                f"there are more than {HEADER_COUNT} headers, or they have more than "
-                f"{HEADER_BYTES >> 10} KiB",
+                f"there are more than {MAX_HEADERS} headers, or they have more than "
+                f"{MAX_HEADER_BYTES >> 10} KiB",
             )
-            raise _Refused
+            raise _RequestRefused
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body = False, True
         self._body_bytes, self._body_since = 0, self.loop.time()
-        self._pieces = self._piece_bytes = self._framing_bytes = 0
-        if len(self.pipeline) >= _PIPELINED:
+        self._small_chunks = self._chunk_bytes = self._framing_bytes = 0
+        if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(
                 400,
                 "usage",
-                f"more than {_PIPELINED} requests wait for earlier ones of this connection",
+                f"more than {_MAX_PIPELINED} requests wait for earlier ones of this connection",
                 "wait for answers",
             )
-            raise _Refused
+            raise _RequestRefused
         self._deadline = self._body_since + self._window_s
         if self._peer is not None:
-            self._peer.waiting.pop(self, None)
+            self._peer.idle.pop(self, None)
         if self.client is not None:
             hosts = [value for name, value in self.headers if name == b"host"]
             if len(hosts) > 1:
                 self._refuse(400, "usage", "there is more than one `Host` header", "send one")
-                raise _Refused
+                raise _RequestRefused
             host = hosts[0] if hosts else b""
-            if not self._hosts.allow(host):
+            if not self._hosts.is_allowed(host):
                 self._refuse(
                     421,
                     "usage",
@@ -298,23 +307,26 @@ class LimitedProtocol(HttpToolsProtocol):
                     "add it to `server: {hosts: [NAME]}` in config.yaml, or use the server's address "
                     "in figures",
                 )
-                raise _Refused
+                raise _RequestRefused
         super().on_headers_complete()
-        self._open.append(self.cycle)
+        self._open_cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        self._pieces += 1
-        self._piece_bytes += len(body)
+        self._small_chunks += 1
+        self._chunk_bytes += len(body)
         # each costs as much as a large one
-        if self._pieces > _PIECES and self._piece_bytes < self._pieces * _PIECE_BYTES:
+        if (
+            self._small_chunks > _MAX_SMALL_CHUNKS
+            and self._chunk_bytes < self._small_chunks * _SMALL_CHUNK_BYTES
+        ):
             self._refuse(
                 400,
                 "usage",
                 "the chunks of the body are too small",
                 "send it in larger ones, or with its length",
             )
-            raise _Refused
+            raise _RequestRefused
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -322,20 +334,19 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._open = [cycle for cycle in self._open if not cycle.response_complete]
+        self._open_cycles = [cycle for cycle in self._open_cycles if not cycle.response_complete]
         super().on_response_complete()
         if self._peer is not None and not self.pipeline and not self._in_head:
-            self._peer.waiting[self] = None
+            self._peer.idle[self] = None
 
-    # -- refusing
-    # ----------------------------------------------------------------------------------------------------
+    # -- refusing --------------------------------------------------------------------------------------------
 
     def _refuse(self, status: int, code: str, message: str, *hints: str) -> None:
         """Answer and close; what the client still sends is thrown away for a moment, or the answer would be
         lost with it. Nothing is written into an answer that has begun."""
-        if self._refused:
+        if self._is_refused:
             return
-        self._refused = True
+        self._is_refused = True
         body = encode_error(code, message, hints)
         lines = [
             STATUS_LINE[status],
@@ -347,22 +358,22 @@ class LimitedProtocol(HttpToolsProtocol):
             b"connection: close\r\n\r\n",
             body,
         ]
-        if not any(cycle.response_started and not cycle.response_complete for cycle in self._open):
+        if not any(cycle.response_started and not cycle.response_complete for cycle in self._open_cycles):
             self.transport.write(b"".join(lines))
         self._end_requests()
         self.flow.resume_reading()
         self.transport.write_eof()
         self._deadline = self.loop.time() + _LINGER_S
         if self._peer is not None:
-            self._peer.waiting[self] = None
+            self._peer.idle[self] = None
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """Stops the parser: the request was answered."""
 
 
 async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    refused = plain_error(
+    refused = simple_error_response(
         503,
         "server_unavailable",
         "the server has too many connections",
@@ -371,9 +382,9 @@ async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> N
     await refused(scope, receive, send)
 
 
-def protocol_factory(connections: Connections, local: Connections, hosts: Hosts) -> Any:
+def protocol_factory(connections: Connections, local: Connections, hosts: AllowedHosts) -> Any:
     """What uvicorn takes as its `http` class."""
-    names = PeerNames()
+    names = PeerIdentifier()
 
     def make(
         config: Config,

@@ -17,50 +17,53 @@ from datetime import datetime
 from functools import partial
 from urllib.parse import urlsplit
 
-from hopyard.config.identity import NONCE_BYTES
-from hopyard.domain.cluster import KnownServer
+from hopyard.api_client.client import API, Client
+from hopyard.api_client.http11 import HttpConnection
+from hopyard.config.home_identity import NONCE_BYTES
+from hopyard.domain.cluster import ServerRecord
 from hopyard.domain.ids import Digest
-from hopyard.errors import BlobsElsewhere, HopyardError, MissingBlobs, StorageFull
+from hopyard.errors import BlobsOnOtherServer, HopyardError, MissingBlobs, StorageFull
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.cluster_store import ClusterStore
-from hopyard.sdk.client import API, Client
-from hopyard.sdk.wire import Connection
+from hopyard.server.server_directory import ServerDirectory
 from hopyard.server.server_tokens import server_proof, server_token
-from hopyard.server.servers import Servers
 
-TIMEOUT_S = 20.0
-DIAL_S = 3.0
-NOT_AGAIN_S = 5.0  # that a server which did not answer is not asked again
-_ASK_DIGESTS = 20_000
+REQUEST_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 3.0
+RETRY_AFTER_S = 5.0  # that a server which did not answer is not asked again
+_QUERY_DIGESTS = 20_000
 _FETCH_DIGESTS, _BATCH_BYTES = 500, 8 * 1024 * 1024
-_ANSWER_BYTES = 4096
-_HINT = "start that server again; or `hop node rm` its node, if it is gone for good"
+_MAX_PROOF_BYTES = 4096
+_SERVER_DOWN_HINT = "start that server again; or `hop node rm` its node, if it is gone for good"
 log = logging.getLogger("hopyard.server")
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """lacking: blobs that no server has that could be asked. unasked: the others, in words."""
+class RemoteLookup:
+    """missing: blobs that no server has that could be asked. unreachable: the others, in words."""
 
-    lacking: Sequence[Digest]
-    unasked: Sequence[str] = ()
+    missing: Sequence[Digest]
+    unreachable: Sequence[str] = ()
 
-    def check_elsewhere(self) -> None:
+    def check_reachable(self) -> None:
         """Raises BlobsElsewhere where a server that could not be asked may have what is lacking."""
-        if self.lacking and self.unasked:
-            count = len(self.lacking)
+        if self.missing and self.unreachable:
+            count = len(self.missing)
             what = "a blob is" if count == 1 else f"{count} blobs are"
             there = "it lies" if count == 1 else "they lie"
-            raise BlobsElsewhere(
-                f"{what} not with this server; {there} with {', or with '.join(self.unasked)}", hints=(_HINT,)
+            raise BlobsOnOtherServer(
+                f"{what} not with this server; {there} with {', or with '.join(self.unreachable)}",
+                hints=(_SERVER_DOWN_HINT,),
             )
 
-    def check(self, what: str, *, hints: Sequence[str]) -> None:
+    def check_found(self, subject: str, *, hints: Sequence[str]) -> None:
         """Raises BlobsElsewhere, or MissingBlobs where no server has what is lacking."""
-        self.check_elsewhere()
-        if self.lacking:
+        self.check_reachable()
+        if self.missing:
             raise MissingBlobs(
-                f"{len(self.lacking)} of the {what} are not on the server", digests=self.lacking, hints=hints
+                f"{len(self.missing)} of the {subject} are not on the server",
+                digests=self.missing,
+                hints=hints,
             )
 
 
@@ -79,49 +82,49 @@ class RemoteBlobs:
             now,
         )
         # engines of servers that did not answer -> when, by the monotonic clock
-        self._silent: dict[str, float] = {}
+        self._unreachable_until: dict[str, float] = {}
 
-    async def find(self, digests: Iterable[Digest]) -> Search:
+    async def find_missing(self, digests: Iterable[Digest]) -> RemoteLookup:
         """Those of the blobs that neither this server nor another one has."""
-        return await self._search(digests, self._missing_at)
+        return await self._lookup(digests, self._missing_at)
 
-    async def bring(self, digests: Iterable[Digest]) -> Search:
+    async def fetch_missing(self, digests: Iterable[Digest]) -> RemoteLookup:
         """Fetch those of the blobs that are not here. Raises StorageFull."""
-        return await self._search(digests, self._fetch_from)
+        return await self._lookup(digests, self._fetch_from)
 
-    async def _search(
+    async def _lookup(
         self,
         digests: Iterable[Digest],
-        ask: Callable[[KnownServer, list[Digest]], asyncio.Future[list[Digest]]],
-    ) -> Search:
-        lacking = list(await self._blobs.missing(digests))
+        query: Callable[[ServerRecord, list[Digest]], asyncio.Future[list[Digest]]],
+    ) -> RemoteLookup:
+        lacking = list(await self._blobs.find_missing(digests))
         if not lacking:
-            return Search(())
-        servers = await Servers.get(self._cluster, now=self._now())
+            return RemoteLookup(())
+        servers = await ServerDirectory.load(self._cluster, now=self._now())
         unasked: list[str] = []
-        for engine, server in servers.known.items():
+        for engine, server in servers.records.items():
             if engine == self._engine or not lacking:
                 continue
-            absence = self._absence(servers, server)
+            absence = self._unreachable_reason(servers, server)
             if not absence:
                 try:
-                    lacking = await ask(server, lacking)
+                    lacking = await query(server, lacking)
                     continue
                 except StorageFull:
                     raise
                 except (HopyardError, OSError) as failed:
                     log.warning("the server %s was asked for blobs in vain: %s", server.place, failed)
-                    self._silent[engine] = time.monotonic()
+                    self._unreachable_until[engine] = time.monotonic()
                     absence = f"which does not answer at {server.url}"
             nodes = [str(node.id) for node in await self._cluster.nodes() if node.engine == engine]
-            unasked.append(f"{servers.name(engine, nodes)}, {absence}")
-        return Search(lacking, unasked)
+            unasked.append(f"{servers.server_text(engine, nodes)}, {absence}")
+        return RemoteLookup(lacking, unasked)
 
-    def _absence(self, servers: Servers, server: KnownServer) -> str:
+    def _unreachable_reason(self, servers: ServerDirectory, server: ServerRecord) -> str:
         """Why a server cannot be asked; "" where it can."""
-        since = servers.away_since(server.engine)
+        since = servers.down_since(server.engine)
         if since is not None:
-            return servers.absence(since)
+            return servers.absence_text(since)
         if not server.url or not server.key:
             return "which is of an earlier version"
         if server.place.partition(":")[0] != self._machine and _is_loopback(server.url):
@@ -129,45 +132,45 @@ class RemoteBlobs:
                 f"which other machines cannot reach: set `server: {{url: …}}` in its settings (it says "
                 f"{server.url})"
             )
-        if time.monotonic() - self._silent.get(server.engine, float("-inf")) < NOT_AGAIN_S:
+        if time.monotonic() - self._unreachable_until.get(server.engine, float("-inf")) < RETRY_AFTER_S:
             return f"which does not answer at {server.url}"
         return ""
 
-    def _missing_at(self, server: KnownServer, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
-        return asyncio.ensure_future(asyncio.to_thread(_missing, self._client(server), digests))
+    def _missing_at(self, server: ServerRecord, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
+        return asyncio.ensure_future(asyncio.to_thread(_find_missing, self._client(server), digests))
 
-    def _fetch_from(self, server: KnownServer, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
+    def _fetch_from(self, server: ServerRecord, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
         return asyncio.ensure_future(self._fetch(server, digests))
 
-    async def _fetch(self, server: KnownServer, digests: list[Digest]) -> list[Digest]:
+    async def _fetch(self, server: ServerRecord, digests: list[Digest]) -> list[Digest]:
         loop = asyncio.get_running_loop()
 
         def put(blobs: Sequence[tuple[Digest, bytes]]) -> None:
             asyncio.run_coroutine_threadsafe(self._blobs.put_many(blobs), loop).result()
 
-        await asyncio.to_thread(_fetch, self._client(server), digests, put)
-        return list(await self._blobs.missing(digests))
+        await asyncio.to_thread(_fetch_batches, self._client(server), digests, put)
+        return list(await self._blobs.find_missing(digests))
 
-    def _client(self, server: KnownServer) -> Client:
+    def _client(self, server: ServerRecord) -> Client:
         token = server_token(server.key, sender=self._engine, now=self._now())
-        return Client(server.url, token, timeout_s=TIMEOUT_S, dial=partial(_dial, server))
+        return Client(server.url, token, timeout_s=REQUEST_TIMEOUT_S, dial=partial(_connect_verified, server))
 
 
-def _missing(client: Client, digests: Sequence[Digest]) -> list[Digest]:
+def _find_missing(client: Client, digests: Sequence[Digest]) -> list[Digest]:
     try:
         found: list[Digest] = []
-        for at in range(0, len(digests), _ASK_DIGESTS):
-            found += map(Digest, client.missing(digests[at : at + _ASK_DIGESTS]))
+        for at in range(0, len(digests), _QUERY_DIGESTS):
+            found += map(Digest, client.missing(digests[at : at + _QUERY_DIGESTS]))
         return found
     finally:
         client.close()
 
 
-def _fetch(
-    client: Client, digests: Sequence[Digest], put: Callable[[Sequence[tuple[Digest, bytes]]], None]
+def _fetch_batches(
+    client: Client, digests: Sequence[Digest], store_blobs: Callable[[Sequence[tuple[Digest, bytes]]], None]
 ) -> None:
-    """What the server of this client has of the blobs, in batches. `put` checks them."""
-    lacking = set(_missing(client, digests))
+    """What the server of this client has of the blobs, in batches. `store_blobs` checks them."""
+    lacking = set(_find_missing(client, digests))
     wanted, batch, size = (
         [digest for digest in digests if digest not in lacking],
         list[tuple[Digest, bytes]](),
@@ -179,23 +182,23 @@ def _fetch(
                 batch.append((Digest(digest), data))
                 size += len(data)
                 if size >= _BATCH_BYTES:
-                    put(batch)
+                    store_blobs(batch)
                     batch, size = [], 0
         if batch:
-            put(batch)
+            store_blobs(batch)
     finally:
         client.close()
 
 
-def _dial(server: KnownServer, timeout_s: float) -> socket.socket:
+def _connect_verified(server: ServerRecord, timeout_s: float) -> socket.socket:
     """A connection to the server, once the other end has proven that it knows the server's key.
     Raises OSError."""
     split = urlsplit(server.url)
     host, port = split.hostname or "", split.port or 80
-    sock = socket.create_connection((host, port), min(timeout_s, DIAL_S))
+    sock = socket.create_connection((host, port), min(timeout_s, CONNECT_TIMEOUT_S))
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not _proves(sock, split.netloc, server.key):
+        if not _verify_server(sock, split.netloc, server.key):
             raise ConnectionRefusedError(f"another program answers at {server.url}")
         sock.settimeout(timeout_s)
     except BaseException:
@@ -204,13 +207,13 @@ def _dial(server: KnownServer, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _proves(sock: socket.socket, authority: str, key: str) -> bool:
+def _verify_server(sock: socket.socket, authority: str, key: str) -> bool:
     nonce = os.urandom(NONCE_BYTES).hex()
-    asking = Connection(lambda _: sock, authority, timeout=DIAL_S)
+    asking = HttpConnection(lambda _: sock, authority, timeout=CONNECT_TIMEOUT_S)
     try:
         asking.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
         answer = asking.getresponse()
-        proven = json.loads(answer.read(_ANSWER_BYTES))["shared"]
+        proven = json.loads(answer.read(_MAX_PROOF_BYTES))["shared"]
         return (
             answer.isclosed()
             and asking.sock is sock
@@ -219,7 +222,7 @@ def _proves(sock: socket.socket, authority: str, key: str) -> bool:
     except (ValueError, KeyError, TypeError):
         return False
     finally:
-        asking.let_go()
+        asking.detach()
 
 
 def _is_loopback(url: str) -> bool:

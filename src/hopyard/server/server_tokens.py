@@ -10,21 +10,21 @@ from datetime import datetime, timedelta
 
 from hopyard.errors import AuthError
 
-SERVER_TOKEN = "hops_"
-TOKEN_LIFE = timedelta(minutes=5)
-CLOCKS_APART = timedelta(minutes=5)
-_HINT = "the server was restarted, or its clock differs by minutes from this one's"
+SERVER_TOKEN_PREFIX = "hops_"
+TOKEN_LIFETIME = timedelta(minutes=5)
+MAX_CLOCK_SKEW = timedelta(minutes=5)
+_REJECTED_HINT = "the server was restarted, or its clock differs by minutes from this one's"
 
 
 def server_token(key: str, *, sender: str, now: datetime) -> str:
     """For requests to the server with this key. sender: the engine of the one that asks."""
-    expiry = int((now + TOKEN_LIFE).timestamp())
-    return f"{SERVER_TOKEN}{sender}_{expiry}_{_mac(key, f'token {sender} {expiry}')}"
+    expiry = int((now + TOKEN_LIFETIME).timestamp())
+    return f"{SERVER_TOKEN_PREFIX}{sender}_{expiry}_{_mac(key, f'token {sender} {expiry}')}"
 
 
-def sender_of(token: str, key: str, *, now: datetime) -> str:
+def verify_server_token(token: str, key: str, *, now: datetime) -> str:
     """The engine of the server that sent a token to the one with this key. Raises AuthError."""
-    sender, _, rest = token.removeprefix(SERVER_TOKEN).rpartition("_")[0].rpartition("_")
+    sender, _, rest = token.removeprefix(SERVER_TOKEN_PREFIX).rpartition("_")[0].rpartition("_")
     mac = token.rpartition("_")[2]
     if (
         not key
@@ -32,13 +32,13 @@ def sender_of(token: str, key: str, *, now: datetime) -> str:
         or len(rest) > 12
         or not hmac.compare_digest(mac.encode(), _mac(key, f"token {sender} {rest}").encode())
     ):
-        raise AuthError("the token is not one of a server of this database", hints=(_HINT,))
+        raise AuthError("the token is not one of a server of this database", hints=(_REJECTED_HINT,))
     if (
-        not now - CLOCKS_APART
+        not now - MAX_CLOCK_SKEW
         <= datetime.fromtimestamp(int(rest), now.tzinfo)
-        <= now + TOKEN_LIFE + CLOCKS_APART
+        <= now + TOKEN_LIFETIME + MAX_CLOCK_SKEW
     ):
-        raise AuthError("the token of the server has expired", hints=(_HINT,))
+        raise AuthError("the token of the server has expired", hints=(_REJECTED_HINT,))
     return sender
 
 

@@ -7,14 +7,14 @@ import heapq
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
     """Implements `hopyard.interfaces.clock.Clock`. Whoever sleeps is woken by `advance` and by nothing
     else."""
 
-    def __init__(self, start: datetime = START) -> None:
+    def __init__(self, start: datetime = START_TIME) -> None:
         self._now = start
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
         self._order = count()

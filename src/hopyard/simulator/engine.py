@@ -15,240 +15,260 @@ from hopyard.domain.ids import AttemptId, Digest, NodeId, RunId
 from hopyard.domain.launch import Launch
 from hopyard.errors import LaunchFailed
 from hopyard.interfaces.clock import Clock
-from hopyard.simulator.agenda import Agenda, Happening
-from hopyard.simulator.settings import Costs
+from hopyard.simulator.event_queue import EventAction, EventQueue
+from hopyard.simulator.settings import TimeCosts
 
 FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
-MADE_ROOM = Exit(ExitKind.PREEMPTED, 143, "saved a checkpoint and made room for another run")
+PREEMPTED = Exit(ExitKind.PREEMPTED, 143, "saved a checkpoint and made room for another run")
 KILLED = Exit(ExitKind.PREEMPTED, 137, "made room for another run, before it had saved a checkpoint")
 STOPPED = Exit(ExitKind.STOPPED, 143, "stopped by request")
-OVER_TIME = Exit(ExitKind.TIME_LIMIT, 143, "its time limit was over")
-NODE_GONE = Exit(ExitKind.LOST, 1, "its node was lost")
-NOTHING = Digest("0" * 64)  # what a simulated checkpoint holds
+TIME_LIMIT_REACHED = Exit(ExitKind.TIME_LIMIT, 143, "its time limit was over")
+NODE_LOST = Exit(ExitKind.LOST, 1, "its node was lost")
+EMPTY_MANIFEST = Digest("0" * 64)  # what a simulated checkpoint holds
 _US = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SimulatedWork:
     """What a run really is: how long it computes when all its `replicas` do."""
 
-    takes: timedelta
+    duration: timedelta
     replicas: int
 
 
 @dataclass(slots=True)
-class Live:
-    """An attempt that the engine knows. began_with, saved: computing that the checkpoint holds from which it
-    started, and that the newest one holds. computes_at: when it goes on from `saved`, after it was started
-    and restored. rate: computing per time, below 1 for an elastic gang that is smaller than it asked.
-    ends_with: set once it is over. turn: counts what was planned for it, so that older plans are void."""
+class SimulatedAttempt:
+    """An attempt that the engine knows. restored_work, saved_work: computing that the checkpoint holds from
+    which it started, and that the newest one holds. computes_at: when it goes on from `saved_work`, after it
+    was started and restored. rate: computing per time, below 1 for an elastic gang that is smaller than it
+    asked. pending_exit: set once it is over. event_number: counts what was planned for it, so that older
+    plans are void."""
 
     launch: Launch
     placed_at: datetime
     computes_at: datetime
-    began_with: timedelta
-    saved: timedelta
+    restored_work: timedelta
+    saved_work: timedelta
     rate: float
     phase: ReplicaPhase = ReplicaPhase.PREPARING
-    saving: bool = False
-    ends_with: Exit | None = None
-    turn: int = 0
+    is_saving: bool = False
+    pending_exit: Exit | None = None
+    event_number: int = 0
     statuses: tuple[ReplicaStatus, ...] = ()
 
     @property
-    def run(self) -> RunId:
+    def run_id(self) -> RunId:
         return self.launch.replicas[0].run
 
     @property
     def placement(self) -> Placement:
         return self.launch.placement
 
-    def done(self, now: datetime) -> timedelta:
+    def work_done(self, now: datetime) -> timedelta:
         """Computing so far, in all attempts, if it could be saved now."""
-        return self.saved + max(now - self.computes_at, timedelta(0)) * self.rate
+        return self.saved_work + max(now - self.computes_at, timedelta(0)) * self.rate
 
-    def say(self) -> None:
+    def update_statuses(self) -> None:
         """Its replicas are where it is."""
         self.statuses = tuple(
-            ReplicaStatus(rank, self.phase, exit=self.ends_with)
+            ReplicaStatus(rank, self.phase, exit=self.pending_exit)
             for rank in range(len(self.placement.assignments))
         )
 
 
-class Hears(Protocol):
+class EngineListener(Protocol):
     """What the engine tells of its attempts as it happens.
-    `started` and `ended` are told before anybody else hears of it."""
+    `on_started` and `on_ended` are told before anybody else hears of it."""
 
-    async def status(self, attempt: AttemptId, status: ReplicaStatus) -> None: ...
-    async def checkpoint(self, checkpoint: Checkpoint) -> None: ...
-    async def nodes_changed(self) -> None: ...
-    def started(self, live: Live) -> None: ...
-    def ended(self, live: Live, kept: timedelta) -> None:
-        """kept: computing of this attempt that need not be done again."""
+    async def on_status(self, attempt: AttemptId, status: ReplicaStatus) -> None: ...
+    async def on_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+    async def on_nodes_changed(self) -> None: ...
+    def on_started(self, attempt: SimulatedAttempt) -> None: ...
+    def on_ended(self, attempt: SimulatedAttempt, saved_work: timedelta) -> None:
+        """saved_work: computing of this attempt that need not be done again."""
 
 
-class TimeEngine:
+class SimulatedEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    works: what each run really is. A checkpoint's step is the computing that it holds, in microseconds, so
-    that what is resumed is what the store remembered.
+    work_of_run: what each run really is. A checkpoint's step is the computing that it holds, in microseconds,
+    so that what is resumed is what the store remembered.
     """
 
     def __init__(
         self,
         clock: Clock,
-        agenda: Agenda,
+        events: EventQueue,
         nodes: Sequence[Node],
-        works: Mapping[RunId, Work],
-        costs: Costs,
-        hears: Hears,
+        work_of_run: Mapping[RunId, SimulatedWork],
+        costs: TimeCosts,
+        listener: EngineListener,
     ) -> None:
-        self._clock, self._agenda, self._works, self._hears = clock, agenda, works, hears
+        self._clock, self._events, self._work_of_run, self._listener = clock, events, work_of_run, listener
         self._nodes = {node.id: node for node in nodes}
-        self._start, self._save = timedelta(seconds=costs.start_s), timedelta(seconds=costs.save_s)
-        self._restore, self._every = (
+        self._start_time, self._save_time = timedelta(seconds=costs.start_s), timedelta(seconds=costs.save_s)
+        self._restore_time, self._checkpoint_interval = (
             timedelta(seconds=costs.restore_s),
             timedelta(seconds=costs.checkpoint_every_s),
         )
-        self._seen = tuple(nodes)  # the same object until a node changes
-        self._known: dict[AttemptId, Live] = {}
+        self._node_view = tuple(nodes)  # the same object until a node changes
+        self._attempts: dict[AttemptId, SimulatedAttempt] = {}
 
     @property
     def name(self) -> str:
         return "simulated"
 
     async def launch(self, launch: Launch, /) -> None:
-        if launch.attempt in self._known:
+        if launch.attempt in self._attempts:
             return
         gone = [a.node for a in launch.placement.assignments if not self._nodes[a.node].ready]
         if gone:
             raise LaunchFailed(f"node {gone[0]} was lost")
         first, now = launch.replicas[0], self._clock.now()
         saved = timedelta(0) if first.restore is None else first.restore.step * _US
-        computes_at = now + self._start + (self._restore if saved else timedelta(0))
-        live = self._known[launch.attempt] = Live(
+        computes_at = now + self._start_time + (self._restore_time if saved else timedelta(0))
+        live = self._attempts[launch.attempt] = SimulatedAttempt(
             launch,
             now,
             computes_at,
             saved,
             saved,
-            len(launch.placement.assignments) / self._works[first.run].replicas,
+            len(launch.placement.assignments) / self._work_of_run[first.run].replicas,
         )
-        live.say()
-        self._hears.started(live)
-        self._agenda.at(now + self._start, self._when(live, self._begin))
+        live.update_statuses()
+        self._listener.on_started(live)
+        self._events.schedule(now + self._start_time, self._unless_replanned(live, self._start_computing))
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
-        live, now = self._known.get(attempt), self._clock.now()
-        if live is None or live.ends_with is not None or (preempt and live.saving):
+        live, now = self._attempts.get(attempt), self._clock.now()
+        if live is None or live.pending_exit is not None or (preempt and live.is_saving):
             return
         if not preempt:
-            self._plan(live, now, lambda: self._end(live, STOPPED))
+            self._schedule(live, now, lambda: self._end(live, STOPPED))
         elif now <= live.computes_at:  # nothing new to save
-            self._plan(live, now, lambda: self._end(live, MADE_ROOM))
-        elif self._ends_at(live) > now + min(self._save, grace):
-            done, live.saving = live.done(now), True
-            if self._save <= grace:
-                self._plan(live, now + self._save, lambda: self._make_room(live, done))
+            self._schedule(live, now, lambda: self._end(live, PREEMPTED))
+        elif self._expected_end(live) > now + min(self._save_time, grace):
+            done, live.is_saving = live.work_done(now), True
+            if self._save_time <= grace:
+                self._schedule(live, now + self._save_time, lambda: self._save_and_preempt(live, done))
             else:
-                self._plan(live, now + grace, lambda: self._end(live, KILLED))
+                self._schedule(live, now + grace, lambda: self._end(live, KILLED))
 
     async def observe(self) -> Observation:
         return Observation(
-            self._seen, tuple(AttemptStatus(attempt, live.statuses) for attempt, live in self._known.items())
+            self._node_view,
+            tuple(AttemptStatus(attempt, live.statuses) for attempt, live in self._attempts.items()),
         )
 
     async def forget(self, attempt: AttemptId, /) -> None:
-        self._known.pop(attempt, None)
+        self._attempts.pop(attempt, None)
 
     async def lose_node(self, node: NodeId) -> None:
         """The machine is gone, and every gang with a replica on it."""
         self._set_ready(node, False)
         hit = [
             live
-            for live in self._known.values()
-            if live.ends_with is None and any(a.node == node for a in live.placement.assignments)
+            for live in self._attempts.values()
+            if live.pending_exit is None and any(a.node == node for a in live.placement.assignments)
         ]
         for live in hit:
-            self._finish(live, NODE_GONE)
-        await self._hears.nodes_changed()
+            self._finish(live, NODE_LOST)
+        await self._listener.on_nodes_changed()
         for live in hit:
-            await self._tell(live)
+            await self._notify_status(live)
 
     async def return_node(self, node: NodeId) -> None:
         self._set_ready(node, True)
-        await self._hears.nodes_changed()
+        await self._listener.on_nodes_changed()
 
     def _set_ready(self, node: NodeId, ready: bool) -> None:
         self._nodes[node] = replace(self._nodes[node], ready=ready)
-        self._seen = tuple(self._nodes.values())
+        self._node_view = tuple(self._nodes.values())
 
-    # -- a run's life
-    # -----------------------------------------------------------------------------------------------
+    # -- a run's life ----------------------------------------------------------------------------------------
 
-    def _when(self, live: Live, what: Callable[[Live], Awaitable[None]]) -> Happening:
+    def _unless_replanned(
+        self, state: SimulatedAttempt, action: Callable[[SimulatedAttempt], Awaitable[None]]
+    ) -> EventAction:
         """Do it, unless something else was planned for the attempt meanwhile."""
-        turn = live.turn
+        turn = state.event_number
 
         async def happen() -> None:
-            if live.turn == turn and live.ends_with is None:
-                await what(live)
+            if state.event_number == turn and state.pending_exit is None:
+                await action(state)
 
         return happen
 
-    def _plan(self, live: Live, at: datetime, what: Happening) -> None:
+    def _schedule(self, state: SimulatedAttempt, at: datetime, action: EventAction) -> None:
         """In the place of what was planned before."""
-        live.turn += 1
-        self._agenda.at(at, self._when(live, lambda _: what()))
+        state.event_number += 1
+        self._events.schedule(at, self._unless_replanned(state, lambda _: action()))
 
-    async def _begin(self, live: Live) -> None:
-        live.phase = ReplicaPhase.RUNNING
-        live.say()
-        self._go_on(live)
-        await self._tell(live)
+    async def _start_computing(self, state: SimulatedAttempt) -> None:
+        state.phase = ReplicaPhase.RUNNING
+        state.update_statuses()
+        self._schedule_next(state)
+        await self._notify_status(state)
 
-    def _go_on(self, live: Live) -> None:
+    def _schedule_next(self, state: SimulatedAttempt) -> None:
         """Until its next own checkpoint, its time limit, or its end."""
-        ends_at, limit_s = self._ends_at(live), live.launch.replicas[0].time_limit_s
-        limit_at = None if limit_s is None else live.placed_at + self._start + timedelta(seconds=limit_s)
-        save_at = max(live.computes_at, self._clock.now()) + self._every if self._every else None
+        ends_at, limit_s = self._expected_end(state), state.launch.replicas[0].time_limit_s
+        limit_at = (
+            None if limit_s is None else state.placed_at + self._start_time + timedelta(seconds=limit_s)
+        )
+        save_at = (
+            max(state.computes_at, self._clock.now()) + self._checkpoint_interval
+            if self._checkpoint_interval
+            else None
+        )
         if save_at is not None and save_at < ends_at and (limit_at is None or save_at < limit_at):
-            self._agenda.at(save_at, self._when(live, self._save_by_itself))
+            self._events.schedule(save_at, self._unless_replanned(state, self._save_periodic))
         elif limit_at is not None and limit_at < ends_at:
-            self._agenda.at(limit_at, self._when(live, lambda one: self._end(one, OVER_TIME)))
+            self._events.schedule(
+                limit_at, self._unless_replanned(state, lambda one: self._end(one, TIME_LIMIT_REACHED))
+            )
         else:
-            self._agenda.at(ends_at, self._when(live, lambda one: self._end(one, FINISHED)))
+            self._events.schedule(
+                ends_at, self._unless_replanned(state, lambda one: self._end(one, FINISHED))
+            )
 
-    def _ends_at(self, live: Live) -> datetime:
-        return live.computes_at + max(self._works[live.run].takes - live.saved, timedelta(0)) / live.rate
-
-    async def _save_by_itself(self, live: Live) -> None:
-        await self._write(live, live.done(self._clock.now()))
-        live.computes_at = self._clock.now()
-        self._go_on(live)
-
-    async def _make_room(self, live: Live, done: timedelta) -> None:
-        await self._write(live, done)
-        live.computes_at = self._clock.now()
-        await self._end(live, MADE_ROOM)
-
-    async def _write(self, live: Live, done: timedelta) -> None:
-        """A checkpoint that holds `done`."""
-        live.saved = done
-        await self._hears.checkpoint(
-            Checkpoint(live.run, live.launch.attempt, 0, done // _US, NOTHING, 0, self._clock.now())
+    def _expected_end(self, state: SimulatedAttempt) -> datetime:
+        return (
+            state.computes_at
+            + max(self._work_of_run[state.run_id].duration - state.saved_work, timedelta(0)) / state.rate
         )
 
-    async def _end(self, live: Live, exit: Exit) -> None:
-        self._finish(live, exit)
-        await self._tell(live)
+    async def _save_periodic(self, state: SimulatedAttempt) -> None:
+        await self._save_checkpoint(state, state.work_done(self._clock.now()))
+        state.computes_at = self._clock.now()
+        self._schedule_next(state)
 
-    def _finish(self, live: Live, exit: Exit) -> None:
-        live.phase, live.ends_with = ReplicaPhase.EXITED, exit
-        live.say()
+    async def _save_and_preempt(self, state: SimulatedAttempt, done: timedelta) -> None:
+        await self._save_checkpoint(state, done)
+        state.computes_at = self._clock.now()
+        await self._end(state, PREEMPTED)
+
+    async def _save_checkpoint(self, state: SimulatedAttempt, done: timedelta) -> None:
+        """A checkpoint that holds `done`."""
+        state.saved_work = done
+        await self._listener.on_checkpoint(
+            Checkpoint(
+                state.run_id, state.launch.attempt, 0, done // _US, EMPTY_MANIFEST, 0, self._clock.now()
+            )
+        )
+
+    async def _end(self, state: SimulatedAttempt, exit: Exit) -> None:
+        self._finish(state, exit)
+        await self._notify_status(state)
+
+    def _finish(self, state: SimulatedAttempt, exit: Exit) -> None:
+        state.phase, state.pending_exit = ReplicaPhase.EXITED, exit
+        state.update_statuses()
         final = exit.kind in (ExitKind.EXIT_CODE, ExitKind.TIME_LIMIT)
-        self._hears.ended(live, (live.done(self._clock.now()) if final else live.saved) - live.began_with)
+        self._listener.on_ended(
+            state, (state.work_done(self._clock.now()) if final else state.saved_work) - state.restored_work
+        )
 
-    async def _tell(self, live: Live) -> None:
-        for status in live.statuses:
-            await self._hears.status(live.launch.attempt, status)
+    async def _notify_status(self, state: SimulatedAttempt) -> None:
+        for status in state.statuses:
+            await self._listener.on_status(state.launch.attempt, status)

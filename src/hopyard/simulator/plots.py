@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import SpecError, UsageError
-from hopyard.simulator.report import Report
+from hopyard.simulator.report import SimulationReport
 
-_SPANS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+_TIME_UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
-def write_png(reports: Sequence[Report], titles: Sequence[str], file: Path) -> None:
+def write_png(reports: Sequence[SimulationReport], titles: Sequence[str], file: Path) -> None:
     """Raises UsageError without matplotlib, SpecError when the file cannot be written."""
     try:
         import matplotlib
@@ -31,8 +31,8 @@ def write_png(reports: Sequence[Report], titles: Sequence[str], file: Path) -> N
         over_use.plot(times, used, label=title, linewidth=1, drawstyle="steps-post")
         waiting = [sample.waiting for sample in report.samples]
         over_queue.plot(times, waiting, label=title, linewidth=1, drawstyle="steps-post")
-        _spread(over_waits, report.waits, title)
-        _spread(over_completions, report.completions, title)
+        _plot_distribution(over_waits, report.waits, title)
+        _plot_distribution(over_completions, report.completions, title)
     over_use.set(
         title="GPUs in use" if all(report.by_gpu for report in reports) else "in use",
         xlabel=unit,
@@ -59,10 +59,10 @@ def write_png(reports: Sequence[Report], titles: Sequence[str], file: Path) -> N
 
 
 def _unit(longest_s: float) -> tuple[float, str]:
-    return next((span for span in _SPANS if longest_s >= 2 * span[0]), _SPANS[-1])
+    return next((span for span in _TIME_UNITS if longest_s >= 2 * span[0]), _TIME_UNITS[-1])
 
 
-def _spread(axes: Any, ordered: Sequence[float], title: str) -> None:
+def _plot_distribution(axes: Any, ordered: Sequence[float], title: str) -> None:
     """Which part took at most so long. Nothing is left of 1 s, where a logarithm has no room."""
     parts = [(place + 1) / len(ordered) for place in range(len(ordered))]
     axes.plot([max(value, 1.0) for value in ordered], parts, label=title, linewidth=1, drawstyle="steps-post")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from hopyard.config.suggest import hints_for
+from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.scheduler.policies.registry import POLICIES
 
-DEFAULT = "hopyard"
+DEFAULT_POLICY = "hopyard"
 
 
 def new_policy(name: str) -> SchedulingPolicy:
     """A fresh one: it may remember between turns. Raises SpecError for a name that there is not."""
     if name not in POLICIES:
         raise SpecError(
-            f"--policy: there is no policy `{name}`", hints=hints_for(name, POLICIES, what="policies")
+            f"--policy: there is no policy `{name}`",
+            hints=unknown_name_hints(name, POLICIES, subject="policies"),
         )
     return POLICIES[name]()

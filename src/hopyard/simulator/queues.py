@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from hopyard.config.suggest import hints_for
-from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
+from hopyard.config.suggest import unknown_name_hints
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, Queue, QueueTree
 from hopyard.errors import SpecError
 from hopyard.simulator.workload import Workload
 
 
-def tree_of(workload: Workload) -> QueueTree:
+def workload_queue_tree(workload: Workload) -> QueueTree:
     """A leaf for each queue that the workload names, all alike."""
     names = sorted(
-        {one.spec.queue for one in workload.runs if one.spec.queue is not None} | {ONE_QUEUE.default}
+        {one.spec.queue for one in workload.runs if one.spec.queue is not None} | {SINGLE_QUEUE_TREE.default}
     )
     return QueueTree({name: Queue(name) for name in names})
 
@@ -22,9 +22,9 @@ def check_queues(workload: Workload, tree: QueueTree) -> None:
     for one in workload.runs:
         queue = one.spec.queue or tree.default
         if queue not in leaves:
-            where = ": ".join(filter(None, (workload.source or workload.name, workload.place(one))))
+            where = ": ".join(filter(None, (workload.source or workload.name, workload.location_of(one))))
             what = "is divided into others" if queue in tree.queues else "is not in the tree of queues"
-            hints = hints_for(queue, sorted(leaves), what="queues")
+            hints = unknown_name_hints(queue, sorted(leaves), subject="queues")
             raise SpecError(
                 f"{where}: the queue `{queue}` {what}",
                 hints=(*hints, "`--queue NAME` puts all runs into one"),

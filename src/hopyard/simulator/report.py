@@ -8,23 +8,23 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hopyard.config.units import GIB
+from hopyard.domain.duration_text import format_whole_duration
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.spans import whole_span
-from hopyard.simulator.fairness import FairShares, jain
-from hopyard.simulator.record import Record, Sample, Story
+from hopyard.simulator.fairness import FairShareAccounting, jain_index
+from hopyard.simulator.recorder import RunTimeline, Sample, SimulationRecorder
 from hopyard.simulator.reservations import ReservedShare
 from hopyard.simulator.workload import Workload
 
 # up to so many
-CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))
+SIZE_CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))
 CURVE_POINTS = 200
 _UNITS = {GPU: WHOLE_GPU, CPU: 1000, MEMORY: GIB}  # of which reports tell hours
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     """Of a number of values. All 0 where there is none."""
 
     count: int = 0
@@ -35,12 +35,12 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SizeGroup:
     """Runs of one size: how long they waited for their first start, and took from submission to end."""
 
     name: str
-    wait: Spread
-    completion: Spread
+    wait: Distribution
+    completion: Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class QueueShare:
     resource: str
     received: float
     entitled: float
-    wait: Spread
-    completion: Spread
+    wait: Distribution
+    completion: Distribution
 
     @property
     def ratio(self) -> float | None:
@@ -63,7 +63,7 @@ class QueueShare:
 
 
 @dataclass(frozen=True, slots=True)
-class TooLarge:
+class RejectedRow:
     """A row that was never submitted, and what it lacks."""
 
     row: str
@@ -71,7 +71,7 @@ class TooLarge:
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class LostWork:
     """preemptions, node_losses: how many. gpu_seconds: what machines did in vain for runs that ended early,
     with the starting and restoring that followed; seconds: the same without counting the GPUs."""
 
@@ -84,7 +84,7 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class PromiseStats:
     """given; kept: started by then; late: not, without a word; broken: by cause; first: some of the breaches,
     in words."""
 
@@ -105,7 +105,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over
     the same time of the part of what is free that is of no use (see `fragments`). unfinished: runs that had
     not ended, by the reason of their wait; refused: larger than the cluster, never submitted, by what they
@@ -122,16 +122,16 @@ class Report:
     gpu_use: float
     cpu_use: float
     fragmentation: float
-    wait: Spread
-    completion: Spread
-    groups: tuple[Group, ...]
+    wait: Distribution
+    completion: Distribution
+    groups: tuple[SizeGroup, ...]
     queues: tuple[QueueShare, ...]
     jain: float | None
-    losses: Losses
-    promises: Promises
+    losses: LostWork
+    promises: PromiseStats
     gpu_hours: float
     by_gpu: bool
-    too_large: tuple[TooLarge, ...] = ()
+    too_large: tuple[RejectedRow, ...] = ()
     reservations: tuple[ReservedShare, ...] = ()
     samples: tuple[Sample, ...] = ()
     waits: tuple[float, ...] = ()
@@ -148,27 +148,27 @@ class Report:
         return plain
 
 
-def report_of(
+def make_report(
     policy: str,
     workload: Workload,
-    record: Record,
+    recorder: SimulationRecorder,
     *,
     waiting: Mapping[str, str],
-    refused: Sequence[TooLarge],
+    refused: Sequence[RejectedRow],
     timing: Timing,
-) -> Report:
-    stories = record.stories
+) -> SimulationReport:
+    stories = recorder.timelines
     done = [story for story in stories.values() if story.ended_at is not None]
-    first, last = record.first_at or record.start, record.last_end or record.now
+    first, last = recorder.first_at or recorder.start, recorder.last_end or recorder.now
     makespan_s = max((last - first).total_seconds(), 0.0)
     open_runs = {run: story for run, story in stories.items() if story.ended_at is None}
     span_us = makespan_s * 1e6
-    ledger = record.ledger
-    began_s, ended_s = (first - record.start).total_seconds(), (last - record.start).total_seconds()
-    within = [sample for sample in record.samples if began_s <= sample.at_s <= ended_s]
-    queues = _queues(record, done)
+    ledger = recorder.ledger
+    began_s, ended_s = (first - recorder.start).total_seconds(), (last - recorder.start).total_seconds()
+    within = [sample for sample in recorder.samples if began_s <= sample.at_s <= ended_s]
+    queues = _queue_shares(recorder, done)
     ratios = [queue.ratio for queue in queues if queue.ratio is not None]
-    return Report(
+    return SimulationReport(
         policy=policy,
         workload=workload.name,
         runs=len(workload.runs),
@@ -181,32 +181,32 @@ def report_of(
             )
         ),
         makespan_s=makespan_s,
-        gpu_use=record.gpu_time / (ledger.gpu_total * span_us) if ledger.gpu_total and span_us else 0.0,
-        cpu_use=record.cpu_time / (ledger.cpu_total * span_us) if ledger.cpu_total and span_us else 0.0,
+        gpu_use=recorder.gpu_time / (ledger.gpu_total * span_us) if ledger.gpu_total and span_us else 0.0,
+        cpu_use=recorder.cpu_time / (ledger.cpu_total * span_us) if ledger.cpu_total and span_us else 0.0,
         fragmentation=sum(sample.fragmentation for sample in within) / len(within) if within else 0.0,
-        wait=spread(map(_wait, done)),
-        completion=spread(map(_completion, done)),
-        groups=_groups(done),
+        wait=distribution(map(_wait_s, done)),
+        completion=distribution(map(_completion_s, done)),
+        groups=_size_groups(done),
         queues=queues,
-        jain=jain(ratios) if any(ratios) else None,
-        losses=_losses(record),
-        promises=_promises(record),
-        gpu_hours=record.gpu_time / WHOLE_GPU / 3.6e9,
+        jain=jain_index(ratios) if any(ratios) else None,
+        losses=_lost_work(recorder),
+        promises=_promise_stats(recorder),
+        gpu_hours=recorder.gpu_time / WHOLE_GPU / 3.6e9,
         by_gpu=bool(ledger.gpu_total),
         too_large=tuple(refused),
-        reservations=tuple(one.share() for one in record.kept),
-        samples=tuple(record.samples),
-        waits=_curve(map(_wait, done)),
-        completions=_curve(map(_completion, done)),
+        reservations=tuple(one.to_share() for one in recorder.reservations),
+        samples=tuple(recorder.samples),
+        waits=_curve(map(_wait_s, done)),
+        completions=_curve(map(_completion_s, done)),
         timing=timing,
     )
 
 
-def spread(values: Iterable[float]) -> Spread:
+def distribution(values: Iterable[float]) -> Distribution:
     ordered = sorted(values)
     if not ordered:
-        return Spread()
-    return Spread(
+        return Distribution()
+    return Distribution(
         len(ordered),
         sum(ordered) / len(ordered),
         quantile(ordered, 0.5),
@@ -215,20 +215,26 @@ def spread(values: Iterable[float]) -> Spread:
     )
 
 
-def quantile(ordered: Sequence[float], part: float) -> float:
+def quantile(ordered: Sequence[float], fraction: float) -> float:
     """Linear between the neighbours."""
-    at = part * (len(ordered) - 1)
+    at = fraction * (len(ordered) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def _wait(story: Story) -> float:
-    return (story.started_at - story.submitted_at).total_seconds() if story.started_at is not None else 0.0
+def _wait_s(timeline: RunTimeline) -> float:
+    return (
+        (timeline.started_at - timeline.submitted_at).total_seconds()
+        if timeline.started_at is not None
+        else 0.0
+    )
 
 
-def _completion(story: Story) -> float:
-    return (story.ended_at - story.submitted_at).total_seconds() if story.ended_at is not None else 0.0
+def _completion_s(timeline: RunTimeline) -> float:
+    return (
+        (timeline.ended_at - timeline.submitted_at).total_seconds() if timeline.ended_at is not None else 0.0
+    )
 
 
 def _curve(values: Iterable[float]) -> tuple[float, ...]:
@@ -238,55 +244,65 @@ def _curve(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(quantile(ordered, point / (CURVE_POINTS - 1)) for point in range(CURVE_POINTS))
 
 
-def _groups(done: Sequence[Story]) -> tuple[Group, ...]:
-    found: dict[str, list[Story]] = {name: [] for _, name in CLASSES}
-    for story in done:
-        found[next(name for most, name in CLASSES if story.gpus <= most)].append(story)
+def _size_groups(completed: Sequence[RunTimeline]) -> tuple[SizeGroup, ...]:
+    found: dict[str, list[RunTimeline]] = {name: [] for _, name in SIZE_CLASSES}
+    for story in completed:
+        found[next(name for most, name in SIZE_CLASSES if story.gpus <= most)].append(story)
     return tuple(
-        Group(name, spread(map(_wait, group)), spread(map(_completion, group)))
+        SizeGroup(name, distribution(map(_wait_s, group)), distribution(map(_completion_s, group)))
         for name, group in found.items()
         if group
     )
 
 
-def _queues(record: Record, done: Sequence[Story]) -> tuple[QueueShare, ...]:
-    by_queue: dict[str, list[Story]] = {}
-    for story in done:
+def _queue_shares(recorder: SimulationRecorder, completed: Sequence[RunTimeline]) -> tuple[QueueShare, ...]:
+    by_queue: dict[str, list[RunTimeline]] = {}
+    for story in completed:
         by_queue.setdefault(story.queue, []).append(story)
-    runs = Counter(story.queue for story in record.stories.values())
-    return tuple(_share_of(name, runs[name], record.shares, by_queue.get(name, [])) for name in sorted(runs))
+    runs = Counter(story.queue for story in recorder.timelines.values())
+    return tuple(
+        _queue_share(name, runs[name], recorder.shares, by_queue.get(name, [])) for name in sorted(runs)
+    )
 
 
-def _share_of(name: QueueName, runs: int, shares: FairShares, done: Sequence[Story]) -> QueueShare:
-    resource = shares.measures.get(name, "")
+def _queue_share(
+    name: QueueName, runs: int, shares: FairShareAccounting, completed: Sequence[RunTimeline]
+) -> QueueShare:
+    resource = shares.measured_resource.get(name, "")
     hour = _UNITS.get(resource, 1) * 3.6e9
     received, entitled = shares.received.get(name, 0.0) / hour, shares.entitled.get(name, 0.0) / hour
     return QueueShare(
-        name, runs, resource, received, entitled, spread(map(_wait, done)), spread(map(_completion, done))
+        name,
+        runs,
+        resource,
+        received,
+        entitled,
+        distribution(map(_wait_s, completed)),
+        distribution(map(_completion_s, completed)),
     )
 
 
-def _losses(record: Record) -> Losses:
-    stories = list(record.stories.values())
-    return Losses(
+def _lost_work(recorder: SimulationRecorder) -> LostWork:
+    stories = list(recorder.timelines.values())
+    return LostWork(
         preemptions=sum(story.preempted for story in stories),
         preempted_runs=sum(story.preempted > 0 for story in stories),
         killed=sum(story.killed for story in stories),
-        node_losses=record.node_losses,
-        seconds=sum(story.lost.total_seconds() for story in stories),
-        gpu_seconds=sum(story.gpu_lost.total_seconds() for story in stories),
+        node_losses=recorder.node_losses,
+        seconds=sum(story.lost_time.total_seconds() for story in stories),
+        gpu_seconds=sum(story.lost_gpu_time.total_seconds() for story in stories),
     )
 
 
-def _promises(record: Record) -> Promises:
+def _promise_stats(recorder: SimulationRecorder) -> PromiseStats:
     first = tuple(
-        f"after {whole_span(at)}: {gang} ({cause}): {detail}"
-        for at, cause, gang, detail in record.breaches[:10]
+        f"after {format_whole_duration(at)}: {gang} ({cause}): {detail}"
+        for at, cause, gang, detail in recorder.breaches[:10]
     )
-    return Promises(
-        record.promises_given,
-        record.promises_kept,
-        record.promises_late,
-        dict(sorted(record.causes.items())),
+    return PromiseStats(
+        recorder.promises_made,
+        recorder.promises_kept,
+        recorder.promises_late,
+        dict(sorted(recorder.causes.items())),
         first,
     )

@@ -7,38 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from hopyard.config.reserved import Asked
+from hopyard.config.cluster_reservations import ReservationSection
 from hopyard.domain.cluster import Node, Snapshot
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import NodeId, Version
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.scheduler.timeline.booked import occurrences, owns
-from hopyard.scheduler.timeline.grant import Refused, grant
+from hopyard.scheduler.timeline.reservation_admission import Rejected, admit_reservation
+from hopyard.scheduler.timeline.reservation_windows import may_use, occurrences
 
 _US = timedelta(microseconds=1)
 
 
-def granted(
-    asked: Sequence[Asked],
+def admit_reservations(
+    requested: Sequence[ReservationSection],
     nodes: Sequence[Node],
     queues: QueueTree,
     begin: datetime,
-    held: Sequence[Reservation] = (),
+    existing: Sequence[Reservation] = (),
 ) -> tuple[Reservation, ...]:
-    """`held`, and after them those asked for, in their order and each beside those before it, on a cluster
-    that is empty at `begin`. Raises SpecError with the path of one that makes no sense or cannot be
+    """`existing`, and after them those asked for, in their order and each beside those before it, on a
+    cluster that is empty at `begin`. Raises SpecError with the path of one that makes no sense or cannot be
     honoured."""
-    found, begin = list(held), begin.astimezone(UTC)
+    found, begin = list(existing), begin.astimezone(UTC)
     by_id = {node.id: node for node in nodes}
-    for one in asked:
+    for one in requested:
         wanted = one.reservation(begin, nodes=nodes, queues=queues)
-        if any(wanted.name == other.name for other in held):
-            raise one.refuse(f"there is a reservation `{wanted.name}` already", "give each a name of its own")
-        answer = grant(wanted, Snapshot(Version(0), begin, by_id, queues=queues, reservations=tuple(found)))
-        if isinstance(answer, Refused):
-            raise one.refuse(answer.detail, "choose another time, other nodes or fewer pieces")
+        if any(wanted.name == other.name for other in existing):
+            raise one.error(f"there is a reservation `{wanted.name}` already", "give each a name of its own")
+        answer = admit_reservation(
+            wanted, Snapshot(Version(0), begin, by_id, queues=queues, reservations=tuple(found))
+        )
+        if isinstance(answer, Rejected):
+            raise one.error(answer.detail, "choose another time, other nodes or fewer pieces")
         found.append(answer.reservation)
     return tuple(found)
 
@@ -62,69 +64,77 @@ class ReservedShare:
         return self.used / self.reserved if self.reserved else 0.0
 
 
-class Kept:
+class ReservationMeter:
     """One reservation as time passes: what it holds and what its owner and others use of it, in thousandths
-    of a GPU (of a core, where it holds no GPU) times microseconds. times: how often it has begun."""
+    of a GPU (of a core, where it holds no GPU) times microseconds. occurrences: how often it has begun."""
 
     def __init__(self, reservation: Reservation, nodes: Sequence[Node], queues: QueueTree) -> None:
         self.reservation, self._queues = reservation, queues
         on = [node for node in nodes if node.id in set(reservation.nodes)]
         asked = reservation.resources
-        self.by_gpu = any(node.gpus for node in on) if asked is None else bool(asked.gpus or asked.shares_gpu)
-        self._all = {node.id: len(node.gpus) * WHOLE_GPU if self.by_gpu else node.cpu_milli for node in on}
-        self._holds = dict(self._all)
+        self.by_gpu = (
+            any(node.gpus for node in on) if asked is None else bool(asked.gpus or asked.is_gpu_share)
+        )
+        self._capacity = {
+            node.id: len(node.gpus) * WHOLE_GPU if self.by_gpu else node.cpu_milli for node in on
+        }
+        self._reserved_on = dict(self._capacity)
         if asked is not None:
             pieces = dict(zip(reservation.nodes, reservation.pieces, strict=True))
-            each = {node.id: _of_one(reservation, node, by_gpu=self.by_gpu) for node in on}
-            self._holds = {name: pieces[name] * each[name] for name in each}
-        self._own: Counter[NodeId] = Counter()
-        self._others: Counter[NodeId] = Counter()
-        self.held = self.used = self.taken = self.times = 0
+            each = {node.id: _piece_size(reservation, node, by_gpu=self.by_gpu) for node in on}
+            self._reserved_on = {name: pieces[name] * each[name] for name in each}
+        self._owner_use: Counter[NodeId] = Counter()
+        self._other_use: Counter[NodeId] = Counter()
+        self.reserved_time = self.used_time = self.taken_time = self.occurrences = 0
 
     def count(self, placement: Placement, sign: int) -> None:
         """A gang was placed (1) or is gone (-1)."""
-        counts = self._own if owns(placement.gang, self.reservation, self._queues) else self._others
-        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
-            if assignment.node in self._holds:
+        counts = (
+            self._owner_use if may_use(placement.gang, self.reservation, self._queues) else self._other_use
+        )
+        for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
+            if assignment.node in self._reserved_on:
                 amount = (
                     assignment.gpu_milli * len(assignment.gpus) if self.by_gpu else role.resources.cpu_milli
                 )
                 counts[assignment.node] += sign * amount
 
-    def pass_by(self, since: datetime, now: datetime) -> None:
+    def advance(self, since: datetime, now: datetime) -> None:
         """Nothing changed on its nodes in between."""
         held = used = taken = 0
         for start, end in occurrences(self.reservation, since, now):
             us = (min(end, now) - max(start, since)) // _US
             if not held:
-                held = sum(self._holds.values())
-                used = sum(min(self._own[name], most) for name, most in self._holds.items())
+                held = sum(self._reserved_on.values())
+                used = sum(min(self._owner_use[name], most) for name, most in self._reserved_on.items())
                 taken = sum(
-                    max(self._others[name] - (self._all[name] - most), 0)
-                    for name, most in self._holds.items()
+                    max(self._other_use[name] - (self._capacity[name] - most), 0)
+                    for name, most in self._reserved_on.items()
                 )
-            self.times += since <= start < now
-            self.held += held * us
-            self.used += used * us
-            self.taken += taken * us
+            self.occurrences += since <= start < now
+            self.reserved_time += held * us
+            self.used_time += used * us
+            self.taken_time += taken * us
 
-    def share(self) -> ReservedShare:
-        held, used, taken = (amount / WHOLE_GPU / 3.6e9 for amount in (self.held, self.used, self.taken))
+    def to_share(self) -> ReservedShare:
+        held, used, taken = (
+            amount / WHOLE_GPU / 3.6e9 for amount in (self.reserved_time, self.used_time, self.taken_time)
+        )
         return ReservedShare(
-            self.reservation.name, self.reservation.nodes, self.times, held, used, taken, self.by_gpu
+            self.reservation.name, self.reservation.nodes, self.occurrences, held, used, taken, self.by_gpu
         )
 
 
-def _of_one(reservation: Reservation, node: Node, *, by_gpu: bool) -> int:
+def _piece_size(reservation: Reservation, node: Node, *, by_gpu: bool) -> int:
     """What one piece holds of the node."""
     asked = reservation.resources
     assert asked is not None
     if not by_gpu:
         return asked.cpu_milli
-    if asked.shares_gpu:
+    if asked.is_gpu_share:
         models = {model.casefold() for model in asked.gpu_models}
         return min(
-            (asked.milli_of(gpu) for gpu in node.gpus if not models or gpu.model.casefold() in models),
+            (asked.gpu_milli_on(gpu) for gpu in node.gpus if not models or gpu.model.casefold() in models),
             default=0,
         )
     return asked.gpus * WHOLE_GPU

@@ -6,26 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from hopyard.config.reserved import Asked
+from hopyard.config.cluster_reservations import ReservationSection
 from hopyard.domain.cluster import Node
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SimulatedCluster:
     """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all
-    alike. reservations: those that hold; asked: those of a cluster file, which are granted beside them once
-    the workload's beginning is known."""
+    alike. reservations: those that hold; requested_reservations: those of a cluster file, which are granted
+    beside them once the workload's beginning is known."""
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
     reservations: tuple[Reservation, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    requested_reservations: tuple[ReservationSection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class TimeCosts:
     """What starting, saving and losing costs, in seconds.
 
     start_s: from a placement until the script runs. save_s: a checkpoint, when a run is asked to make room.
@@ -40,7 +40,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SimulationProgress:
     """How far a simulation is, for whoever watches."""
 
     policy: str
@@ -53,22 +53,22 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SimulationSettings:
     """seed: of node losses. mtbf_s: mean seconds between two losses of one node, 0: none is lost; repair_s:
-    how long it is away. limits: the policy is told the time limits of the trace. until_s: end after so many
-    seconds of the workload's time. observe_every_s: how often the controller looks at the engine, beside what
-    it is told. speed: so many seconds of the workload in one second of ours; 0: as fast as it can. store:
-    `memory` or `sqlite`. watch: told now and then.
+    how long it is away. know_time_limits: the policy is told the time limits of the trace. until_s: end after
+    so many seconds of the workload's time. observe_interval_s: how often the controller looks at the engine,
+    beside what it is told. speed: so many seconds of the workload in one second of ours; 0: as fast as it
+    can. store: `memory` or `sqlite`. on_progress: told now and then.
     """
 
     seed: int = 0
-    costs: Costs = field(default_factory=Costs)
+    costs: TimeCosts = field(default_factory=TimeCosts)
     mtbf_s: float = 0.0
     repair_s: float = 3600.0
-    limits: bool = False
+    know_time_limits: bool = False
     until_s: float | None = None
-    observe_every_s: float = 3600.0
+    observe_interval_s: float = 3600.0
     speed: float = 0.0
     store: str = "memory"
-    watch: Callable[[Progress], None] | None = None
-    watch_every: timedelta = timedelta(milliseconds=200)
+    on_progress: Callable[[SimulationProgress], None] | None = None
+    progress_interval: timedelta = timedelta(milliseconds=200)

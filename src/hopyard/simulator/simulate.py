@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hopyard.controller.controller import Controller
-from hopyard.controller.launches import Composer
+from hopyard.controller.launch_builder import LaunchBuilder
 from hopyard.domain.attempt import ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import PREEMPT_GRACE_S, Plan, Snapshot
@@ -25,145 +25,147 @@ from hopyard.domain.run import RunSpec
 from hopyard.errors import SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun, RunStore
-from hopyard.scheduler.placement.fit import never_fits
-from hopyard.simulator.agenda import Agenda, Happening
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.simulator.allocation_audit import AllocationAudit
 from hopyard.simulator.clock import ManualClock
-from hopyard.simulator.engine import Live, TimeEngine, Work
-from hopyard.simulator.fairness import FairShares
-from hopyard.simulator.fragments import Shapes
-from hopyard.simulator.ledger import Ledger
-from hopyard.simulator.loop import Stillness, run
-from hopyard.simulator.policies import DEFAULT, new_policy
-from hopyard.simulator.queues import check_queues, tree_of
-from hopyard.simulator.record import Record
-from hopyard.simulator.report import Report, Timing, TooLarge, report_of
-from hopyard.simulator.reservations import Kept, granted
-from hopyard.simulator.settings import Cluster, Progress, Settings
-from hopyard.simulator.stores import Stores, WholeMoments, open_stores
-from hopyard.simulator.watched import Watched
+from hopyard.simulator.engine import SimulatedAttempt, SimulatedEngine, SimulatedWork
+from hopyard.simulator.event_queue import EventAction, EventQueue
+from hopyard.simulator.fairness import FairShareAccounting
+from hopyard.simulator.fragmentation import RequestMix
+from hopyard.simulator.policies import DEFAULT_POLICY, new_policy
+from hopyard.simulator.queues import check_queues, workload_queue_tree
+from hopyard.simulator.recorder import SimulationRecorder
+from hopyard.simulator.report import RejectedRow, SimulationReport, Timing, make_report
+from hopyard.simulator.reservations import ReservationMeter, admit_reservations
+from hopyard.simulator.settings import SimulatedCluster, SimulationProgress, SimulationSettings
+from hopyard.simulator.stores import AtomicMoments, SimulationStores, open_stores
+from hopyard.simulator.timed_policy import TimedPolicy
+from hopyard.simulator.virtual_event_loop import IdleDetector, run_virtual
 from hopyard.simulator.workload import Workload
 
-FOR_EVER = timedelta(days=36500)
-PATIENCE = timedelta(days=30)  # nothing happened for so long: nothing will
+NEVER_ENDING = timedelta(days=36500)
+STUCK_TIMEOUT = timedelta(days=30)  # nothing happened for so long: nothing will
 # times that each machine is lost, on average, while no run comes any further: none ever will
-MOST_LOSSES = 1000
-MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
+MAX_NODE_LOSSES = 1000
+MAX_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
 
 
 def simulate(
     workload: Workload,
-    cluster: Cluster,
-    policy: str | SchedulingPolicy = DEFAULT,
-    settings: Settings | None = None,
-) -> Report:
+    cluster: SimulatedCluster,
+    policy: str | SchedulingPolicy = DEFAULT_POLICY,
+    settings: SimulationSettings | None = None,
+) -> SimulationReport:
     """Play the workload once. Raises SpecError for an unknown policy or store, for reservations that cannot
     be honoured and where machines are lost too often for any run to end, and whatever the policy raises."""
     chosen = new_policy(policy) if isinstance(policy, str) else policy
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
-    return run(
+    return run_virtual(
         lambda stillness: Simulation(
-            workload, cluster, name, chosen, settings or Settings(), stillness
-        ).play()
+            workload, cluster, name, chosen, settings or SimulationSettings(), stillness
+        ).run()
     )
 
 
 class Simulation:
-    """One play. Implements what the engine tells (`hopyard.simulator.engine.Hears`)."""
+    """One play. Implements what the engine tells (`hopyard.simulator.engine.EngineListener`)."""
 
     def __init__(
         self,
         workload: Workload,
-        cluster: Cluster,
+        cluster: SimulatedCluster,
         name: str,
         policy: SchedulingPolicy,
-        settings: Settings,
-        stillness: Stillness,
+        settings: SimulationSettings,
+        idle_detector: IdleDetector,
     ) -> None:
-        self._workload, self._cluster, self._name, self._settings, self._stillness = (
+        self._workload, self._cluster, self._name, self._settings, self._idle_detector = (
             workload,
             cluster,
             name,
             settings,
-            stillness,
+            idle_detector,
         )
-        self._policy = Watched(policy, self._planned)
-        self._tree = cluster.queues or tree_of(workload)
+        self._policy = TimedPolicy(policy, self._on_plan)
+        self._tree = cluster.queues or workload_queue_tree(workload)
         check_queues(workload, self._tree)
-        self._reservations = granted(
-            cluster.asked, cluster.nodes, self._tree, workload.begin, cluster.reservations
+        self._reservations = admit_reservations(
+            cluster.requested_reservations, cluster.nodes, self._tree, workload.begin, cluster.reservations
         )
-        self._clock, self._agenda = ManualClock(workload.begin), Agenda()
-        self._chance = random.Random(settings.seed)
-        self._works: dict[RunId, Work] = {}
-        self._refused: list[TooLarge] = []
-        self._to_come = 0
-        self._ledger = Ledger(cluster.nodes)
-        shapes = Shapes(role for one in workload.runs for role in one.spec.gang_roles())
-        self._record = Record(
+        self._clock, self._events = ManualClock(workload.begin), EventQueue()
+        self._random = random.Random(settings.seed)
+        self._work_of_run: dict[RunId, SimulatedWork] = {}
+        self._rejected: list[RejectedRow] = []
+        self._remaining_submissions = 0
+        self._allocations = AllocationAudit(cluster.nodes)
+        shapes = RequestMix(role for one in workload.runs for role in one.spec.gang_roles())
+        self._recorder = SimulationRecorder(
             workload.begin,
-            self._ledger,
+            self._allocations,
             shapes,
-            FairShares(self._tree, cluster.nodes),
-            [Kept(one, cluster.nodes, self._tree) for one in self._reservations],
+            FairShareAccounting(self._tree, cluster.nodes),
+            [ReservationMeter(one, cluster.nodes, self._tree) for one in self._reservations],
         )
-        self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._works, settings.costs, self)
-        self._watched_at = 0.0
-        self._losses = 0  # of machines since a run last came any further
+        self._engine = SimulatedEngine(
+            self._clock, self._events, cluster.nodes, self._work_of_run, settings.costs, self
+        )
+        self._progress_shown_at = 0.0
+        self._node_losses = 0  # of machines since a run last came any further
 
-    async def play(self) -> Report:
+    async def run(self) -> SimulationReport:
         began = time.perf_counter()
         driver = asyncio.current_task()
         assert driver is not None
-        async with open_stores(self._settings.store, self._stillness) as stores:
-            self._runs, moments = stores.runs, WholeMoments(stores.cluster, driver)
+        async with open_stores(self._settings.store, self._idle_detector) as stores:
+            self._runs, moments = stores.runs, AtomicMoments(stores.cluster, driver)
             await self._prepare(stores)
             controller = self._controller = self._new_controller(stores.runs, moments)
             loops = asyncio.get_running_loop().create_task(controller.run())
             try:
-                await self._drive(loops, moments)
+                await self._run_events(loops, moments)
             finally:
                 loops.cancel()
                 with suppress(asyncio.CancelledError):
                     await loops
         waiting: dict[str, str] = (
             {}
-            if controller.latest is None
-            else {hold.gang: hold.reason.value for hold in controller.latest[1].hold}
+            if controller.latest_plan is None
+            else {hold.gang: hold.reason.value for hold in controller.latest_plan[1].hold}
         )
-        timing = Timing(time.perf_counter() - began, self._policy.spent_s, self._policy.turns)
-        return report_of(
-            self._name, self._workload, self._record, waiting=waiting, refused=self._refused, timing=timing
+        timing = Timing(time.perf_counter() - began, self._policy.spent_s, self._policy.cycles)
+        return make_report(
+            self._name, self._workload, self._recorder, waiting=waiting, refused=self._rejected, timing=timing
         )
 
-    async def _prepare(self, stores: Stores) -> None:
+    async def _prepare(self, stores: SimulationStores) -> None:
         await stores.prepare(self._tree, self._reservations)
-        shares = self._record.shares
+        shares = self._recorder.shares
         seen: dict[object, tuple[str | None, Amounts]] = {}
         for index, one in enumerate(self._workload.runs):
             at = self._workload.begin + timedelta(seconds=one.at_s)
             run_id = new_run_id(at, index.to_bytes(7, "big")[::-1])
-            spec = self._played(one.spec)
+            spec = self._simulated_spec(one.spec)
             shape = (spec.gang_roles(), spec.topology)
             if shape not in seen:
                 gang = Gang(GangId(""), shape[0], at, topology=spec.topology)
                 seen[shape] = never_fits(gang, self._cluster.nodes), shares.demand_of(gang)
             why, demand = seen[shape]
             if why is not None:
-                self._refused.append(TooLarge(self._workload.place(one) or f"run {index + 1}", why))
+                self._rejected.append(RejectedRow(self._workload.location_of(one) or f"run {index + 1}", why))
                 continue
-            shares.expect(spec.queue or self._tree.default, demand, one.duration_s)
-            self._works[run_id] = Work(timedelta(seconds=one.duration_s), spec.size)
-            self._to_come += 1
-            self._agenda.at(at, self._submission(NewRun(run_id, one.user, spec)))
-        shares.begin()
+            shares.add_expected(spec.queue or self._tree.default, demand, one.duration_s)
+            self._work_of_run[run_id] = SimulatedWork(timedelta(seconds=one.duration_s), spec.size)
+            self._remaining_submissions += 1
+            self._events.schedule(at, self._submit_action(NewRun(run_id, one.user, spec)))
+        shares.choose_measures()
         for node in self._cluster.nodes if self._settings.mtbf_s else ():
-            self._plan_loss(node.id, self._workload.begin)
+            self._schedule_node_loss(node.id, self._workload.begin)
 
-    def _played(self, spec: RunSpec) -> RunSpec:
-        limit_s = spec.time_limit_s if self._settings.limits else None
+    def _simulated_spec(self, spec: RunSpec) -> RunSpec:
+        limit_s = spec.time_limit_s if self._settings.know_time_limits else None
         queue = spec.queue or self._tree.default
         priority = self._tree.queues[queue].default_priority if spec.priority is None else spec.priority
-        return replace(spec, queue=queue, priority=priority, time_limit_s=limit_s, max_attempts=MOST_ATTEMPTS)
+        return replace(spec, queue=queue, priority=priority, time_limit_s=limit_s, max_attempts=MAX_ATTEMPTS)
 
     def _new_controller(self, runs: RunStore, cluster: Any) -> Controller:
         return Controller(
@@ -172,134 +174,138 @@ class Simulation:
             engine=self._engine,
             policy=self._policy,
             clock=self._clock,
-            composer=Composer(runs, server_url="", sign=lambda _: ""),
-            observe_every=timedelta(seconds=self._settings.observe_every_s),
+            launch_builder=LaunchBuilder(runs, server_url="", sign_token=lambda _: ""),
+            observe_interval=timedelta(seconds=self._settings.observe_interval_s),
             holder="simulator",
-            lease=FOR_EVER,
+            lease=NEVER_ENDING,
             preempt_grace=timedelta(seconds=max(self._settings.costs.save_s, PREEMPT_GRACE_S)),
-            holds_every=None,
+            holds_interval=None,
         )
 
-    # -- time
-    # -------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
-    async def _drive(self, loops: asyncio.Task[None], moments: WholeMoments) -> None:
-        until = self._until()
+    async def _run_events(self, loops: asyncio.Task[None], moment_store: AtomicMoments) -> None:
+        until = self._end_time()
         while True:
-            moments.end()
-            await self._stillness.wait()
-            moments.begin()
-            self._policy.check()
+            moment_store.end()
+            await self._idle_detector.wait_idle()
+            moment_store.begin()
+            self._policy.raise_fault()
             if loops.done():
                 loops.result()
-            if not self._to_come and self._record.ended == len(self._record.stories):
+            if not self._remaining_submissions and self._recorder.ended == len(self._recorder.timelines):
                 return
             coming = min(
-                (at for at in (self._agenda.next_at(), self._clock.next_at()) if at is not None), default=None
+                (at for at in (self._events.next_at(), self._clock.next_at()) if at is not None), default=None
             )
-            if coming is None or coming > until or self._stuck(coming):
+            if coming is None or coming > until or self._is_stuck(coming):
                 if coming is not None and coming > until:
-                    self._record.pass_to(until)
+                    self._recorder.advance_to(until)
                 return
             await self._move_to(coming)
-            while (happening := self._agenda.due(self._clock.now())) is not None:
+            while (happening := self._events.pop_due(self._clock.now())) is not None:
                 await happening()
 
-    def _stuck(self, coming: datetime) -> bool:
+    def _is_stuck(self, next_event_at: datetime) -> bool:
         """Nobody comes, nobody runs, and whoever waits has waited long enough for machines, reservations or a
         change of mind."""
-        return not self._to_come and not self._record.running and coming > self._record.changed_at + PATIENCE
+        return (
+            not self._remaining_submissions
+            and not self._recorder.running
+            and next_event_at > self._recorder.changed_at + STUCK_TIMEOUT
+        )
 
-    def _until(self) -> datetime:
+    def _end_time(self) -> datetime:
         return self._workload.begin + (
-            FOR_EVER if self._settings.until_s is None else timedelta(seconds=self._settings.until_s)
+            NEVER_ENDING if self._settings.until_s is None else timedelta(seconds=self._settings.until_s)
         )
 
     async def _move_to(self, when: datetime) -> None:
         if self._settings.speed and when > self._clock.now():
             await asyncio.sleep((when - self._clock.now()).total_seconds() / self._settings.speed)
-        if when > self._record.now:
-            self._record.pass_to(when)
+        if when > self._recorder.now:
+            self._recorder.advance_to(when)
         self._clock.move_to(when)
-        self._show()
+        self._show_progress()
 
-    def _show(self) -> None:
+    def _show_progress(self) -> None:
         if (
-            self._settings.watch is None
-            or time.monotonic() - self._watched_at < self._settings.watch_every.total_seconds()
+            self._settings.on_progress is None
+            or time.monotonic() - self._progress_shown_at < self._settings.progress_interval.total_seconds()
         ):
             return
-        self._watched_at = time.monotonic()
-        record, ledger = self._record, self._ledger
+        self._progress_shown_at = time.monotonic()
+        record, ledger = self._recorder, self._allocations
         used = (
             ledger.gpu_used / ledger.gpu_total
             if ledger.gpu_total
             else ledger.cpu_used / max(ledger.cpu_total, 1)
         )
-        runs = len(self._works)
-        self._settings.watch(
-            Progress(self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used)
+        runs = len(self._work_of_run)
+        self._settings.on_progress(
+            SimulationProgress(
+                self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used
+            )
         )
 
-    # -- what happens
-    # -----------------------------------------------------------------------------------------------
+    # -- what happens ----------------------------------------------------------------------------------------
 
-    def _submission(self, new: NewRun) -> Happening:
+    def _submit_action(self, new: NewRun) -> EventAction:
         async def submit() -> None:
             (made,) = await self._runs.create([new], now=self._clock.now())
-            self._to_come -= 1
-            self._record.submitted(
+            self._remaining_submissions -= 1
+            self._recorder.on_submitted(
                 made.id,
-                new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at),
-                self._works[made.id].takes,
+                new.spec.to_gang(made.id, new.user, submitted_at=made.submitted_at),
+                self._work_of_run[made.id].duration,
             )
-            self._controller.submitted([made])
+            self._controller.add_submitted([made])
 
         return submit
 
-    def _plan_loss(self, node: NodeId, after: datetime) -> None:
-        at = after + timedelta(seconds=self._chance.expovariate(1 / self._settings.mtbf_s))
+    def _schedule_node_loss(self, node: NodeId, after: datetime) -> None:
+        at = after + timedelta(seconds=self._random.expovariate(1 / self._settings.mtbf_s))
 
         async def lose() -> None:
-            self._record.node_losses += 1
-            self._losses += 1
-            if self._losses > MOST_LOSSES * len(self._cluster.nodes):
+            self._recorder.node_losses += 1
+            self._node_losses += 1
+            if self._node_losses > MAX_NODE_LOSSES * len(self._cluster.nodes):
                 raise SpecError(
-                    f"--mtbf: machines were lost {self._losses} times one after the other, and no run "
+                    f"--mtbf: machines were lost {self._node_losses} times one after the other, and no run "
                     "came any further meanwhile",
                     hints=(
                         "let runs save what they did: --checkpoint-every 10m",
                         "or let machines live longer",
                     ),
                 )
-            self._ledger.set_ready(node, False)
-            self._agenda.at(self._clock.now() + timedelta(seconds=self._settings.repair_s), repair)
+            self._allocations.set_ready(node, False)
+            self._events.schedule(self._clock.now() + timedelta(seconds=self._settings.repair_s), repair)
             await self._engine.lose_node(node)
 
         async def repair() -> None:
-            self._ledger.set_ready(node, True)
+            self._allocations.set_ready(node, True)
             await self._engine.return_node(node)
-            self._plan_loss(node, self._clock.now())
+            self._schedule_node_loss(node, self._clock.now())
 
-        self._agenda.at(at, lose)
+        self._events.schedule(at, lose)
 
-    def _planned(self, _snapshot: Snapshot, plan: Plan) -> None:
-        self._record.planned(plan)
+    def _on_plan(self, _snapshot: Snapshot, plan: Plan) -> None:
+        self._recorder.on_plan(plan)
 
-    async def status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
-        await self._controller.hear(attempt, status)
+    async def on_status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
+        await self._controller.record_status(attempt, status)
 
-    async def checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._losses = 0
+    async def on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._node_losses = 0
         await self._runs.record_checkpoint(checkpoint)
 
-    async def nodes_changed(self) -> None:
-        await self._controller.look()
+    async def on_nodes_changed(self) -> None:
+        await self._controller.observe_now()
 
-    def started(self, live: Live) -> None:
-        self._record.started(live)
+    def on_started(self, attempt: SimulatedAttempt) -> None:
+        self._recorder.on_started(attempt)
 
-    def ended(self, live: Live, kept: timedelta) -> None:
-        if kept > timedelta(0):
-            self._losses = 0
-        self._record.stopped(live, kept)
+    def on_ended(self, attempt: SimulatedAttempt, saved_work: timedelta) -> None:
+        if saved_work > timedelta(0):
+            self._node_losses = 0
+        self._recorder.on_stopped(attempt, saved_work)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hopyard.config.suggest import hints_for
+from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.cluster import Snapshot
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
@@ -20,17 +20,17 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
-from hopyard.simulator.loop import Stillness
+from hopyard.simulator.virtual_event_loop import IdleDetector
 from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 
-KINDS = ("memory", "sqlite")
+STORE_KINDS = ("memory", "sqlite")
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class SimulationStores:
     """One truth, seen through the contracts that a simulation needs."""
 
     runs: RunStore
@@ -45,11 +45,11 @@ class Stores:
 
 
 @asynccontextmanager
-async def open_stores(kind: str, stillness: Stillness) -> AsyncIterator[Stores]:
+async def open_stores(kind: str, idle_detector: IdleDetector) -> AsyncIterator[SimulationStores]:
     """Empty ones. Raises SpecError for a kind that there is not."""
     if kind == "memory":
-        state = State()
-        yield Stores(
+        state = MemoryState()
+        yield SimulationStores(
             MemoryRunStore(state),
             MemoryClusterStore(state),
             MemoryQueueStore(state),
@@ -57,23 +57,26 @@ async def open_stores(kind: str, stillness: Stillness) -> AsyncIterator[Stores]:
         )
     elif kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="hopyard-simulation-") as folder:
-            async with _sqlite(Path(folder), stillness) as stores:
+            async with _sqlite(Path(folder), idle_detector) as stores:
                 yield stores
     else:
-        raise SpecError(f"--store: there is no store `{kind}`", hints=hints_for(kind, KINDS, what="stores"))
+        raise SpecError(
+            f"--store: there is no store `{kind}`",
+            hints=unknown_name_hints(kind, STORE_KINDS, subject="stores"),
+        )
 
 
 @asynccontextmanager
-async def _sqlite(folder: Path, stillness: Stillness) -> AsyncIterator[Stores]:
+async def _sqlite(folder: Path, idle_detector: IdleDetector) -> AsyncIterator[SimulationStores]:
     from hopyard.stores.sql.cluster import SqlClusterStore
     from hopyard.stores.sql.database import Database
     from hopyard.stores.sql.queues import SqlQueueStore
     from hopyard.stores.sql.reservations import SqlReservationStore
     from hopyard.stores.sql.runs import SqlRunStore
 
-    database: Any = _Counted(Database.open(folder / "simulation.db"), stillness)
+    database: Any = _CountedDatabase(Database.open(folder / "simulation.db"), idle_detector)
     try:
-        yield Stores(
+        yield SimulationStores(
             SqlRunStore(database),
             SqlClusterStore(database),
             SqlQueueStore(database),
@@ -83,7 +86,7 @@ async def _sqlite(folder: Path, stillness: Stillness) -> AsyncIterator[Stores]:
         await database.close()
 
 
-class WholeMoments:
+class AtomicMoments:
     """A cluster store that shows nobody a moment before all that happens in it was told. A database takes its
     time for each piece of news, and a turn between two of them would see half of a moment: which half, would
     be chance.
@@ -91,31 +94,31 @@ class WholeMoments:
     Whoever tells sees it at all times.
     """
 
-    def __init__(self, cluster: ClusterStore, teller: asyncio.Task[Any]) -> None:
-        self._cluster, self._teller = cluster, teller
-        self._told = asyncio.Event()
+    def __init__(self, cluster: ClusterStore, writer_task: asyncio.Task[Any]) -> None:
+        self._cluster, self._writer_task = cluster, writer_task
+        self._complete = asyncio.Event()
 
     def begin(self) -> None:
-        self._told.clear()
+        self._complete.clear()
 
     def end(self) -> None:
-        self._told.set()
+        self._complete.set()
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
-        if asyncio.current_task() is not self._teller:
-            await self._told.wait()
+        if asyncio.current_task() is not self._writer_task:
+            await self._complete.wait()
         return await self._cluster.snapshot(now=now)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
 
-class _Counted:
+class _CountedDatabase:
     """A database whose calls are counted while they are under way in its threads: time stands still until
     they are done."""
 
-    def __init__(self, database: Any, stillness: Stillness) -> None:
-        self._database, self._stillness = database, stillness
+    def __init__(self, database: Any, idle_detector: IdleDetector) -> None:
+        self._database, self._stillness = database, idle_detector
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._database, name)
@@ -123,10 +126,10 @@ class _Counted:
             return found
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            self._stillness.elsewhere += 1
+            self._stillness.calls_in_threads += 1
             try:
                 return await found(*arguments, **options)
             finally:
-                self._stillness.elsewhere -= 1
+                self._stillness.calls_in_threads -= 1
 
         return call

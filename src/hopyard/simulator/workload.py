@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from hopyard.domain.run import RunSpec
 
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # when a workload begins that does not say so
+DEFAULT_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)  # when a workload begins that does not say so
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class WorkloadRun:
     """One run of a workload.
 
     at_s: seconds after the workload's beginning. duration_s: how long it computes, known to nobody but the
@@ -27,13 +27,13 @@ class Submission:
     line: int = 0
     name: str = ""
 
-    def after(self, first_s: float) -> Submission:
+    def relative_to(self, first_s: float) -> WorkloadRun:
         """With its time counted from `first_s`."""
         return replace(self, at_s=self.at_s - first_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SkippedRun:
     """A row that is not played, and why."""
 
     line: int
@@ -47,32 +47,36 @@ class Workload:
     row: what a row is called. source: what it was read from, as it was given, "" where it was not."""
 
     name: str
-    runs: tuple[Submission, ...]
-    begin: datetime = EPOCH
-    problems: tuple[Problem, ...] = ()
+    runs: tuple[WorkloadRun, ...]
+    begin: datetime = DEFAULT_BEGIN
+    problems: tuple[SkippedRun, ...] = ()
     row: str = "line"
     source: str = ""
 
-    def place(self, row: Submission | Problem) -> str:
+    def location_of(self, row: WorkloadRun | SkippedRun) -> str:
         """Where it can be looked up: its name, or its line; "" where it has neither."""
         return row.name or (f"{self.row} {row.line}" if row.line else "")
 
 
-def in_order(
-    name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()
+def sorted_workload(
+    name: str,
+    runs: Iterable[WorkloadRun],
+    *,
+    begin: datetime = DEFAULT_BEGIN,
+    problems: Iterable[SkippedRun] = (),
 ) -> Workload:
     """A workload whose runs are sorted by submission; those of one moment stay as they stood."""
     return Workload(name, tuple(sorted(runs, key=lambda run: run.at_s)), begin, tuple(problems))
 
 
-def dated(
-    name: str, made: Sequence[tuple[datetime, Submission]], problems: Iterable[Problem] = ()
+def dated_workload(
+    name: str, runs: Sequence[tuple[datetime, WorkloadRun]], problems: Iterable[SkippedRun] = ()
 ) -> Workload:
     """A workload of runs with the moment of their submission; it begins with the first."""
-    begin = min(at for at, _ in made)
-    return in_order(
+    begin = min(at for at, _ in runs)
+    return sorted_workload(
         name,
-        (replace(run, at_s=(at - begin).total_seconds()) for at, run in made),
+        (replace(run, at_s=(at - begin).total_seconds()) for at, run in runs),
         begin=begin,
         problems=problems,
     )

@@ -11,30 +11,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from hopyard.domain.points import NO_STEP, read_stretches
+from hopyard.domain.metric_records import NO_STEP, read_point_blocks
 from hopyard.domain.study import Goal
 from hopyard.errors import IntegrityError
 
 
-class Log(Protocol):
+class LogMetrics(Protocol):
     """`hop.log`."""
 
     def __call__(self, values: Mapping[str, float], /, *, step: int) -> None: ...
 
 
 class Curves:
-    """every: all metrics of trials, else the study's alone.
-    known: points, as (name, step), that are seen already."""
+    """all_metrics: all metrics of trials, else the study's alone.
+    known_points: points, as (name, step), that are seen already."""
 
     def __init__(
-        self, metric: str, goal: Goal, log: Log, *, every: bool, known: Iterable[tuple[str, int]] = ()
+        self,
+        metric: str,
+        goal: Goal,
+        log: LogMetrics,
+        *,
+        all_metrics: bool,
+        known_points: Iterable[tuple[str, int]] = (),
     ) -> None:
-        self._metric, self._goal, self._log, self._every = metric, goal, log, every
-        self._known = set(known)
+        self._metric, self._goal, self._log, self._all_metrics = metric, goal, log, all_metrics
+        self._known_points = set(known_points)
         self._best: float | None = None
         self._reports = 0
 
-    def reported(self, trial: str, step: int, metrics: Mapping[str, float]) -> None:
+    def record_report(self, trial: str, step: int, metrics: Mapping[str, float]) -> None:
         """Told once for each report that the searcher was told, in order."""
         value = metrics.get(self._metric, math.nan)
         if not math.isfinite(value):
@@ -42,7 +48,7 @@ class Curves:
         self._reports += 1
         if self._best is None or (value > self._best if self._goal is Goal.MAX else value < self._best):
             self._best = value
-        shown = metrics if self._every else {self._metric: value}
+        shown = metrics if self._all_metrics else {self._metric: value}
         self._log_new({f"{name}/{trial}": each for name, each in shown.items()}, step)
         self._log_new({f"best/{self._metric}": self._best}, self._reports)
 
@@ -54,23 +60,23 @@ class Curves:
                 and record["report"]["outcome"] == "running"
                 and record["report"]["value"] is not None
             ):
-                self.reported(
+                self.record_report(
                     str(record["report"]["trial"]), int(record["report"]["step"]), record.get("metrics") or {}
                 )
 
     def _log_new(self, values: Mapping[str, float], step: int) -> None:
-        fresh = {name: value for name, value in values.items() if (name, step) not in self._known}
+        fresh = {name: value for name, value in values.items() if (name, step) not in self._known_points}
         if fresh:
-            self._known.update((name, step) for name in fresh)
+            self._known_points.update((name, step) for name in fresh)
             self._log(fresh, step=step)
 
 
-def points_of(file: Path) -> set[tuple[str, int]]:
+def read_points(file: Path) -> set[tuple[str, int]]:
     """The points in a metric stream on this disk; a damaged one is read up to the damage."""
     found: set[tuple[str, int]] = set()
     names: dict[int, str] = {}
     try:
-        for part in read_stretches(file.read_bytes(), names):
+        for part in read_point_blocks(file.read_bytes(), names):
             if not isinstance(part, int):
                 found.update(
                     (names.get(series, ""), step) for _, series, step, _, _ in part if step != NO_STEP
@@ -80,6 +86,6 @@ def points_of(file: Path) -> set[tuple[str, int]]:
     return found
 
 
-def points_shown(series: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, int]]:
+def displayed_points(series: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, int]]:
     """The points that the server shows, as `GET /runs/{id}/metrics` answers."""
     return {(name, step) for name, one in series.items() for step in one["steps"]}

@@ -14,36 +14,53 @@ from typing import Any, Protocol
 
 from hopyard.domain.ids import TrialId
 from hopyard.domain.study import StudySpec
-from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
+from hopyard.domain.trial import (
+    AskEvent,
+    Proposal,
+    Report,
+    SearchState,
+    StudyEvent,
+    TellEvent,
+    TrialOutcome,
+    Verdict,
+)
 from hopyard.errors import StudyFailed
 from hopyard.interfaces.searcher import ReleasesTrials, Searcher
 from hopyard.searchers.replay import replay
-from hopyard.studies.codec import event_json, event_of_json
+from hopyard.studies.event_json import event_from_json, event_json
 from hopyard.studies.journal import CONTINUED
-from hopyard.studies.standing import Best, Phase, Standing, Trial
-from hopyard.studies.trainer import News, Reached, Records, Reported, Trainer, TrialFailed, Work
+from hopyard.studies.study_state import BestResult, StudyState, TrialPhase, TrialState
+from hopyard.studies.trainer import (
+    BudgetReached,
+    EpochReported,
+    JournalWriter,
+    Trainer,
+    TrainerEvent,
+    TrialFailed,
+    TrialWork,
+)
 
-WAIT_S = 1.0
-_FIRST_TRIALS = 3  # so many at least must fail before the study is taken for broken
-_NAMES_SHOWN = 8
+TRAINER_WAIT_S = 1.0
+_MIN_FAILED_TRIALS = 3  # so many at least must fail before the study is taken for broken
+_MAX_NAMES = 8
 # of a trial that is a run: no two have the same, whatever they said
-_OWN_RUN = re.compile(r"^run [^\s:]+:? ")
+_RUN_PREFIX = re.compile(r"^run [^\s:]+:? ")
 
 
-class Audience(Protocol):
+class StudyListener(Protocol):
     """Who is told of what happened, after it was written down: curves, mirrors, people."""
 
-    def began(self, proposal: Proposal) -> None: ...
-    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
-    def ended(self, trial: TrialId, phase: Phase, why: str) -> None: ...
-    def stands(self, standing: Standing) -> None:
+    def trial_started(self, proposal: Proposal) -> None: ...
+    def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
+    def trial_ended(self, trial: TrialId, phase: TrialPhase, reason: str) -> None: ...
+    def study_updated(self, state: StudyState) -> None:
         """After each round of news."""
         ...
 
 
-class Driver:
-    """journal: of this attempt; past: all records before.
-    stopping: whether to leave at the next chance, and go on later.
+class StudyDriver:
+    """journal: of this attempt; past_records: all records before.
+    is_stopping: whether to leave at the next chance, and go on later.
 
     Raises Conflict where the searcher answers otherwise than it did.
     """
@@ -53,261 +70,280 @@ class Driver:
         spec: StudySpec,
         searcher: Searcher,
         *,
-        journal: Records,
-        past: Sequence[Mapping[str, Any]],
-        audience: Audience,
-        stopping: Callable[[], bool],
+        journal: JournalWriter,
+        past_records: Sequence[Mapping[str, Any]],
+        listener: StudyListener,
+        is_stopping: Callable[[], bool],
     ) -> None:
-        self._spec, self._searcher, self._journal, self._audience, self._stopping = (
+        self._spec, self._searcher, self._journal, self._listener, self._is_stopping = (
             spec,
             searcher,
             journal,
-            audience,
-            stopping,
+            listener,
+            is_stopping,
         )
-        self.standing = Standing(spec.goal)
-        self._open: set[TrialId] = set()  # trials that the trainer has in hand
+        self.state = StudyState(spec.goal)
+        self._active_trials: set[TrialId] = set()  # trials that the trainer has in hand
         # the searcher had nothing to propose, and was told nothing since
-        self._answer: SearchState | None = None
-        self._released: set[TrialId] = set()
-        self._metrics: dict[TrialId, Mapping[str, float]] = {}  # what each trial reported last
+        self._search_state: SearchState | None = None
+        self._released_trials: set[TrialId] = set()
+        self._latest_metrics: dict[TrialId, Mapping[str, float]] = {}  # what each trial reported last
         self._errors: dict[TrialId, str] = {}
-        self._failed_before = 0  # trials of the study that this one continues
+        self._earlier_failures = 0  # trials of the study that this one continues
         # states of completed trials may be asked for
-        self._copies = spec.searcher.name == "pbt" or ":" in spec.searcher.name
-        self._take_up(past)
+        self._keeps_completed_states = spec.searcher.name == "pbt" or ":" in spec.searcher.name
+        self._load_past(past_records)
 
     @property
-    def best(self) -> Best | None:
-        return self.standing.best
+    def best(self) -> BestResult | None:
+        return self.state.best
 
     def run(self, trainer: Trainer) -> bool:
         """Drive the study to its end (True), or until it is to leave (False).
         Raises StudyFailed when nothing comes of it."""
         self._resume(trainer)
-        while not self._stopping():
-            done = self._fill(trainer)
-            if done and not self._open:
+        while not self._is_stopping():
+            done = self._start_trials(trainer)
+            if done and not self._active_trials:
                 self._finish()
                 return True
-            for news in trainer.wait(WAIT_S):
-                self._take(trainer, news)
-            self._release(trainer)
-            self._audience.stands(self.standing)
+            for news in trainer.wait(TRAINER_WAIT_S):
+                self._handle_event(trainer, news)
+            self._release_trials(trainer)
+            self._listener.study_updated(self.state)
             self._check_first_trials()
         return False
 
-    # -- what was before
-    # ------------------------------------------------------------------------------------------------
+    # -- what was before -------------------------------------------------------------------------------------
 
-    def _take_up(self, past: Sequence[Mapping[str, Any]]) -> None:
+    def _load_past(self, past_records: Sequence[Mapping[str, Any]]) -> None:
         events: list[StudyEvent] = []
-        self._last: Mapping[str, Any] = {}
-        for record in past:
-            event = event_of_json(record)
+        self._last_record: Mapping[str, Any] = {}
+        for record in past_records:
+            event = event_from_json(record)
             if event is not None:
                 events.append(event)
-                self.standing.take(event)
-                self._note(event)
+                self.state.apply(event)
+                self._update_active(event)
             if record.get("kind") == CONTINUED:
-                self._failed_before = self.standing.count(Phase.FAILED)
+                self._earlier_failures = self.state.count(TrialPhase.FAILED)
             elif record.get("kind") == "done":
-                self._last = {}
+                self._last_record = {}
             elif record.get("kind") == "failed":
                 self._errors[TrialId(record["trial"])] = str(record["error"])
             elif record.get("kind") == "reached":
-                self._open.discard(TrialId(record["trial"]))
+                self._active_trials.discard(TrialId(record["trial"]))
             if record.get("kind") == "told" and record.get("metrics"):
-                self._metrics[TrialId(record["report"]["trial"])] = record["metrics"]
+                self._latest_metrics[TrialId(record["report"]["trial"])] = record["metrics"]
             if record.get("kind") in ("asked", "told", "reached"):
-                self._last = record
+                self._last_record = record
         replay(self._searcher, events)
 
-    def _note(self, event: StudyEvent) -> None:
+    def _update_active(self, event: StudyEvent) -> None:
         """Who is in the trainer's hands after an event."""
-        if isinstance(event, Asked):
+        if isinstance(event, AskEvent):
             if isinstance(event.answer, Proposal):
-                self._open.add(event.answer.trial)
+                self._active_trials.add(event.answer.trial)
             return
         report = event.report
         final = report.outcome is not TrialOutcome.RUNNING
         if final or (
-            event.verdict is Verdict.STOP and report.step < self.standing.trials[report.trial].proposal.budget
+            event.verdict is Verdict.STOP and report.step < self.state.trials[report.trial].proposal.budget
         ):
-            self._open.discard(report.trial)
+            self._active_trials.discard(report.trial)
 
     def _resume(self, trainer: Trainer) -> None:
         """Hand over what was under way. Of the last record the effect may be missing."""
-        if self._last.get("kind") == "reached":
-            self._open.add(TrialId(self._last["trial"]))
-        elif self._last.get("kind") == "told":
-            trial = TrialId(self._last["report"]["trial"])
-            if trial not in self._open:
-                trainer.end(trial, keep=False)
-        for trial in sorted(self._open, key=int):
-            known = self.standing.trials[trial]
-            self._begin(trainer, known.proposal, done=known.step, resumed=True)
+        if self._last_record.get("kind") == "reached":
+            self._active_trials.add(TrialId(self._last_record["trial"]))
+        elif self._last_record.get("kind") == "told":
+            trial = TrialId(self._last_record["report"]["trial"])
+            if trial not in self._active_trials:
+                trainer.end(trial, keep_state=False)
+        for trial in sorted(self._active_trials, key=int):
+            known = self.state.trials[trial]
+            self._start_trial(trainer, known.proposal, done_epochs=known.step, is_resumed=True)
 
-    # -- asking
-    # --------------------------------------------------------------------------------------------------------
+    # -- asking ----------------------------------------------------------------------------------------------
 
-    def _fill(self, trainer: Trainer) -> bool:
+    def _start_trials(self, trainer: Trainer) -> bool:
         """Ask while there is room; whether the searcher has nothing more to propose. It is asked again only
         after it was told something, so that the order of calls does not hang on how often somebody looked."""
-        while self._answer is None and trainer.room() > 0 and not self._stopping():
+        while self._search_state is None and trainer.free_capacity() > 0 and not self._is_stopping():
             answer = self._searcher.ask()
             if isinstance(answer, SearchState):
-                self._answer = answer
+                self._search_state = answer
                 break
-            self._record(Asked(answer))
-            self._begin(trainer, answer, done=self.standing.trials[answer.trial].step, resumed=False)
-        if self._answer is SearchState.WAIT and not self._open:
+            self._record(AskEvent(answer))
+            self._start_trial(
+                trainer, answer, done_epochs=self.state.trials[answer.trial].step, is_resumed=False
+            )
+        if self._search_state is SearchState.WAIT and not self._active_trials:
             raise StudyFailed(
                 "the searcher waits for news, and no trial is training",
                 hints=("a searcher answers DONE when nothing is to come",),
             )
-        return self._answer is SearchState.DONE
+        return self._search_state is SearchState.DONE
 
-    def _begin(self, trainer: Trainer, proposal: Proposal, *, done: int, resumed: bool) -> None:
-        self._open.add(proposal.trial)
+    def _start_trial(
+        self, trainer: Trainer, proposal: Proposal, *, done_epochs: int, is_resumed: bool
+    ) -> None:
+        self._active_trials.add(proposal.trial)
         origin = None if proposal.start_from == proposal.trial else proposal.start_from
-        trainer.start(Work(proposal.trial, proposal.params, proposal.budget, done, origin, resumed))
-        self._audience.began(proposal)
+        trainer.start(
+            TrialWork(proposal.trial, proposal.params, proposal.budget, done_epochs, origin, is_resumed)
+        )
+        self._listener.trial_started(proposal)
 
-    # -- telling
-    # --------------------------------------------------------------------------------------------------------
+    # -- telling ---------------------------------------------------------------------------------------------
 
-    def _take(self, trainer: Trainer, news: News) -> None:
-        if news.trial not in self._open:
+    def _handle_event(self, trainer: Trainer, event: TrainerEvent) -> None:
+        if event.trial not in self._active_trials:
             return  # late: it was ended meanwhile
-        known = self.standing.trials[news.trial]
-        match news:
-            case Reported():
-                self._reported(trainer, known, news)
+        known = self.state.trials[event.trial]
+        match event:
+            case EpochReported():
+                self._on_reported(trainer, known, event)
             case TrialFailed():
-                self._failed(trainer, known, news)
-            case Reached() if news.budget == known.proposal.budget:
-                self._reached(trainer, known, news)
+                self._on_trial_failed(trainer, known, event)
+            case BudgetReached() if event.budget == known.proposal.budget:
+                self._on_budget_reached(trainer, known, event)
 
-    def _reported(self, trainer: Trainer, known: Trial, news: Reported) -> None:
-        step = min(news.step, known.proposal.budget)
-        if known.phase is not Phase.TRAINING or step <= known.step:
+    def _on_reported(self, trainer: Trainer, trial_state: TrialState, event: EpochReported) -> None:
+        step = min(event.step, trial_state.proposal.budget)
+        if trial_state.phase is not TrialPhase.TRAINING or step <= trial_state.step:
             return  # repeated, after a state was lost
-        value = news.metrics.get(self._spec.metric)
+        value = event.metrics.get(self._spec.metric)
         if value is None:
-            self._fail(
-                trainer, news.trial, f"it reported no `{self._spec.metric}`, but {_listed(news.metrics)}"
+            self._fail_trial(
+                trainer,
+                event.trial,
+                f"it reported no `{self._spec.metric}`, but {_format_names(event.metrics)}",
             )
         elif not math.isfinite(value):
-            self._fail(
-                trainer, news.trial, f"its `{self._spec.metric}` was {_shown(value)} after epoch {step}"
+            self._fail_trial(
+                trainer,
+                event.trial,
+                f"its `{self._spec.metric}` was {_format_value(value)} after epoch {step}",
             )
         else:
-            self._tell(trainer, Report(news.trial, step, float(value)), news.metrics)
+            self._report_to_searcher(trainer, Report(event.trial, step, float(value)), event.metrics)
 
-    def _tell(self, trainer: Trainer, report: Report, metrics: Mapping[str, float]) -> None:
+    def _report_to_searcher(self, trainer: Trainer, report: Report, metrics: Mapping[str, float]) -> None:
         verdict = self._searcher.tell(report)
-        self._record(Told(report, verdict), metrics={name: float(value) for name, value in metrics.items()})
-        self._metrics[report.trial] = metrics
-        self._audience.reported(report.trial, report.step, metrics)
-        known = self.standing.trials[report.trial]
-        if report.trial not in self._open:  # stopped below its budget
-            trainer.end(report.trial, keep=False)
-            self._audience.ended(
+        self._record(
+            TellEvent(report, verdict), metrics={name: float(value) for name, value in metrics.items()}
+        )
+        self._latest_metrics[report.trial] = metrics
+        self._listener.trial_reported(report.trial, report.step, metrics)
+        known = self.state.trials[report.trial]
+        if report.trial not in self._active_trials:  # stopped below its budget
+            trainer.end(report.trial, keep_state=False)
+            self._listener.trial_ended(
                 report.trial, known.phase, f"after epoch {report.step} of {known.proposal.budget}"
             )
 
-    def _reached(self, trainer: Trainer, known: Trial, news: Reached) -> None:
-        trial = news.trial
-        if known.phase is Phase.TRAINING and known.step < known.proposal.budget:
-            if known.value is None:
-                self._fail(trainer, trial, f"it never reported `{self._spec.metric}`")
+    def _on_budget_reached(self, trainer: Trainer, trial_state: TrialState, event: BudgetReached) -> None:
+        trial = event.trial
+        if trial_state.phase is TrialPhase.TRAINING and trial_state.step < trial_state.proposal.budget:
+            if trial_state.value is None:
+                self._fail_trial(trainer, trial, f"it never reported `{self._spec.metric}`")
                 return
-            self._tell(
-                trainer, Report(trial, known.proposal.budget, known.value), self._metrics.get(trial, {})
+            self._report_to_searcher(
+                trainer,
+                Report(trial, trial_state.proposal.budget, trial_state.value),
+                self._latest_metrics.get(trial, {}),
             )
-        self._open.discard(trial)
-        if (self._last.get("kind"), self._last.get("trial"), self._last.get("budget")) != (
+        self._active_trials.discard(trial)
+        if (
+            self._last_record.get("kind"),
+            self._last_record.get("trial"),
+            self._last_record.get("budget"),
+        ) != (
             "reached",
             trial,
-            news.budget,
+            event.budget,
         ):
-            self._write("reached", trial=trial, budget=news.budget)
+            self._write("reached", trial=trial, budget=event.budget)
         trainer.end(
-            trial, keep=known.phase is Phase.PAUSED or (known.phase is Phase.COMPLETED and self._copies)
+            trial,
+            keep_state=trial_state.phase is TrialPhase.PAUSED
+            or (trial_state.phase is TrialPhase.COMPLETED and self._keeps_completed_states),
         )
-        if known.phase is not Phase.PAUSED:
-            self._audience.ended(trial, known.phase, "")
+        if trial_state.phase is not TrialPhase.PAUSED:
+            self._listener.trial_ended(trial, trial_state.phase, "")
 
-    def _failed(self, trainer: Trainer, known: Trial, news: TrialFailed) -> None:
-        if known.phase is Phase.TRAINING:
-            self._fail(trainer, news.trial, news.error, news.traceback)
+    def _on_trial_failed(self, trainer: Trainer, trial_state: TrialState, event: TrialFailed) -> None:
+        if trial_state.phase is TrialPhase.TRAINING:
+            self._fail_trial(trainer, event.trial, event.error, event.traceback)
             return
         # its value stands
-        self._journal.write("note", trial=news.trial, text=f"after its last report: {news.error}")
-        self._reached(trainer, known, Reached(news.trial, known.proposal.budget))
+        self._journal.write("note", trial=event.trial, text=f"after its last report: {event.error}")
+        self._on_budget_reached(trainer, trial_state, BudgetReached(event.trial, trial_state.proposal.budget))
 
-    def _fail(self, trainer: Trainer, trial: TrialId, error: str, traceback: str = "") -> None:
+    def _fail_trial(self, trainer: Trainer, trial: TrialId, error: str, traceback: str = "") -> None:
         """It has failed, alone."""
         self._journal.write("failed", trial=trial, error=error, traceback=traceback)
         self._errors[trial] = error
-        report = Report(trial, self.standing.trials[trial].step, None, TrialOutcome.FAILED)
-        self._record(Told(report, self._searcher.tell(report)))
-        trainer.end(trial, keep=False)
-        self._audience.ended(trial, Phase.FAILED, error)
+        report = Report(trial, self.state.trials[trial].step, None, TrialOutcome.FAILED)
+        self._record(TellEvent(report, self._searcher.tell(report)))
+        trainer.end(trial, keep_state=False)
+        self._listener.trial_ended(trial, TrialPhase.FAILED, error)
 
-    def _release(self, trainer: Trainer) -> None:
+    def _release_trials(self, trainer: Trainer) -> None:
         """Paused trials that will never go on need no state."""
         if not isinstance(self._searcher, ReleasesTrials):
             return
-        for trial in sorted(self._searcher.released() - self._released, key=int):
-            if trial not in self._open:
-                self._released.add(trial)
-                trainer.end(trial, keep=False)
+        for trial in sorted(self._searcher.released() - self._released_trials, key=int):
+            if trial not in self._active_trials:
+                self._released_trials.add(trial)
+                trainer.end(trial, keep_state=False)
 
     def _record(self, event: StudyEvent, **more: Any) -> None:
         record = event_json(event)
         self._write(record.pop("kind"), **record, **more)
-        self.standing.take(event)
-        self._note(event)
-        if isinstance(event, Told):
-            self._answer = None
+        self.state.apply(event)
+        self._update_active(event)
+        if isinstance(event, TellEvent):
+            self._search_state = None
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._journal.write(kind, **fields)
-        self._last = {"kind": kind, **fields}
+        self._last_record = {"kind": kind, **fields}
 
-    # -- the end
-    # --------------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------
 
     def _check_first_trials(self) -> None:
         """A study that can only fail ends early."""
-        failed = self.standing.count(Phase.FAILED) - self._failed_before
-        if self.standing.best is None and failed >= max(_FIRST_TRIALS, self._spec.at_once):
-            raise StudyFailed(f"all of the first {failed} trials failed: {self._said()}", hints=self._hints())
+        failed = self.state.count(TrialPhase.FAILED) - self._earlier_failures
+        if self.state.best is None and failed >= max(_MIN_FAILED_TRIALS, self._spec.max_live_trials):
+            raise StudyFailed(
+                f"all of the first {failed} trials failed: {self._error_summary()}", hints=self._hints()
+            )
 
     def _finish(self) -> None:
-        best = self.standing.best
+        best = self.state.best
         if best is None:
-            count = self.standing.count(Phase.FAILED)
+            count = self.state.count(TrialPhase.FAILED)
             if not count:
                 raise StudyFailed("the searcher proposed no trial at all")
             raise StudyFailed(
-                f"{'the only trial' if count == 1 else f'all {count} trials'} failed: {self._said()}",
+                f"{'the only trial' if count == 1 else f'all {count} trials'} failed: "
+                f"{self._error_summary()}",
                 hints=self._hints(),
             )
         self._journal.write(
             "done",
             best={"trial": best.trial, "step": best.step, "value": best.value, "params": dict(best.params)},
         )
-        self._audience.stands(self.standing)
+        self._listener.study_updated(self.state)
 
-    def _said(self) -> str:
+    def _error_summary(self) -> str:
         """What they said, each thing once."""
         said: dict[str, list[TrialId]] = {}
         for trial, error in self._errors.items():
             lines = [line for line in error.strip().splitlines() if not line.startswith("hint: ")]
-            said.setdefault(_OWN_RUN.sub("", lines[-1]) if lines else "nothing", []).append(trial)
+            said.setdefault(_RUN_PREFIX.sub("", lines[-1]) if lines else "nothing", []).append(trial)
         first = sorted(said.items(), key=lambda one: -len(one[1]))[:3]
         return "; ".join(
             f"{error} (trial {trials[0]}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''})"
@@ -325,14 +361,14 @@ class Driver:
         )
 
 
-def _listed(metrics: Mapping[str, float]) -> str:
+def _format_names(metrics: Mapping[str, float]) -> str:
     names = sorted(metrics)
     return (
-        ", ".join(f"`{name}`" for name in names[:_NAMES_SHOWN])
-        + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
+        ", ".join(f"`{name}`" for name in names[:_MAX_NAMES])
+        + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
         or "nothing"
     )
 
 
-def _shown(value: float) -> str:
+def _format_value(value: float) -> str:
     return "not a number (NaN)" if math.isnan(value) else f"{value}"

@@ -22,24 +22,24 @@ from hopyard.private_files import make_folder, open_file
 
 STREAM = "journal"
 CONTINUED = "continued"  # all records before are of the study that this one continues
-_TAIL = len(b',"crc":"00000000"}')
+_CHECKSUM_BYTES = len(b',"crc":"00000000"}')
 
 
 def encode_record(record: dict[str, Any]) -> bytes:
     """One line, its end included."""
     text = json.dumps(record, separators=(",", ":")).encode()[:-1]
-    return text + _mark(text) + b"\n"
+    return text + _append_checksum(text) + b"\n"
 
 
-def _mark(text: bytes) -> bytes:
+def _append_checksum(text: bytes) -> bytes:
     return b',"crc":"%08x"}' % zlib.crc32(text)
 
 
 def read_records(data: bytes) -> Iterator[dict[str, Any]]:
     """The whole records in `data`, without their `crc`. Lines that are torn or damaged are passed over."""
     for line in data.split(b"\n"):
-        text, mark = line[:-_TAIL], line[-_TAIL:]
-        if not text or mark != _mark(text):
+        text, mark = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
+        if not text or mark != _append_checksum(text):
             continue
         try:
             found = json.loads(text + b"}")
@@ -50,24 +50,24 @@ def read_records(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 class Journal:
-    """Appends to the file of this attempt. `past`: the whole records that are in it already, from an earlier
-    process.
+    """Appends to the file of this attempt. `past_records`: the whole records that are in it already, from an
+    earlier process.
 
-    wait: asked when the disk refuses; True to try again (after a while), False to give up. Raises StorageFull
-    then, OSError where the file cannot be made for another reason.
+    wait_for_space: asked when the disk refuses; True to try again (after a while), False to give up. Raises
+    StorageFull then, OSError where the file cannot be made for another reason.
     """
 
-    def __init__(self, file: Path, *, wait: Callable[[OSError], bool] = lambda _: False) -> None:
-        self._wait = wait
+    def __init__(self, file: Path, *, wait_for_space: Callable[[OSError], bool] = lambda _: False) -> None:
+        self._wait_for_space = wait_for_space
         self._file = self._open(file)
         self._lock = threading.Lock()
-        data = _read(self._file)
+        data = _read_all(self._file)
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # what a process left that was killed as it wrote; it was never shipped
             os.ftruncate(self._file, whole)
-        self.past = list(read_records(data[:whole]))
+        self.past_records = list(read_records(data[:whole]))
         if not whole:
-            self._put(b"\n")
+            self._write_line(b"\n")
 
     def _open(self, file: Path) -> int:
         while True:
@@ -77,27 +77,27 @@ class Journal:
             except OSError as failed:
                 if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                if not self._wait(failed):
-                    raise _full(failed) from failed
+                if not self._wait_for_space(failed):
+                    raise _is_storage_full(failed) from failed
 
     def write(self, kind: str, /, **fields: Any) -> None:
         """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be
         done."""
-        self._put(encode_record({"kind": kind, **fields, "t": round(time.time(), 6)}))
+        self._write_line(encode_record({"kind": kind, **fields, "t": round(time.time(), 6)}))
 
-    def _put(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         with self._lock:
             while True:
                 try:
                     self._append(line)
                     return
                 except OSError as failed:
-                    if not self._wait(failed):
-                        raise _full(failed) from failed
+                    if not self._wait_for_space(failed):
+                        raise _is_storage_full(failed) from failed
 
-    def copy(self, record: dict[str, Any]) -> None:
+    def copy_record(self, record: dict[str, Any]) -> None:
         """Append a record of another journal as it is, with its time. Raises StorageFull as `write` does."""
-        self._put(encode_record(record))
+        self._write_line(encode_record(record))
 
     def _append(self, line: bytes) -> None:
         written = os.write(self._file, line)
@@ -108,20 +108,20 @@ class Journal:
     def read(self) -> list[dict[str, Any]]:
         """All that is in it now."""
         with self._lock:
-            return list(read_records(_read(self._file)))
+            return list(read_records(_read_all(self._file)))
 
     def close(self) -> None:
         os.close(self._file)
 
 
-def _full(failed: OSError) -> StorageFull:
+def _is_storage_full(error: OSError) -> StorageFull:
     return StorageFull(
-        f"the study's journal cannot be written: {failed.strerror}",
+        f"the study's journal cannot be written: {error.strerror}",
         hints=("make room on its disk: `hop rm` deletes old runs",),
     )
 
 
-def _read(descriptor: int) -> bytes:
+def _read_all(descriptor: int) -> bytes:
     parts = []
     at = 0
     while part := os.pread(descriptor, 1024 * 1024, at):

@@ -1,6 +1,6 @@
 """How a driver has trials trained: what it asks of a trainer, and what it is told.
 
-There are two: `studies.trials` (every trial a run of its own) and `studies.hopper` (model hopper
+There are two: `studies.trial_runs` (every trial a run of its own) and `mop_runtime.driver` (model hopper
 parallelism). All calls come from one thread, the driver's.
 """
 
@@ -17,26 +17,26 @@ from hopyard.domain.study import StudySpec
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Train `trial` with `params` from epoch `done` up to `budget`.
+class TrialWork:
+    """Train `trial` with `params` from epoch `done_epochs` up to `budget`.
 
-    done: epochs of this trial that were reported and told to the searcher; what is reported again of them is
-    of no interest (it is repeated where a state was lost). start_from: whose state to begin with: None its
-    own (a fresh one where done is 0), another's a copy of that one as it was left (of `studies.trials`: as it
-    was after `done` epochs, where it is ahead). resumed: the driver began again, and this work was given
-    before: what is left of it is to be taken up.
+    done_epochs: epochs of this trial that were reported and told to the searcher; what is reported again of
+    them is of no interest (it is repeated where a state was lost). start_from: whose state to begin with:
+    None its own (a fresh one where done is 0), another's a copy of that one as it was left (of
+    `studies.trial_runs`: as it was after `done_epochs` epochs, where it is ahead). is_resumed: the driver
+    began again, and this work was given before: what is left of it is to be taken up.
     """
 
     trial: TrialId
     params: Mapping[str, ParamValue]
     budget: int
-    done: int = 0
+    done_epochs: int = 0
     start_from: TrialId | None = None
-    resumed: bool = False
+    is_resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class EpochReported:
     """What the trial's metrics were after `step` epochs (1 … budget)."""
 
     trial: TrialId
@@ -54,47 +54,47 @@ class TrialFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class BudgetReached:
     """The trial has done `budget` epochs, and all that it reported up to there was told before."""
 
     trial: TrialId
     budget: int
 
 
-News = Reported | TrialFailed | Reached
+TrainerEvent = EpochReported | TrialFailed | BudgetReached
 
 
 class Trainer(Protocol):
     """Constructed with a `Ground`. May raise SpecError where the study cannot be trained at all: that ends
     the study with the error."""
 
-    def room(self) -> int:
+    def free_capacity(self) -> int:
         """How many more trials it would take now."""
         ...
 
-    def start(self, work: Work) -> None:
+    def start(self, work: TrialWork) -> None:
         """Begin, or go on. Returns at once. The same work may be given again after the driver was started
         again."""
         ...
 
-    def end(self, trial: TrialId, *, keep: bool) -> None:
-        """The trial gets no more epochs for now. keep: its state, because it may go on, or others begin from
-        it; else what it holds is given up. Its late news is dropped. A trial that has come to its budget may
-        be ended too, and twice."""
+    def end(self, trial: TrialId, *, keep_state: bool) -> None:
+        """The trial gets no more epochs for now. keep_state: its state, because it may go on, or others begin
+        from it; else what it holds is given up. Its late news is dropped. A trial that has come to its budget
+        may be ended too, and twice."""
         ...
 
-    def wait(self, timeout_s: float) -> list[News]:
+    def wait(self, timeout_s: float) -> list[TrainerEvent]:
         """What has happened since, in order; [] when nothing did within `timeout_s`."""
         ...
 
-    def close(self, *, over: bool) -> None:
-        """The driver leaves. over: the study has ended; else it goes on later, in another attempt, and what
-        is worth keeping is kept."""
+    def close(self, *, completed: bool) -> None:
+        """The driver leaves. completed: the study has ended; else it goes on later, in another attempt, and
+        what is worth keeping is kept."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class RestoredCheckpoint:
     """The newest checkpoint of the study, as it was restored. step: counts saves.
     files: name -> the file that was saved."""
 
@@ -102,7 +102,7 @@ class Saved:
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
-class Records(Protocol):
+class JournalWriter(Protocol):
     """The journal, for whoever writes to it."""
 
     def write(self, kind: str, /, **fields: Any) -> None:
@@ -111,28 +111,29 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class TrainerContext:
     """What a trainer stands on.
 
-    journal: to write its own records to (`hop`, `evaluated`, `run`, `worker` …). past: all records before
-    this start, of all attempts, in order. say: tells people something, on stderr. save(files, states): makes
-    a durable checkpoint of these files (name -> path) and only then writes `saved {step, states}` to the
-    journal; the files may go when it returns. Names are made of letters, digits, `.`, `_` and `-`. saved: the
-    checkpoint that this attempt began with, None where there is none. dataset: the mounted folder of the
-    study's dataset, None where it has none. secret: known to the replicas of this attempt alone. listen: host
-    and port where workers look for the driver.
-    stopping: whether the driver was asked to leave; `wait` should return soon then. best: the trial whose
-    report was the best so far, None before the first; when the study is over, its state is worth keeping.
+    journal: to write its own records to (`hop`, `evaluated`, `run`, `worker` …). past_records: all records
+    before this start, of all attempts, in order. log_message: tells people something, on stderr. save(files,
+    states): makes a durable checkpoint of these files (name -> path) and only then writes `saved {step,
+    states}` to the journal; the files may go when it returns. Names are made of letters, digits, `.`, `_` and
+    `-`. restored_checkpoint: the checkpoint that this attempt began with, None where there is none.
+    dataset_dir: the mounted folder of the study's dataset, None where it has none. secret: known to the
+    replicas of this attempt alone. listen_address: host and port where workers look for the driver.
+    is_stopping: whether the driver was asked to leave; `wait` should return soon then. best_trial: the trial
+    whose report was the best so far, None before the first; when the study is over, its state is worth
+    keeping.
     """
 
     spec: StudySpec
-    journal: Records
-    past: Sequence[Mapping[str, Any]]
-    say: Callable[[str], None]
-    save: Callable[[Mapping[str, Path], Any], None]
-    saved: Saved | None
-    dataset: Path | None
+    journal: JournalWriter
+    past_records: Sequence[Mapping[str, Any]]
+    log_message: Callable[[str], None]
+    save_checkpoint: Callable[[Mapping[str, Path], Any], None]
+    restored_checkpoint: RestoredCheckpoint | None
+    dataset_dir: Path | None
     secret: bytes
-    listen: tuple[str, int]
-    stopping: Callable[[], bool]
-    best: Callable[[], TrialId | None] = lambda: None
+    listen_address: tuple[str, int]
+    is_stopping: Callable[[], bool]
+    best_trial: Callable[[], TrialId | None] = lambda: None

@@ -9,7 +9,7 @@ import pytest
 
 from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
 from hopyard.errors import NotFound
-from hopyard.testing.stores import Stores, at
+from hopyard.testing.stores import Stores, time_at
 
 
 class AuditCases:
@@ -17,7 +17,7 @@ class AuditCases:
 
     async def test_audit_records_are_listed_newest_first_as_they_were_written(self, stores: Stores) -> None:
         first = AuditRecord(
-            at(1),
+            time_at(1),
             "alice",
             "run.stop",
             "alice/p/1",
@@ -29,14 +29,17 @@ class AuditCases:
         )
         await stores.audit.record(first)
         await asyncio.gather(
-            *(stores.audit.record(AuditRecord(at(2), "bob", "run.submit", f"bob/p/{i}")) for i in range(5))
+            *(
+                stores.audit.record(AuditRecord(time_at(2), "bob", "run.submit", f"bob/p/{i}"))
+                for i in range(5)
+            )
         )
         found = await stores.audit.list(AuditFilter())
         assert [one.id for one in found] == sorted((one.id for one in found), reverse=True)
         assert len(found) == 6
         oldest = found[-1]
         assert (oldest.at, oldest.user, oldest.action, oldest.target, oldest.target_id, oldest.outcome) == (
-            at(1),
+            time_at(1),
             "alice",
             "run.stop",
             "alice/p/1",
@@ -55,26 +58,26 @@ class AuditCases:
     async def test_a_joined_record_is_stored_with_the_first_change_of_its_block_or_not_at_all(
         self, stores: Stores
     ) -> None:
-        entry = AuditRecord(at(1), "alice", "token.create", "laptop")
-        with stores.audit.joined(entry) as unused:
-            await stores.access.tokens(None)
-        with stores.audit.joined(entry) as refused, pytest.raises(NotFound):
+        entry = AuditRecord(time_at(1), "alice", "token.create", "laptop")
+        with stores.audit.record_with_change(entry) as unused:
+            await stores.access.list_tokens(None)
+        with stores.audit.record_with_change(entry) as refused, pytest.raises(NotFound):
             await stores.access.remove_token("0" * 12)
         assert (unused.stored_id, refused.stored_id, await stores.audit.list(AuditFilter())) == (
             None,
             None,
             [],
         )
-        with stores.audit.joined(entry) as joined:
+        with stores.audit.record_with_change(entry) as joined:
             with pytest.raises(NotFound):
                 await stores.access.remove_token("0" * 12)
             for name in ("one", "two"):
-                await stores.access.add_token("alice", name, now=at(1), name=name)
-        await stores.access.add_token("alice", "three", now=at(1), name="three")
+                await stores.access.add_token("alice", name, now=time_at(1), name=name)
+        await stores.access.add_token("alice", "three", now=time_at(1), name="three")
         (found,) = await stores.audit.list(AuditFilter())
         assert found == replace(entry, id=joined.stored_id or 0)
         corrected = replace(found, outcome=Outcome.FAILED, detail={"made": "x"})
-        await stores.audit.correct(found.id, corrected)
+        await stores.audit.update_record(found.id, corrected)
         assert await stores.audit.list(AuditFilter()) == [corrected]
 
     async def test_audit_filters_all_hold(self, stores: Stores) -> None:
@@ -86,23 +89,26 @@ class AuditCases:
                 ("b", "node.drain", "n1", Outcome.DONE),
             ]
         ):
-            await stores.audit.record(AuditRecord(at(second), user, action, target, f"id{second}", outcome))
+            await stores.audit.record(
+                AuditRecord(time_at(second), user, action, target, f"id{second}", outcome)
+            )
 
         async def seconds(**where: object) -> list[float]:
-            return [(one.at - at(0)).total_seconds() for one in await stores.audit.list(AuditFilter(**where))]  # type: ignore[arg-type]
+            found = await stores.audit.list(AuditFilter(**where))  # type: ignore[arg-type]
+            return [(record.at - time_at(0)).total_seconds() for record in found]
 
         assert await seconds(user="b") == [3, 2, 1]
         assert await seconds(action="run") == [1, 0]
         assert await seconds(action="run.stop", outcome=Outcome.REFUSED) == [1]
         assert await seconds(target="a/p/1") == [1, 0]
         assert await seconds(target="id3") == [3]
-        assert await seconds(since=at(1), until=at(3)) == [2, 1]
+        assert await seconds(since=time_at(1), until=time_at(3)) == [2, 1]
 
     async def test_audit_records_older_than_kept_are_forgotten(self, stores: Stores) -> None:
         for second in range(4):
-            await stores.audit.record(AuditRecord(at(second), "a", "run.stop"))
-        assert await stores.audit.prune(at(2)) == 2
-        assert [one.at for one in await stores.audit.list(AuditFilter())] == [at(3), at(2)]
-        await stores.audit.record(AuditRecord(at(5), "a", "run.stop"))
+            await stores.audit.record(AuditRecord(time_at(second), "a", "run.stop"))
+        assert await stores.audit.prune(time_at(2)) == 2
+        assert [one.at for one in await stores.audit.list(AuditFilter())] == [time_at(3), time_at(2)]
+        await stores.audit.record(AuditRecord(time_at(5), "a", "run.stop"))
         ids = [one.id for one in await stores.audit.list(AuditFilter())]
         assert ids == sorted(ids, reverse=True)

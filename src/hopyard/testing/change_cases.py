@@ -11,42 +11,44 @@ from hopyard.domain.attempt import ExitKind
 from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Plan, Preemption, Promise
 from hopyard.domain.ids import GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.queue import Queue, QueueTree
-from hopyard.domain.run import HELD, Run, RunEvent, RunEventKind, RunPhase
+from hopyard.domain.run import HELD_REASON, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
-from hopyard.testing.run_store_cases import GONE
+from hopyard.testing.run_store_cases import MISSING_RUN
 from hopyard.testing.stores import (
     ClusterStores,
-    apply,
-    at,
-    exited,
-    gang_of,
-    lead,
-    node,
-    note,
-    place,
-    see,
-    start,
-    started,
-    submit,
+    acquire_epoch,
+    apply_placements,
+    exited_status,
+    make_node,
+    make_placement,
+    pending_gang,
+    record_holds,
+    record_observation,
+    start_run,
+    started_run,
+    submit_run,
+    time_at,
 )
 
-_OTHER = QueueName("other")
+_OTHER_QUEUE = QueueName("other")
 
 
-async def _change(stores: ClusterStores, run: RunId, *, before: Run | None = None, **changes: Any) -> Run:
+async def _update_run(stores: ClusterStores, run: RunId, *, before: Run | None = None, **changes: Any) -> Run:
     """The run afterwards; `changes` are fields of its spec, or held_by and note."""
     known = before or await stores.runs.get(run)
     own = {name: changes.pop(name) for name in ("held_by", "note") if name in changes}
     wanted = replace(known, spec=replace(known.spec, **changes), **own)
-    await stores.cluster.change(known, wanted, RunEvent(at(50), RunEventKind.CHANGED, "by bob: this"))
+    await stores.cluster.update_run(
+        known, wanted, RunEvent(time_at(50), RunEventKind.CHANGED, "by bob: this")
+    )
     return await stores.runs.get(run)
 
 
 async def _two_queues(stores: ClusterStores) -> None:
     await stores.queues.replace(
         QueueTree(
-            {name: Queue(name) for name in (QueueName("default"), _OTHER)}, default=QueueName("default")
+            {name: Queue(name) for name in (QueueName("default"), _OTHER_QUEUE)}, default=QueueName("default")
         )
     )
 
@@ -56,41 +58,43 @@ class ChangeCases:
 
     async def test_what_a_waiting_run_asks_for_is_changed(self, stores: ClusterStores) -> None:
         await _two_queues(stores)
-        await see(stores, nodes=[node(cpus=8)])
-        run = await submit(stores, now=at(1))
-        await submit(stores, now=at(2))
-        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
-        before = (await stores.cluster.snapshot(now=at(3))).version
+        await record_observation(stores, nodes=[make_node(cpus=8)])
+        run = await submit_run(stores, now=time_at(1))
+        await submit_run(stores, now=time_at(2))
+        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        before = (await stores.cluster.snapshot(now=time_at(3))).version
         (role,) = run.spec.roles
         bigger = replace(role, resources=replace(role.resources, cpu_milli=5000))
-        after = await _change(stores, run.id, queue=_OTHER, priority=70, time_limit_s=60.0, roles=(bigger,))
+        after = await _update_run(
+            stores, run.id, queue=_OTHER_QUEUE, priority=70, time_limit_s=60.0, roles=(bigger,)
+        )
         assert (after.spec.queue, after.spec.priority, after.spec.time_limit_s, after.spec.roles) == (
-            _OTHER,
+            _OTHER_QUEUE,
             70,
             60.0,
             (bigger,),
         )
-        assert (after.submitted_at, after.position, after.hold_detail) == (at(1), None, "")
-        snapshot = await stores.cluster.snapshot(now=at(4))
+        assert (after.submitted_at, after.position, after.hold_detail) == (time_at(1), None, "")
+        snapshot = await stores.cluster.snapshot(now=time_at(4))
         assert snapshot.version > before
-        gang = gang_of(snapshot, run.id)
-        assert gang == after.spec.as_gang(run.id, "alice", submitted_at=at(1))
-        assert await stores.queues.waiting() == {_OTHER: 1, QueueName("default"): 1}
+        gang = pending_gang(snapshot, run.id)
+        assert gang == after.spec.to_gang(run.id, "alice", submitted_at=time_at(1))
+        assert await stores.queues.count_waiting() == {_OTHER_QUEUE: 1, QueueName("default"): 1}
         assert [(one.at, one.kind, one.detail) for one in await stores.runs.events(run.id)] == [
-            (at(50), RunEventKind.CHANGED, "by bob: this")
+            (time_at(50), RunEventKind.CHANGED, "by bob: this")
         ]
-        await note(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
+        await record_holds(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"
-        assert await start(stores, run.id, seconds=5) == attempt_id(run.id, 1)
+        assert await start_run(stores, run.id, seconds=5) == attempt_id(run.id, 1)
 
     async def test_a_plan_made_before_does_not_start_it(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node(cpus=8)])
-        changed, held, other = [await submit(stores) for _ in range(3)]
-        snapshot = await stores.cluster.snapshot(now=at(1))
-        plan = [place(gang_of(snapshot, run.id), "n1") for run in (changed, held, other)]
-        await _change(stores, changed.id, priority=90)
-        await _change(stores, held.id, held_by="bob")
-        result = await apply(stores, *plan)
+        await record_observation(stores, nodes=[make_node(cpus=8)])
+        changed, held, other = [await submit_run(stores) for _ in range(3)]
+        snapshot = await stores.cluster.snapshot(now=time_at(1))
+        plan = [make_placement(pending_gang(snapshot, run.id), "n1") for run in (changed, held, other)]
+        await _update_run(stores, changed.id, priority=90)
+        await _update_run(stores, held.id, held_by="bob")
+        result = await apply_placements(stores, *plan)
         assert (result.applied, set(result.rejected)) == (
             (GangId(other.id),),
             {GangId(changed.id), GangId(held.id)},
@@ -104,36 +108,42 @@ class ChangeCases:
         self, stores: ClusterStores, since: str
     ) -> None:
         await _two_queues(stores)
-        await see(stores, nodes=[node(cpus=8)])
-        victims = [await submit(stores) for _ in range(2)]
-        attempts = [await start(stores, victim.id) for victim in victims]
-        changed, other = [await submit(stores) for _ in range(2)]
+        await record_observation(stores, nodes=[make_node(cpus=8)])
+        victims = [await submit_run(stores) for _ in range(2)]
+        attempts = [await start_run(stores, victim.id) for victim in victims]
+        changed, other = [await submit_run(stores) for _ in range(2)]
         gangs = [GangId(run.id) for run in (changed, other)]
-        snapshot = await stores.cluster.snapshot(now=at(1))
+        snapshot = await stores.cluster.snapshot(now=time_at(1))
         plan = Plan(
             snapshot.version,
             preempt=tuple(
                 Preemption(*one, "makes room")
                 for one in zip(attempts, [GangId(run.id) for run in victims], gangs, strict=True)
             ),
-            promises=tuple(Promise(gang, at(60), at(1), (NodeId("n1"),), made_room=True) for gang in gangs),
-            breaches=tuple(Breach(gang, BreachCause.OVERRUN, "late", at(30), at(60)) for gang in gangs),
+            promises=tuple(
+                Promise(gang, time_at(60), time_at(1), (NodeId("n1"),), has_preempted=True) for gang in gangs
+            ),
+            breaches=tuple(
+                Breach(gang, BreachCause.OVERRUN, "late", time_at(30), time_at(60)) for gang in gangs
+            ),
         )
         if since == "stopped":
-            await stores.cluster.request_stop(changed.id, now=at(2))
+            await stores.cluster.request_stop(changed.id, now=time_at(2))
         elif since == "started":
-            await start(stores, changed.id, seconds=2)
+            await start_run(stores, changed.id, seconds=2)
         elif since.startswith("held"):
-            await _change(stores, changed.id, held_by="bob")
+            await _update_run(stores, changed.id, held_by="bob")
             if since == "held and released":
-                await _change(stores, changed.id, held_by=None)
+                await _update_run(stores, changed.id, held_by=None)
         else:
-            await _change(
-                stores, changed.id, **({"priority": 10} if since == "priority" else {"queue": _OTHER})
+            await _update_run(
+                stores, changed.id, **({"priority": 10} if since == "priority" else {"queue": _OTHER_QUEUE})
             )
-        result = await stores.cluster.apply(plan, now=at(3), epoch=await lead(stores, seconds=3))
+        result = await stores.cluster.apply(
+            plan, now=time_at(3), epoch=await acquire_epoch(stores, seconds=3)
+        )
         assert result.preempted == (attempts[1],)
-        seen = await stores.cluster.snapshot(now=at(4))
+        seen = await stores.cluster.snapshot(now=time_at(4))
         assert ([one.attempt for one in seen.running if one.stopping], list(seen.promises)) == (
             [attempts[1]],
             [gangs[1]],
@@ -150,78 +160,81 @@ class ChangeCases:
     ) -> None:
         """Of the run that was changed; the reasons of others are as planned.
         Its own earlier reason is gone with the change."""
-        await see(stores, nodes=[node()])
-        changed, other = await submit(stores, now=at(1)), await submit(stores, now=at(2))
+        await record_observation(stores, nodes=[make_node()])
+        changed, other = await submit_run(stores, now=time_at(1)), await submit_run(stores, now=time_at(2))
         holds = [
             Hold(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number)
             for number, run in enumerate((changed, other), 1)
         ]
-        based_on, epoch = (await stores.cluster.snapshot(now=at(3))).version, await lead(stores)
-        await _change(stores, changed.id, priority=70)
-        assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(3), epoch=epoch)) == [
-            other.id
-        ]
+        based_on, epoch = (await stores.cluster.snapshot(now=time_at(3))).version, await acquire_epoch(stores)
+        await _update_run(stores, changed.id, priority=70)
+        assert list(
+            await stores.cluster.record_holds(holds, based_on=based_on, now=time_at(3), epoch=epoch)
+        ) == [other.id]
         assert [(await stores.runs.get(run.id)).hold_detail for run in (changed, other)] == [
             "",
             "needs 1 CPU",
         ]
-        await note(stores, Hold(GangId(changed.id), HoldReason.QUOTA, "quota", 1), holds[1])
-        assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(4), epoch=epoch)) == []
+        await record_holds(stores, Hold(GangId(changed.id), HoldReason.QUOTA, "quota", 1), holds[1])
+        assert (
+            list(await stores.cluster.record_holds(holds, based_on=based_on, now=time_at(4), epoch=epoch))
+            == []
+        )
         assert (await stores.runs.get(changed.id)).hold_detail == "quota"
 
     async def test_a_held_run_is_seen_by_no_policy_until_it_is_released(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node()])
-        run = await submit(stores, now=at(1))
-        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
-        held = await _change(stores, run.id, held_by="bob")
+        await record_observation(stores, nodes=[make_node()])
+        run = await submit_run(stores, now=time_at(1))
+        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        held = await _update_run(stores, run.id, held_by="bob")
         assert (held.phase, held.held_by, held.hold_reason, held.position) == (
             RunPhase.QUEUED,
             "bob",
-            HELD,
+            HELD_REASON,
             None,
         )
         assert "held by bob" in held.hold_detail
-        assert list((await stores.cluster.snapshot(now=at(2))).pending) == []
-        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "late", 1))
-        assert (await stores.runs.get(run.id)).hold_reason == HELD
-        released = await _change(stores, run.id, held_by=None)
+        assert list((await stores.cluster.snapshot(now=time_at(2))).pending) == []
+        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "late", 1))
+        assert (await stores.runs.get(run.id)).hold_reason == HELD_REASON
+        released = await _update_run(stores, run.id, held_by=None)
         assert (released.held_by, released.hold_reason) == (None, "")
-        assert gang_of(await stores.cluster.snapshot(now=at(3)), run.id).submitted_at == at(1)
-        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        assert pending_gang(await stores.cluster.snapshot(now=time_at(3)), run.id).submitted_at == time_at(1)
+        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
         assert (await stores.runs.get(run.id)).position == 1
-        attempt = await start(stores, run.id, seconds=4)
-        await stores.cluster.record_status(exited(attempt), now=at(5))
+        attempt = await start_run(stores, run.id, seconds=4)
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(5))
         assert (await stores.runs.get(run.id)).held_by is None
 
     async def test_a_held_run_can_be_stopped(self, stores: ClusterStores) -> None:
-        run = await submit(stores)
-        await _change(stores, run.id, held_by="bob")
-        await stores.cluster.request_stop(run.id, now=at(2))
+        run = await submit_run(stores)
+        await _update_run(stores, run.id, held_by="bob")
+        await stores.cluster.request_stop(run.id, now=time_at(2))
         ended = await stores.runs.get(run.id)
         assert (ended.phase, ended.held_by, ended.hold_reason) == (RunPhase.CANCELLED, None, "")
 
     async def test_a_promise_to_another_gang_is_withdrawn(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node()])
-        run = await submit(stores)
-        promise = Promise(GangId(run.id), at(60), at(0), (NodeId("n1"),))
-        await apply(stores, promises=(promise,))
-        await _change(stores, run.id, label="named")
-        assert (await stores.runs.get(run.id)).promised_at == at(60)
-        await _change(stores, run.id, priority=70)
+        await record_observation(stores, nodes=[make_node()])
+        run = await submit_run(stores)
+        promise = Promise(GangId(run.id), time_at(60), time_at(0), (NodeId("n1"),))
+        await apply_placements(stores, promises=(promise,))
+        await _update_run(stores, run.id, label="named")
+        assert (await stores.runs.get(run.id)).promised_at == time_at(60)
+        await _update_run(stores, run.id, priority=70)
         assert (await stores.runs.get(run.id)).promised_at is None
-        assert not (await stores.cluster.snapshot(now=at(1))).promises
+        assert not (await stores.cluster.snapshot(now=time_at(1))).promises
 
     async def test_what_a_run_is_called_is_changed_in_every_phase(self, stores: ClusterStores) -> None:
-        run, attempt = await started(stores, label="old", tags={"a": "1", "b": "2"})
-        version = (await stores.cluster.snapshot(now=at(1))).version
-        after = await _change(stores, run, label="new", tags={"b": "3"}, note="look\nhere")
+        run, attempt = await started_run(stores, label="old", tags={"a": "1", "b": "2"})
+        version = (await stores.cluster.snapshot(now=time_at(1))).version
+        after = await _update_run(stores, run, label="new", tags={"b": "3"}, note="look\nhere")
         assert (after.spec.label, after.spec.tags, after.note, after.phase) == (
             "new",
             {"b": "3"},
             "look\nhere",
             RunPhase.STARTING,
         )
-        assert (await stores.cluster.snapshot(now=at(1))).version == version
+        assert (await stores.cluster.snapshot(now=time_at(1))).version == version
         for where, found in (
             (RunFilter(label="new"), [run]),
             (RunFilter(label="old"), []),
@@ -230,59 +243,61 @@ class ChangeCases:
             (RunFilter(text="NEW"), [run]),
         ):
             assert [one.id for one in await stores.runs.list(where)] == found
-        await stores.cluster.record_status(exited(attempt), now=at(2))
-        assert (await _change(stores, run, note="")).note == ""
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(2))
+        assert (await _update_run(stores, run, note="")).note == ""
 
     async def test_who_comes_second_is_told(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node()])
-        run = await submit(stores)
-        await _change(stores, run.id, priority=70)
+        await record_observation(stores, nodes=[make_node()])
+        run = await submit_run(stores)
+        await _update_run(stores, run.id, priority=70)
         for changes in ({"priority": 80}, {"note": "n"}, {"held_by": "bob"}):
             with pytest.raises(Conflict, match="changed at the same moment"):
-                await _change(stores, run.id, before=run, **changes)
+                await _update_run(stores, run.id, before=run, **changes)
         known = await stores.runs.get(run.id)
-        await start(stores, run.id, seconds=1)
+        await start_run(stores, run.id, seconds=1)
         late: list[dict[str, Any]] = [{"priority": 80}, {"held_by": "bob"}, {"time_limit_s": 1.0}]
         for changes in late:
             with pytest.raises(Conflict, match="does not wait: it is starting"):
-                await _change(stores, run.id, before=known, **changes)
+                await _update_run(stores, run.id, before=known, **changes)
         assert (await stores.runs.get(run.id)).spec == known.spec
         assert len(await stores.runs.events(run.id)) == 1
         with pytest.raises(NotFound):
-            await _change(stores, run.id, before=replace(known, id=GONE), note="n")
+            await _update_run(stores, run.id, before=replace(known, id=MISSING_RUN), note="n")
 
     async def test_a_run_that_waits_again_is_changed(self, stores: ClusterStores) -> None:
-        run, attempt = await started(stores)
-        await stores.cluster.fail_launch(attempt, "no", now=at(1))
-        await _change(stores, run, time_limit_s=5.0)
-        assert await start(stores, run, seconds=2) == attempt_id(run, 2)
-        (seen,) = (await stores.cluster.snapshot(now=at(3))).running
+        run, attempt = await started_run(stores)
+        await stores.cluster.fail_launch(attempt, "no", now=time_at(1))
+        await _update_run(stores, run, time_limit_s=5.0)
+        assert await start_run(stores, run, seconds=2) == attempt_id(run, 2)
+        (seen,) = (await stores.cluster.snapshot(now=time_at(3))).running
         assert seen.gang.time_limit_s == 5.0
 
     async def test_what_put_a_run_back_stays_as_it_is_when_the_run_is_changed(
         self, stores: ClusterStores
     ) -> None:
         await _two_queues(stores)
-        run, first = await started(stores)
-        await stores.cluster.request_preempt(run, "room", now=at(1))
-        await stores.cluster.record_status(exited(first, kind=ExitKind.PREEMPTED), now=at(2))
-        second = await start(stores, run, seconds=3)
-        await stores.cluster.fail_launch(second, "no driver", now=at(4), kind=ExitKind.NODE_FAULT)
-        (before,) = (await stores.cluster.snapshot(now=at(5))).delayed
-        assert (before.preemptions, before.put_back) == (1, "no driver")
-        assert before.not_before is not None and before.not_before > at(5)
-        held = await _change(stores, run, queue=_OTHER, held_by="bob")
+        run, first = await started_run(stores)
+        await stores.cluster.request_preempt(run, "room", now=time_at(1))
+        await stores.cluster.record_status(exited_status(first, kind=ExitKind.PREEMPTED), now=time_at(2))
+        second = await start_run(stores, run, seconds=3)
+        await stores.cluster.fail_launch(second, "no driver", now=time_at(4), kind=ExitKind.NODE_FAULT)
+        (before,) = (await stores.cluster.snapshot(now=time_at(5))).backing_off
+        assert (before.preemptions, before.requeue_reason) == (1, "no driver")
+        assert before.not_before is not None and before.not_before > time_at(5)
+        held = await _update_run(stores, run, queue=_OTHER_QUEUE, held_by="bob")
         assert held.preemptions == 1
-        snapshot = await stores.cluster.snapshot(now=at(5))
-        assert (snapshot.delayed, list(snapshot.pending)) == ((), [])
-        assert await stores.queues.waiting() == {_OTHER: 1}
-        await _change(stores, run, held_by=None)
-        assert (await stores.cluster.snapshot(now=at(5))).delayed == (replace(before, queue=_OTHER),)
-        assert await stores.queues.waiting() == {_OTHER: 1}
-        with pytest.raises(Conflict, match=str(_OTHER)):
+        snapshot = await stores.cluster.snapshot(now=time_at(5))
+        assert (snapshot.backing_off, list(snapshot.pending)) == ((), [])
+        assert await stores.queues.count_waiting() == {_OTHER_QUEUE: 1}
+        await _update_run(stores, run, held_by=None)
+        assert (await stores.cluster.snapshot(now=time_at(5))).backing_off == (
+            replace(before, queue=_OTHER_QUEUE),
+        )
+        assert await stores.queues.count_waiting() == {_OTHER_QUEUE: 1}
+        with pytest.raises(Conflict, match=str(_OTHER_QUEUE)):
             await stores.queues.replace(
                 QueueTree({QueueName("default"): Queue(QueueName("default"))}, default=QueueName("default"))
             )
-        assert gang_of(await stores.cluster.snapshot(now=before.not_before), run) == replace(
-            before, queue=_OTHER
+        assert pending_gang(await stores.cluster.snapshot(now=before.not_before), run) == replace(
+            before, queue=_OTHER_QUEUE
         )

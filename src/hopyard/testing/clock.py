@@ -1,5 +1,5 @@
 """The clock of the simulator, for tests of loops."""
 
-from hopyard.simulator.clock import START, ManualClock
+from hopyard.simulator.clock import START_TIME, ManualClock
 
-__all__ = ["START", "ManualClock"]
+__all__ = ["START_TIME", "ManualClock"]

@@ -14,12 +14,18 @@ from hopyard.domain.ids import attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.access_store import User
-from hopyard.testing.stores import Stores, at, digest, submit
+from hopyard.testing.stores import Stores, make_digest, submit_run, time_at
 
 
 async def push(stores: Stores, name: str, content: str, *, seconds: float = 0) -> tuple[DatasetVersion, bool]:
     return await stores.datasets.push(
-        name, digest(content), size_bytes=2**40, files=3, user="alice", message="why", now=at(seconds)
+        name,
+        make_digest(content),
+        size_bytes=2**40,
+        files=3,
+        user="alice",
+        message="why",
+        now=time_at(seconds),
     )
 
 
@@ -27,8 +33,8 @@ class DatasetCases:
     """Named, versioned data."""
 
     async def test_versions_count_from_one_and_equal_content_makes_none(self, stores: Stores) -> None:
-        first = DatasetVersion("mnist", 1, digest("a"), 2**40, 3, at(0), "alice", "why")
-        second = DatasetVersion("mnist", 2, digest("b"), 2**40, 3, at(1), "alice", "why")
+        first = DatasetVersion("mnist", 1, make_digest("a"), 2**40, 3, time_at(0), "alice", "why")
+        second = DatasetVersion("mnist", 2, make_digest("b"), 2**40, 3, time_at(1), "alice", "why")
         assert await push(stores, "mnist", "a") == (first, True)
         assert await push(stores, "mnist", "a", seconds=9) == (first, False)
         assert await push(stores, "mnist", "b", seconds=1) == (second, True)
@@ -51,7 +57,7 @@ class DatasetCases:
         version, _ = await push(stores, "mnist", "a")
         await push(stores, "cifar", "b", seconds=1)
         newest, _ = await push(stores, "cifar", "c", seconds=2)
-        mnist, cifar = Dataset("mnist", at(0), 1, version), Dataset("cifar", at(1), 2, newest)
+        mnist, cifar = Dataset("mnist", time_at(0), 1, version), Dataset("cifar", time_at(1), 2, newest)
         assert await stores.datasets.list() == [cifar, mnist]
         assert await stores.datasets.find("cifar") == cifar
 
@@ -114,7 +120,7 @@ class DatasetCases:
         await stores.datasets.delete("mnist", None)
         again, created = await push(stores, "mnist", "c", seconds=5)
         assert (again.number, created) == (3, True)
-        assert await stores.datasets.find("mnist") == Dataset("mnist", at(5), 1, again)
+        assert await stores.datasets.find("mnist") == Dataset("mnist", time_at(5), 1, again)
         with pytest.raises(NotFound):
             await stores.datasets.version("mnist", 1)
         await stores.datasets.delete("mnist", None)
@@ -124,7 +130,7 @@ class DatasetCases:
     async def test_deleting_every_version_leaves_the_name(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
         await stores.datasets.delete("mnist", 1)
-        assert await stores.datasets.find("mnist") == Dataset("mnist", at(0), 0, None)
+        assert await stores.datasets.find("mnist") == Dataset("mnist", time_at(0), 0, None)
         assert await stores.datasets.versions("mnist") == []
         with pytest.raises(NotFound):
             await stores.datasets.version("mnist", 0)
@@ -132,12 +138,12 @@ class DatasetCases:
     async def test_what_a_live_run_uses_stays(self, stores: Stores) -> None:
         for content in "ab":
             await push(stores, "mnist", content)
-        run = await submit(stores, datasets=(DatasetRef("mnist", 1, digest("a")),))
+        run = await submit_run(stores, datasets=(DatasetRef("mnist", 1, make_digest("a")),))
         for number in (1, None):
             with pytest.raises(Conflict):
                 await stores.datasets.delete("mnist", number)
         assert await stores.datasets.delete("mnist", 2) == 1
-        await stores.cluster.request_stop(run.id, now=at(1))
+        await stores.cluster.request_stop(run.id, now=time_at(1))
         assert await stores.datasets.delete("mnist", None) == 1
 
 
@@ -156,31 +162,35 @@ class AccessCases:
         access = stores.access
         assert await access.find_token(HASH) is None
         made = await access.add_token(
-            "alice", HASH, now=at(0), name="laptop", scopes=[Scope.READ], expires_at=at(9)
+            "alice", HASH, now=time_at(0), name="laptop", scopes=[Scope.READ], expires_at=time_at(9)
         )
-        assert made == Token(HASH[:12], "alice", "laptop", frozenset({Scope.READ}), at(0), at(9))
+        assert made == Token(HASH[:12], "alice", "laptop", frozenset({Scope.READ}), time_at(0), time_at(9))
         assert await access.find_token(HASH) == made
         for user, name in (("bob", "laptop"), ("alice", "other")):
             with pytest.raises(Conflict):
-                await access.add_token(user, HASH, now=at(0), name=name)
+                await access.add_token(user, HASH, now=time_at(0), name=name)
         with pytest.raises(Conflict):
-            await access.add_token("alice", OTHER, now=at(0), name="laptop")
-        ci = await access.add_token("alice", OTHER, now=at(1), name="ci")
+            await access.add_token("alice", OTHER, now=time_at(0), name="laptop")
+        ci = await access.add_token("alice", OTHER, now=time_at(1), name="ci")
         assert (ci.scopes, ci.expires_at, ci.used_at) == (ALL_SCOPES, None, None)
-        await access.note_use(OTHER, now=at(2))
-        await access.note_use("gone", now=at(2))
-        assert await access.tokens("alice") == [made, replace(ci, used_at=at(2))] == await access.tokens(None)
-        assert await access.tokens("bob") == []
+        await access.record_use(OTHER, now=time_at(2))
+        await access.record_use("gone", now=time_at(2))
+        assert (
+            await access.list_tokens("alice")
+            == [made, replace(ci, used_at=time_at(2))]
+            == await access.list_tokens(None)
+        )
+        assert await access.list_tokens("bob") == []
 
     async def test_a_replaced_token_keeps_name_and_scopes(self, stores: Stores) -> None:
         access = stores.access
-        made = await access.add_token("alice", HASH, now=at(0), name="ci", scopes=[Scope.SUBMIT])
-        fresh = await access.replace_token(made.id, OTHER, now=at(5), expires_at=at(9))
-        assert fresh == Token(OTHER[:12], "alice", "ci", frozenset({Scope.SUBMIT}), at(5), at(9))
+        made = await access.add_token("alice", HASH, now=time_at(0), name="ci", scopes=[Scope.SUBMIT])
+        fresh = await access.replace_token(made.id, OTHER, now=time_at(5), expires_at=time_at(9))
+        assert fresh == Token(OTHER[:12], "alice", "ci", frozenset({Scope.SUBMIT}), time_at(5), time_at(9))
         assert await access.find_token(HASH) is None
         assert await access.find_token(OTHER) == fresh
         for lost in (
-            access.replace_token(made.id, "c" * 64, now=at(6), expires_at=None),
+            access.replace_token(made.id, "c" * 64, now=time_at(6), expires_at=None),
             access.remove_token(made.id),
         ):
             with pytest.raises(NotFound):
@@ -189,43 +199,43 @@ class AccessCases:
         assert await access.find_token(OTHER) is None
 
     async def test_names_of_users_that_differ_by_case_only_are_refused(self, stores: Stores) -> None:
-        await stores.access.add_user("bob", HASH, now=at(0))
+        await stores.access.add_user("bob", HASH, now=time_at(0))
         with pytest.raises(Conflict) as raised:
-            await stores.access.add_user("Bob", OTHER, now=at(0))
+            await stores.access.add_user("Bob", OTHER, now=time_at(0))
         assert "`bob`" in raised.value.message
-        await submit(stores, user="carol")
+        await submit_run(stores, user="carol")
         with pytest.raises(Conflict):
-            await stores.access.add_user("CAROL", OTHER, now=at(0))
-        await stores.access.add_user("carol", OTHER, now=at(0))
+            await stores.access.add_user("CAROL", OTHER, now=time_at(0))
+        await stores.access.add_user("carol", OTHER, now=time_at(0))
 
     async def test_secrets_of_users(self, stores: Stores) -> None:
         access = stores.access
         assert await access.secret_names("alice") == {}
-        await access.put_secret("alice", "KEY", "old", now=at(0))
-        await access.put_secret("alice", "KEY", "new \u00e9\n", now=at(1))
-        await access.put_secret("alice", "B", "2", now=at(2))
-        await access.put_secret("bob", "KEY", "his", now=at(3))
-        assert list((await access.secret_names("alice")).items()) == [("B", at(2)), ("KEY", at(1))]
+        await access.put_secret("alice", "KEY", "old", now=time_at(0))
+        await access.put_secret("alice", "KEY", "new \u00e9\n", now=time_at(1))
+        await access.put_secret("alice", "B", "2", now=time_at(2))
+        await access.put_secret("bob", "KEY", "his", now=time_at(3))
+        assert list((await access.secret_names("alice")).items()) == [("B", time_at(2)), ("KEY", time_at(1))]
         assert await access.secret_values("alice", ["KEY", "NONE"]) == {"KEY": "new \u00e9\n"}
         await access.remove_secret("alice", "B")
         with pytest.raises(NotFound):
             await access.remove_secret("alice", "B")
-        await access.add_user("alice", HASH, now=at(4))
+        await access.add_user("alice", HASH, now=time_at(4))
         await access.remove_user("alice")
         assert await access.secret_names("alice") == {}
         assert list(await access.secret_names("bob")) == ["KEY"]
 
     async def test_users_come_once_and_go_with_all_their_tokens(self, stores: Stores) -> None:
-        assert await stores.access.users() == []
-        await stores.access.add_user("bob", "first", now=at(0))
+        assert await stores.access.list_users() == []
+        await stores.access.add_user("bob", "first", now=time_at(0))
         with pytest.raises(Conflict):
-            await stores.access.add_user("bob", "second", now=at(1))
+            await stores.access.add_user("bob", "second", now=time_at(1))
         assert await stores.access.find_token("second") is None
         with pytest.raises(Conflict):
-            await stores.access.add_user("carol", "first", now=at(1))
-        await stores.access.add_token("bob", "third", now=at(2), name="other")
-        await stores.access.add_user("alice", "hers", now=at(3))
-        assert await stores.access.users() == [User("alice", at(3)), User("bob", at(0), 2)]
+            await stores.access.add_user("carol", "first", now=time_at(1))
+        await stores.access.add_token("bob", "third", now=time_at(2), name="other")
+        await stores.access.add_user("alice", "hers", now=time_at(3))
+        assert await stores.access.list_users() == [User("alice", time_at(3)), User("bob", time_at(0), 2)]
         assert await stores.access.remove_user("bob") == 2
         found = [await stores.access.find_token(one) for one in ("first", "third", "hers")]
         assert [one and one.user for one in found] == [None, None, "alice"]
@@ -233,55 +243,59 @@ class AccessCases:
             await stores.access.remove_user("bob")
         for name in ("bob", "Bob"):
             with pytest.raises(Conflict):
-                await stores.access.add_user(name, "fourth", now=at(4))
+                await stores.access.add_user(name, "fourth", now=time_at(4))
         with pytest.raises(NotFound):
-            await stores.access.add_user("carol", "fourth", now=at(4), returning=True)
-        await stores.access.add_user("bob", "fourth", now=at(4), returning=True)
-        assert await stores.access.users() == [User("alice", at(3)), User("bob", at(4))]
+            await stores.access.add_user("carol", "fourth", now=time_at(4), restored=True)
+        await stores.access.add_user("bob", "fourth", now=time_at(4), restored=True)
+        assert await stores.access.list_users() == [User("alice", time_at(3)), User("bob", time_at(4))]
 
     async def test_only_one_of_those_who_add_a_user_at_once_does(self, stores: Stores) -> None:
         tried = await asyncio.gather(
-            *(stores.access.add_user("bob", f"{n}", now=at(0)) for n in range(4)), return_exceptions=True
+            *(stores.access.add_user("bob", f"{n}", now=time_at(0)) for n in range(4)), return_exceptions=True
         )
         assert sorted(type(one).__name__ for one in tried) == ["Conflict", "Conflict", "Conflict", "NoneType"]
-        assert await stores.access.users() == [User("bob", at(0))]
+        assert await stores.access.list_users() == [User("bob", time_at(0))]
 
     async def test_a_new_store_holds_no_signing_secret(self, stores: Stores) -> None:
         assert await stores.access.signing_secret() is None
-        await stores.access.forget_signing_secret(now=at(0))
+        await stores.access.remove_signing_secret(now=time_at(0))
 
     async def test_what_is_in_use(self, stores: Stores) -> None:
         assert await stores.access.manifests_in_use() == await stores.access.blobs_in_use() == []
         await push(stores, "mnist", "data")
-        run = await submit(
+        run = await submit_run(
             stores,
-            code=digest("code"),
-            datasets=(DatasetRef("gone", 1, digest("pinned")),),
+            code=make_digest("code"),
+            datasets=(DatasetRef("gone", 1, make_digest("pinned")),),
             resume=ResumeFrom(
-                attempt_id_run := (await submit(stores, code=digest("code"))).id, 1, digest("resume")
+                attempt_id_run := (await submit_run(stores, code=make_digest("code"))).id,
+                1,
+                make_digest("resume"),
             ),
-            git=GitState("c" * 40, diff=digest("diff")),
-            environment=Environment(requirements=digest("requirements")),
+            git=GitState("c" * 40, diff=make_digest("diff")),
+            environment=Environment(requirements=make_digest("requirements")),
         )
-        await stores.runs.record_artifact(run.id, digest("artifact"))
-        await stores.runs.record_lock(run.id, digest("lock"), {})
+        await stores.runs.record_artifact(run.id, make_digest("artifact"))
+        await stores.runs.record_lock(run.id, make_digest("lock"), {})
         saved = Checkpoint(
-            attempt_id_run, attempt_id(attempt_id_run, 1), 0, 1, digest("checkpoint"), 1, at(0)
+            attempt_id_run, attempt_id(attempt_id_run, 1), 0, 1, make_digest("checkpoint"), 1, time_at(0)
         )
         await stores.runs.record_checkpoint(saved)
         manifests = ("data", "code", "pinned", "resume", "artifact", "checkpoint")
-        assert list(await stores.access.manifests_in_use()) == sorted(digest(name) for name in manifests)
+        assert list(await stores.access.manifests_in_use()) == sorted(make_digest(name) for name in manifests)
         blobs = ("diff", "requirements", "lock")
-        assert list(await stores.access.blobs_in_use()) == sorted(digest(name) for name in blobs)
+        assert list(await stores.access.blobs_in_use()) == sorted(make_digest(name) for name in blobs)
 
     async def test_a_run_that_is_deleted_uses_nothing(self, stores: Stores) -> None:
         run = (
-            await submit(stores, code=digest("code"), datasets=(DatasetRef("gone", 1, digest("pinned")),))
+            await submit_run(
+                stores, code=make_digest("code"), datasets=(DatasetRef("gone", 1, make_digest("pinned")),)
+            )
         ).id
         await stores.runs.record_checkpoint(
-            Checkpoint(run, attempt_id(run, 1), 0, 1, digest("checkpoint"), 1, at(0))
+            Checkpoint(run, attempt_id(run, 1), 0, 1, make_digest("checkpoint"), 1, time_at(0))
         )
         assert len(await stores.access.manifests_in_use()) == 3
-        await stores.cluster.request_stop(run, now=at(1))
+        await stores.cluster.request_stop(run, now=time_at(1))
         await stores.runs.delete(run)
         assert await stores.access.manifests_in_use() == []

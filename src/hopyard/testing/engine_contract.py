@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, summarise
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, gang_state
 from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, check_digest, split_attempt
@@ -26,15 +26,15 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
 from hopyard.errors import LaunchFailed
 from hopyard.interfaces.engine import Engine
-from hopyard.testing.replica_sink import ReplicaSink
+from hopyard.testing.fake_server import FakeServer
 
-PATIENCE_S = 90.0  # for anything that must happen at all; nothing here measures speed
-LOOK_EVERY_S = 0.02
-WAITS = (
+TIMEOUT_S = 90.0  # for anything that must happen at all; nothing here measures speed
+OBSERVE_INTERVAL_S = 0.02
+WAITING_SCRIPT = (
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); "
     "time.sleep(600)"
 )
-LOOPS = """
+LOOP_SCRIPT = """
 import hopyard as hop, os, time
 seen = []
 hop.bind(seen=seen)
@@ -44,27 +44,27 @@ for turn in hop.loop(range(100_000), every=100_000):
         print('up', flush=True)
     time.sleep(0.002 * (1 + int(os.environ['RANK'])))
 """
-FREEZES = LOOPS + "    if turn == 3: os.kill(os.getpid(), 19)\n"
-DAWDLES = LOOPS + "    if turn == 3: time.sleep(600)\n"
-DEAF = (
+FREEZING_SCRIPT = LOOP_SCRIPT + "    if turn == 3: os.kill(os.getpid(), 19)\n"
+SLOW_SCRIPT = LOOP_SCRIPT + "    if turn == 3: time.sleep(600)\n"
+SIGTERM_IGNORING_SCRIPT = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
     "time.sleep(600)"
 )
 
 
 @dataclass(slots=True)
-class EngineBench:
-    """An engine under test. tell_address: lets replicas know where the sink is after it came back."""
+class EngineFixture:
+    """An engine under test. publish_address: lets replicas know where the sink is after it came back."""
 
     engine: Engine
-    sink: ReplicaSink
-    tell_address: Callable[[], None]
+    sink: FakeServer
+    publish_address: Callable[[], None]
     environment: Environment = field(default_factory=Environment)
 
     async def node(self) -> Node:
         return (await self.engine.observe()).nodes[0]
 
-    async def compose(
+    async def make_launch(
         self,
         attempt: str,
         *scripts: str,
@@ -109,21 +109,21 @@ class EngineBench:
         return Launch(name, placement, replicas)
 
     async def launch(self, attempt: str, *scripts: str, **rest: object) -> None:
-        await self.engine.launch(await self.compose(attempt, *scripts, **rest))  # type: ignore[arg-type]
+        await self.engine.launch(await self.make_launch(attempt, *scripts, **rest))  # type: ignore[arg-type]
 
-    async def until(self, what: Callable[[Observation], bool]) -> Observation:
-        """Look at the engine until `what` holds of an observation."""
-        deadline = time.monotonic() + PATIENCE_S
+    async def observe_until(self, predicate: Callable[[Observation], bool]) -> Observation:
+        """Look at the engine until `predicate` holds of an observation."""
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             seen = await self.engine.observe()
-            if what(seen):
+            if predicate(seen):
                 return seen
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s; the engine sees {seen.attempts}"
-            await asyncio.sleep(LOOK_EVERY_S)
+            assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s; the engine sees {seen.attempts}"
+            await asyncio.sleep(OBSERVE_INTERVAL_S)
 
-    async def exits(self, attempt: str) -> list[Exit]:
+    async def wait_exits(self, attempt: str) -> list[Exit]:
         """How every replica ended, in rank order."""
-        seen = await self.until(
+        seen = await self.observe_until(
             lambda o: (s := status_of(o, attempt)) is not None and all(r.exit is not None for r in s.replicas)
         )
         status = status_of(seen, attempt)
@@ -134,35 +134,35 @@ class EngineBench:
             if replica.exit is not None
         ]
 
-    async def output(self, attempt: str, text: bytes, *, rank: int = 0) -> None:
+    async def wait_output(self, attempt: str, text: bytes, *, rank: int = 0) -> None:
         """Wait until a replica has said `text` on stdout, keeping the engine looked at."""
-        await self.until(lambda _: text in self.sink.stream(attempt, rank, "stdout"))
+        await self.observe_until(lambda _: text in self.sink.stream(attempt, rank, "stdout"))
 
 
-def status_of(seen: Observation, attempt: str) -> AttemptStatus | None:
-    return next((status for status in seen.attempts if status.attempt == attempt), None)
+def status_of(observation: Observation, attempt: str) -> AttemptStatus | None:
+    return next((status for status in observation.attempts if status.attempt == attempt), None)
 
 
-Scenario = Callable[[EngineBench], Awaitable[None]]
+Scenario = Callable[[EngineFixture], Awaitable[None]]
 
 
 class EngineContract(ABC):
     """Cases that every engine must pass."""
 
     @abstractmethod
-    def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
+    def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
         """A fresh engine with nothing running; `folder` is empty.
         Leaving it ends everything that was started."""
 
-    def play(self, folder: Path, scenario: Scenario) -> None:
+    def run_scenario(self, folder: Path, scenario: Scenario) -> None:
         async def whole() -> None:
-            async with self.open_bench(folder) as bench:
+            async with self.open_fixture(folder) as bench:
                 await scenario(bench)
 
         asyncio.run(whole())
 
     def test_nodes_are_told(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             seen = await bench.engine.observe()
             assert seen.attempts == ()
             assert all(
@@ -174,37 +174,37 @@ class EngineContract(ABC):
             )
             assert len(seen.nodes) == len({node.id for node in seen.nodes}) >= 1
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_success_with_output_complete_before_the_exit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", "import sys; print('out'); print('err', file=sys.stderr)")
-            assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+            assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
             assert bench.sink.stream("a.1", 0, "stdout") == b"out\n"
             assert bench.sink.stream("a.1", 0, "stderr") == b"err\n"
             assert bench.sink.finals["a.1", 0]["exit"]["code"] == 0
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_exit_code_and_last_word(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", "raise SystemExit(3)")
             await bench.launch("b.1", "raise ValueError('no such thing')")
-            assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 3, "exit code 3")]
-            assert await bench.exits("b.1") == [
+            assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 3, "exit code 3")]
+            assert await bench.wait_exits("b.1") == [
                 Exit(ExitKind.EXIT_CODE, 1, "exit code 1: ValueError: no such thing")
             ]
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_signal(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.SIGNAL, 137)
             assert ended.reason.startswith("killed by signal 9 (SIGKILL)")
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_gang_knows_its_ranks_and_its_meeting_point(self, tmp_path: Path) -> None:
         script = (
@@ -212,49 +212,50 @@ class EngineContract(ABC):
             "('RANK','LOCAL_RANK','WORLD_SIZE','ROLE_RANK','MASTER_ADDR','MASTER_PORT')))"
         )
 
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", script, script, script)
-            assert all(ended.ok for ended in await bench.exits("a.1"))
+            assert all(ended.is_success for ended in await bench.wait_exits("a.1"))
             said = [bench.sink.stream("a.1", rank, "stdout").decode().split() for rank in range(3)]
             assert [words[0] for words in said] == ["0", "1", "2"]
             assert {words[2] for words in said} == {"3"}
             assert len({(words[4], words[5]) for words in said}) == 1
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_gangs_meet_at_different_points(self, tmp_path: Path) -> None:
         script = (
-            "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True); " + WAITS
+            "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True); "
+            + WAITING_SCRIPT
         )
 
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             for name in ("a.1", "b.1", "c.1"):
                 await bench.launch(name, script)
             for name in ("a.1", "b.1", "c.1"):
-                await bench.output(name, b"up")
+                await bench.wait_output(name, b"up")
             assert len({bench.sink.stream(name, 0, "stdout") for name in ("a.1", "b.1", "c.1")}) == 3
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_launch_is_idempotent_while_it_runs_and_after_it_ended(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             running, quick = (
-                await bench.compose("a.1", "print('begun', flush=True); " + WAITS),
-                await bench.compose("b.1", "print('begun')"),
+                await bench.make_launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT),
+                await bench.make_launch("b.1", "print('begun')"),
             )
             await asyncio.gather(bench.engine.launch(running), bench.engine.launch(running))
             await bench.engine.launch(quick)
-            await bench.exits("b.1")
+            await bench.wait_exits("b.1")
             await bench.engine.launch(quick)
-            await bench.output("a.1", b"up")
+            await bench.wait_output("a.1", b"up")
             await bench.engine.launch(running)
-            assert await bench.exits("b.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+            assert await bench.wait_exits("b.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-            await bench.exits("a.1")
+            await bench.wait_exits("a.1")
             assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
             assert bench.sink.stream("b.1", 0, "stdout").count(b"begun") == 1
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_stop_asks_first(self, tmp_path: Path) -> None:
         script = (
@@ -262,32 +263,32 @@ class EngineContract(ABC):
             "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
         )
 
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", script)
-            await bench.output("a.1", b"up")
+            await bench.wait_output("a.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert (ended.kind, ended.reason) == (ExitKind.STOPPED, "stopped by request")
             assert b"saved" in bench.sink.stream("a.1", 0, "stdout")
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_stop_kills_who_does_not_listen(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", DEAF)
-            await bench.output("a.1", b"up")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", SIGTERM_IGNORING_SCRIPT)
+            await bench.wait_output("a.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.2))
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.STOPPED, 137)
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_preempted_at_a_safe_point_with_its_checkpoint(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", LOOPS)
-            await bench.output("a.1", b"up")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", LOOP_SCRIPT)
+            await bench.wait_output("a.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             (saved,) = bench.sink.checkpoints
             assert (ended.kind, ended.reason) == (
                 ExitKind.PREEMPTED,
@@ -295,19 +296,19 @@ class EngineContract(ABC):
             )
             assert saved["step"] >= 3
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_preempted_gang_leaves_at_one_turn(self, tmp_path: Path) -> None:
         # Whose replicas are of different speed, and end each other's waiting when the first one leaves too
         # early.
-        script = LOOPS + "    print('turn', turn, flush=True)\n"
+        script = LOOP_SCRIPT + "    print('turn', turn, flush=True)\n"
 
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", script, script, script)
             for rank in range(3):
-                await bench.output("a.1", b"up", rank=rank)
+                await bench.wait_output("a.1", b"up", rank=rank)
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
-            ended = await bench.exits("a.1")
+            ended = await bench.wait_exits("a.1")
             assert [one.kind for one in ended] == [ExitKind.PREEMPTED] * 3
             last = {bench.sink.stream("a.1", rank, "stdout").split()[-1] for rank in range(3)}
             assert len(last) == 1
@@ -315,82 +316,86 @@ class EngineContract(ABC):
             assert saved["step"] == int(last.pop()) + 1
             assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_preempted_without_safe_points_is_asked_at_once_and_killed_later(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", WAITS)
-            await bench.launch("b.1", DEAF)
-            await bench.output("a.1", b"up")
-            await bench.output("b.1", b"up")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", WAITING_SCRIPT)
+            await bench.launch("b.1", SIGTERM_IGNORING_SCRIPT)
+            await bench.wait_output("a.1", b"up")
+            await bench.wait_output("b.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
             await bench.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=0.2), preempt=True)
-            assert await bench.exits("a.1") == [Exit(ExitKind.PREEMPTED, 0, "preempted")]
-            assert await bench.exits("b.1") == [Exit(ExitKind.PREEMPTED, 137, "preempted")]
+            assert await bench.wait_exits("a.1") == [Exit(ExitKind.PREEMPTED, 0, "preempted")]
+            assert await bench.wait_exits("b.1") == [Exit(ExitKind.PREEMPTED, 137, "preempted")]
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_frozen_script_is_killed_when_the_grace_of_a_preemption_ends(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", FREEZES)
-            await bench.output("a.1", b"up")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", FREEZING_SCRIPT)
+            await bench.wait_output("a.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.5), preempt=True)
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert ended == Exit(ExitKind.PREEMPTED, 137, "preempted: it came to no safe point within 0.5 s")
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_stop_waits_for_no_safe_point(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", DAWDLES)
-            await bench.output("a.1", b"up")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", SLOW_SCRIPT)
+            await bench.wait_output("a.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600))
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.STOPPED, 143)
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_stop_right_after_launch(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", WAITS, WAITS)
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-            assert {ended.kind for ended in await bench.exits("a.1")} == {ExitKind.STOPPED}
+            assert {ended.kind for ended in await bench.wait_exits("a.1")} == {ExitKind.STOPPED}
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_stop_and_forget_of_unknown_or_ended_attempts_are_no_errors(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.engine.stop(AttemptId("nobody.1"), grace=timedelta(seconds=1))
             await bench.engine.forget(AttemptId("nobody.1"))
             await bench.launch("a.1", "pass")
-            ended = await bench.exits("a.1")
+            ended = await bench.wait_exits("a.1")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
-            assert await bench.exits("a.1") == ended
+            assert await bench.wait_exits("a.1") == ended
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_one_failing_replica_ends_the_gang(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", WAITS, "raise SystemExit(7)")
-            ended = await bench.exits("a.1")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", WAITING_SCRIPT, "raise SystemExit(7)")
+            ended = await bench.wait_exits("a.1")
             assert ended[1] == Exit(ExitKind.EXIT_CODE, 7, "exit code 7")
             assert ended[0].kind in (ExitKind.PEER_FAILED, ExitKind.STOPPED)
             status = status_of(await bench.engine.observe(), "a.1")
             assert status is not None
-            phase, told = summarise(status, size=2)
+            phase, told = gang_state(status, size=2)
             assert phase is AttemptPhase.FAILED
             assert told == Exit(ExitKind.EXIT_CODE, 7, "replica 1: exit code 7")
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_replica_that_is_not_essential_may_end_as_it_likes(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch(
-                "a.1", WAITS, "raise SystemExit(7)", "import os; os.kill(os.getpid(), 9)", optional=(1, 2)
+                "a.1",
+                WAITING_SCRIPT,
+                "raise SystemExit(7)",
+                "import os; os.kill(os.getpid(), 9)",
+                optional=(1, 2),
             )
-            await bench.output("a.1", b"up")
-            seen = await bench.until(
+            await bench.wait_output("a.1", b"up")
+            seen = await bench.observe_until(
                 lambda o: (
                     (s := status_of(o, "a.1")) is not None
                     and sum(r.exit is not None for r in s.replicas) == 2
@@ -399,26 +404,31 @@ class EngineContract(ABC):
             status = status_of(await bench.engine.observe(), "a.1")
             assert status == status_of(seen, "a.1")
             assert status is not None
-            assert summarise(status, size=3, optional=(1, 2)) == (AttemptPhase.RUNNING, None)
+            assert gang_state(status, size=3, optional=(1, 2)) == (AttemptPhase.RUNNING, None)
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_gang_ends_with_its_last_essential_replica(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch(
-                "a.1", "print('done')", WAITS, "print('done too')", "raise SystemExit(7)", optional=(1, 3)
+                "a.1",
+                "print('done')",
+                WAITING_SCRIPT,
+                "print('done too')",
+                "raise SystemExit(7)",
+                optional=(1, 3),
             )
-            ended = await bench.exits("a.1")
-            assert [one.ok for one in ended] == [True, False, True, False]
+            ended = await bench.wait_exits("a.1")
+            assert [one.is_success for one in ended] == [True, False, True, False]
             assert ended[1].kind is ExitKind.STOPPED
             status = status_of(await bench.engine.observe(), "a.1")
             assert status is not None
-            assert summarise(status, size=4, optional=(1, 3)) == (
+            assert gang_state(status, size=4, optional=(1, 3)) == (
                 AttemptPhase.SUCCEEDED,
                 Exit(ExitKind.EXIT_CODE, 0, "finished"),
             )
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_what_is_not_essential_is_there_until_the_others_have_ended(self, tmp_path: Path) -> None:
         says = (
@@ -427,12 +437,12 @@ class EngineContract(ABC):
         )
         script = says + "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
 
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", script.format(0), script.format(0.5), optional=(0,))
             for rank in range(2):
-                await bench.output("a.1", b"up", rank=rank)
+                await bench.wait_output("a.1", b"up", rank=rank)
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-            assert [one.kind for one in await bench.exits("a.1")] == [ExitKind.STOPPED] * 2
+            assert [one.kind for one in await bench.wait_exits("a.1")] == [ExitKind.STOPPED] * 2
             times = [
                 dict(
                     line.split()
@@ -442,12 +452,12 @@ class EngineContract(ABC):
             ]
             assert float(times[0]["asked"]) > float(times[1]["left"])
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_observe_tells_running_attempts_whole(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", WAITS, WAITS)
-            seen = await bench.until(
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
+            seen = await bench.observe_until(
                 lambda o: (
                     (s := status_of(o, "a.1")) is not None
                     and all(r.phase is ReplicaPhase.RUNNING for r in s.replicas)
@@ -458,48 +468,52 @@ class EngineContract(ABC):
             assert sorted(replica.rank for replica in status.replicas) == [0, 1]
             assert await bench.engine.observe() == await bench.engine.observe()
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_forgotten_attempts_are_seen_no_more(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", "pass")
-            await bench.exits("a.1")
+            await bench.wait_exits("a.1")
             await bench.engine.forget(AttemptId("a.1"))
             assert status_of(await bench.engine.observe(), "a.1") is None
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_gang_that_cannot_start_leaves_nothing(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            launch = await bench.compose("a.1", WAITS, WAITS, node="no-such-node")
+        async def scenario(bench: EngineFixture) -> None:
+            launch = await bench.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT, node="no-such-node")
             with pytest.raises(LaunchFailed):
                 await bench.engine.launch(launch)
             assert status_of(await bench.engine.observe(), "a.1") is None
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_missing_command_is_named(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", command=("no-such-program", "--fast"))
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.PREPARE_FAILED, 127)
             assert "no-such-program" in ended.reason
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_time_limit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", WAITS, time_limit_s=0.5)
-            await bench.launch("b.1", DEAF, time_limit_s=1.0)
-            assert await bench.exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, "time limit of 0.5 s reached")]
-            assert await bench.exits("b.1") == [Exit(ExitKind.TIME_LIMIT, 124, "time limit of 1 s reached")]
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", WAITING_SCRIPT, time_limit_s=0.5)
+            await bench.launch("b.1", SIGTERM_IGNORING_SCRIPT, time_limit_s=1.0)
+            assert await bench.wait_exits("a.1") == [
+                Exit(ExitKind.TIME_LIMIT, 124, "time limit of 0.5 s reached")
+            ]
+            assert await bench.wait_exits("b.1") == [
+                Exit(ExitKind.TIME_LIMIT, 124, "time limit of 1 s reached")
+            ]
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_run_with_safe_points_saves_before_its_time_limit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", LOOPS, time_limit_s=8.0)
-            (ended,) = await bench.exits("a.1")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", LOOP_SCRIPT, time_limit_s=8.0)
+            (ended,) = await bench.wait_exits("a.1")
             saved = bench.sink.checkpoints[-1]
             assert saved["step"] > 0
             assert ended == Exit(
@@ -513,15 +527,15 @@ class EngineContract(ABC):
             assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in said
             assert b'"kind":"time-limit"' in bench.sink.stream("a.1", 0, "events")
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_a_script_that_comes_to_no_safe_point_ends_at_its_time_limit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("a.1", DAWDLES, time_limit_s=4.0)
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("a.1", SLOW_SCRIPT, time_limit_s=4.0)
             reason = "time limit of 4 s reached: it came to no safe point within 1 s"
-            assert await bench.exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, reason)]
+            assert await bench.wait_exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, reason)]
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_memory_limit_ends_the_run_and_not_its_neighbour(self, tmp_path: Path) -> None:
         greedy = (
@@ -529,11 +543,11 @@ class EngineContract(ABC):
             " held.append(b'x'*(16*1024*1024)); time.sleep(0.01)\ntime.sleep(600)"
         )
 
-        async def scenario(bench: EngineBench) -> None:
-            await bench.launch("b.1", WAITS)
-            await bench.output("b.1", b"up")
+        async def scenario(bench: EngineFixture) -> None:
+            await bench.launch("b.1", WAITING_SCRIPT)
+            await bench.wait_output("b.1", b"up")
             await bench.launch("a.1", greedy, resources=Resources(cpu_milli=500, memory_bytes=128 * 1024**2))
-            (ended,) = await bench.exits("a.1")
+            (ended,) = await bench.wait_exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.OUT_OF_MEMORY, 137)
             assert ended.reason.startswith("out of memory: used ")
             assert ended.reason.endswith(" of its 128 MiB memory")
@@ -541,20 +555,20 @@ class EngineContract(ABC):
             assert neighbour is not None
             assert neighbour.replicas[0].phase is ReplicaPhase.RUNNING
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)
 
     def test_output_goes_on_where_it_was_when_the_server_was_away(self, tmp_path: Path) -> None:
         script = "import time\nfor i in range(200):\n print(f'line {i}', flush=True); time.sleep(0.01)"
 
-        async def scenario(bench: EngineBench) -> None:
+        async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", script)
-            await bench.output("a.1", b"line 20\n")
-            await asyncio.to_thread(bench.sink.take_away)
-            await bench.until(lambda _: True)
+            await bench.wait_output("a.1", b"line 20\n")
+            await asyncio.to_thread(bench.sink.stop_listening)
+            await bench.observe_until(lambda _: True)
             await asyncio.sleep(0.3)  # not a wait for anything: how long the server is away
-            bench.sink.bring_back()
-            bench.tell_address()
-            assert [ended.ok for ended in await bench.exits("a.1")] == [True]
+            bench.sink.listen_again()
+            bench.publish_address()
+            assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
             assert bench.sink.stream("a.1", 0, "stdout") == b"".join(b"line %d\n" % i for i in range(200))
 
-        self.play(tmp_path, scenario)
+        self.run_scenario(tmp_path, scenario)

@@ -22,35 +22,35 @@ PREEMPTED = Exit(ExitKind.PREEMPTED, 75, "preempted")
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class ReplicaScript:
     """What becomes of a replica: it prepares, runs, and ends like this, unless it is stopped before.
 
-    refuse: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end. saves:
-    how long it takes to save a checkpoint when it is to make room (at most the grace).
+    fails_launch: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end.
+    save_time: how long it takes to save a checkpoint when it is to make room (at most the grace).
     """
 
-    prepare: timedelta = timedelta(seconds=1)
-    run: timedelta = timedelta(seconds=10)
+    prepare_time: timedelta = timedelta(seconds=1)
+    run_time: timedelta = timedelta(seconds=10)
     exit: Exit = FINISHED
-    refuse: bool = False
+    fails_launch: bool = False
     ignores_stop: bool = False
-    saves: timedelta = timedelta(0)
+    save_time: timedelta = timedelta(0)
 
 
 @dataclass(slots=True)
-class _Replica:
-    fate: Fate
+class _FakeReplica:
+    script: ReplicaScript
     launched_at: datetime
     stop_at: datetime | None = None  # when it ends because it was asked to
     preempted: bool = False
 
     def status(self, rank: int, now: datetime) -> ReplicaStatus:
-        running_at = self.launched_at + self.fate.prepare
-        ends_at = running_at + self.fate.run
+        running_at = self.launched_at + self.script.prepare_time
+        ends_at = running_at + self.script.run_time
         if self.stop_at is not None and self.stop_at < ends_at and now >= self.stop_at:
             return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=PREEMPTED if self.preempted else STOPPED)
         if now >= ends_at:
-            return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=self.fate.exit)
+            return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=self.script.exit)
         return ReplicaStatus(rank, ReplicaPhase.RUNNING if now >= running_at else ReplicaPhase.PREPARING)
 
 
@@ -58,36 +58,36 @@ class _Replica:
 class FakeEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    fate: what becomes of a replica, by attempt and rank. starts: every attempt that was really started, in
-    order.
+    script_of: what becomes of a replica, by attempt and rank. started_attempts: every attempt that was really
+    started, in order.
     """
 
     clock: Clock
     nodes: Sequence[Node]
-    fate: Callable[[AttemptId, int], Fate] = lambda _attempt, _rank: Fate()
+    script_of: Callable[[AttemptId, int], ReplicaScript] = lambda _attempt, _rank: ReplicaScript()
     name: str = "fake"
-    starts: list[AttemptId] = field(default_factory=list)
+    started_attempts: list[AttemptId] = field(default_factory=list)
     launches: dict[AttemptId, Launch] = field(default_factory=dict)
     forgotten: list[AttemptId] = field(default_factory=list)
-    _replicas: dict[AttemptId, list[_Replica]] = field(default_factory=dict)
+    _replicas: dict[AttemptId, list[_FakeReplica]] = field(default_factory=dict)
 
     async def launch(self, launch: Launch, /) -> None:
         if launch.attempt in self._replicas:
             return
-        fates = [self.fate(launch.attempt, replica.rank) for replica in launch.replicas]
-        if any(fate.refuse for fate in fates):
+        fates = [self.script_of(launch.attempt, replica.rank) for replica in launch.replicas]
+        if any(fate.fails_launch for fate in fates):
             raise LaunchFailed("the engine refuses this attempt")
         now = self.clock.now()
         self.launches[launch.attempt] = launch
-        self.starts.append(launch.attempt)
-        self._replicas[launch.attempt] = [_Replica(fate, now) for fate in fates]
+        self.started_attempts.append(launch.attempt)
+        self._replicas[launch.attempt] = [_FakeReplica(fate, now) for fate in fates]
         self._check()
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
         now = self.clock.now()
         for replica in self._replicas.get(attempt, ()):
-            soonest = min(replica.fate.saves, grace) if preempt else timedelta(0)
-            ends = now + (grace if replica.fate.ignores_stop else soonest)
+            soonest = min(replica.script.save_time, grace) if preempt else timedelta(0)
+            ends = now + (grace if replica.script.ignores_stop else soonest)
             if replica.stop_at is None:
                 replica.preempted = preempt
             elif now < replica.stop_at:
@@ -117,7 +117,7 @@ class FakeEngine:
             if any(r.phase is not ReplicaPhase.EXITED for r in self.status(a).replicas)
         ]
 
-    def vanish(self, attempt: AttemptId) -> None:
+    def lose_attempt(self, attempt: AttemptId) -> None:
         """Lose every trace of an attempt, as when its machine's disk is gone."""
         self._replicas.pop(attempt, None)
 
@@ -132,10 +132,12 @@ class FakeEngine:
         extras: Counter[tuple[NodeId, str]] = Counter()
         for attempt in alive:
             placement = self.launches[attempt].placement
-            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+            for (_, role), assignment in zip(
+                placement.gang.replica_roles(), placement.assignments, strict=True
+            ):
                 used[assignment.node][0] += role.resources.cpu_milli
                 used[assignment.node][1] += role.resources.memory_bytes
-                if len(set(assignment.gpus)) != (1 if role.resources.shares_gpu else role.resources.gpus):
+                if len(set(assignment.gpus)) != (1 if role.resources.is_gpu_share else role.resources.gpus):
                     raise AssertionError(f"not as many GPUs as asked for: {attempt}")
                 for index in assignment.gpus:
                     gpus[assignment.node, index] += assignment.gpu_milli

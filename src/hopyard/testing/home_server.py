@@ -6,8 +6,8 @@ from __future__ import annotations
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from hopyard.api_client.home_socket import listen
 from hopyard.config.home import Home
-from hopyard.sdk.home_link import listen
 
 
 class HomeServer(ThreadingHTTPServer):

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import CPU, ONE_QUEUE, Queue, QueueTree
+from hopyard.domain.queue import CPU, SINGLE_QUEUE_TREE, Queue, QueueTree
 from hopyard.errors import Conflict
-from hopyard.testing.stores import ClusterStores, at, node, see, start, submit
+from hopyard.testing.stores import (
+    ClusterStores,
+    make_node,
+    record_observation,
+    start_run,
+    submit_run,
+    time_at,
+)
 
 LAB, VISION, SPEECH = QueueName("lab"), QueueName("vision"), QueueName("speech")
 TREE = QueueTree(
@@ -42,35 +49,35 @@ class QueueCases:
     """The tree as it was declared."""
 
     async def test_the_tree_is_replaced_whole(self, stores: ClusterStores) -> None:
-        assert await stores.queues.tree() == ONE_QUEUE
-        before = await stores.cluster.snapshot(now=at(0))
-        assert before.queues == ONE_QUEUE
+        assert await stores.queues.tree() == SINGLE_QUEUE_TREE
+        before = await stores.cluster.snapshot(now=time_at(0))
+        assert before.queues == SINGLE_QUEUE_TREE
         await stores.queues.replace(TREE)
-        after = await stores.cluster.snapshot(now=at(1))
+        after = await stores.cluster.snapshot(now=time_at(1))
         assert await stores.queues.tree() == after.queues == TREE
         assert list(after.queues.queues) == [LAB, VISION, SPEECH]  # parents before children
         assert after.version > before.version
-        await stores.queues.replace(ONE_QUEUE)
-        assert await stores.queues.tree() == ONE_QUEUE
+        await stores.queues.replace(SINGLE_QUEUE_TREE)
+        assert await stores.queues.tree() == SINGLE_QUEUE_TREE
 
     async def test_who_waits_is_counted(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node()])
+        await record_observation(stores, nodes=[make_node()])
         await stores.queues.replace(TREE)
-        runs = [await submit(stores, queue=queue) for queue in (VISION, VISION, SPEECH)]
-        assert dict(await stores.queues.waiting()) == {VISION: 2, SPEECH: 1}
-        await start(stores, runs[0].id)
-        await stores.cluster.request_stop(runs[2].id, now=at(1))
-        assert dict(await stores.queues.waiting()) == {VISION: 1}
+        runs = [await submit_run(stores, queue=queue) for queue in (VISION, VISION, SPEECH)]
+        assert dict(await stores.queues.count_waiting()) == {VISION: 2, SPEECH: 1}
+        await start_run(stores, runs[0].id)
+        await stores.cluster.request_stop(runs[2].id, now=time_at(1))
+        assert dict(await stores.queues.count_waiting()) == {VISION: 1}
 
     async def test_no_queue_is_taken_from_who_waits_in_it(self, stores: ClusterStores) -> None:
         await stores.queues.replace(TREE)
-        run = await submit(stores, queue=VISION)
+        run = await submit_run(stores, queue=VISION)
         gone = QueueTree({SPEECH: Queue(SPEECH)}, default=SPEECH)
         no_leaf = QueueTree({VISION: Queue(VISION), SPEECH: Queue(SPEECH, VISION)}, default=SPEECH)
         for tree in (gone, no_leaf):
             with pytest.raises(Conflict, match="vision"):
                 await stores.queues.replace(tree)
             assert await stores.queues.tree() == TREE
-        await stores.cluster.request_stop(run.id, now=at(1))
+        await stores.cluster.request_stop(run.id, now=time_at(1))
         await stores.queues.replace(gone)
         assert await stores.queues.tree() == gone

@@ -7,31 +7,40 @@ from dataclasses import replace
 import pytest
 
 from hopyard.domain.cluster import Plan
-from hopyard.domain.gang import Where
+from hopyard.domain.gang import NodeSelector
 from hopyard.domain.ids import DEFAULT_QUEUE, NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict, NotFound
-from hopyard.testing.stores import ClusterStores, at, gang_of, lead, node, place, see, submit
+from hopyard.testing.stores import (
+    ClusterStores,
+    acquire_epoch,
+    make_node,
+    make_placement,
+    pending_gang,
+    record_observation,
+    submit_run,
+    time_at,
+)
 
 WHOLE = Reservation(
-    ReservationId("r1"), "demo", at(600), at(900), ("ann",), None, (NodeId("n1"), NodeId("n2"))
+    ReservationId("r1"), "demo", time_at(600), time_at(900), ("ann",), None, (NodeId("n1"), NodeId("n2"))
 )
 PIECES = Reservation(
     ReservationId("r2"),
     "nightly",
-    at(300),
-    at(400),
+    time_at(300),
+    time_at(400),
     queue=QueueName("vision"),
     nodes=(NodeId("n1"),),
     pieces=(2,),
     resources=Resources(1000, gpus=1, gpu_models=("A100",)),
-    where=Where((PoolName("big"),)),
+    where=NodeSelector((PoolName("big"),)),
     every_s=86400.0,
-    until=at(864000),
+    until=time_at(864000),
     created_by="ann",
-    created_at=at(1),
+    created_at=time_at(1),
 )
 
 
@@ -39,16 +48,16 @@ class ReservationCases:
     """Granted, listed, deleted."""
 
     async def test_reservations_come_back_as_they_were_granted(self, stores: ClusterStores) -> None:
-        before = await stores.cluster.snapshot(now=at(0))
+        before = await stores.cluster.snapshot(now=time_at(0))
         for one in (WHOLE, PIECES):
             await stores.reservations.create(one)
         assert list(await stores.reservations.list()) == [PIECES, WHOLE]
         assert await stores.reservations.get("nightly") == PIECES
-        after = await stores.cluster.snapshot(now=at(1))
+        after = await stores.cluster.snapshot(now=time_at(1))
         assert after.reservations == (PIECES, WHOLE)
         assert after.version > before.version
         assert await stores.reservations.delete("nightly") == PIECES
-        last = await stores.cluster.snapshot(now=at(2))
+        last = await stores.cluster.snapshot(now=time_at(2))
         assert last.reservations == (WHOLE,)
         assert last.version > after.version
 
@@ -62,27 +71,29 @@ class ReservationCases:
             assert any("demo" in hint for hint in raised.value.hints)
 
     async def test_one_that_was_granted_on_old_news_is_refused(self, stores: ClusterStores) -> None:
-        version = (await stores.cluster.snapshot(now=at(0))).version
+        version = (await stores.cluster.snapshot(now=time_at(0))).version
         await stores.reservations.create(WHOLE, based_on=version)
         with pytest.raises(Conflict):
             await stores.reservations.create(PIECES, based_on=version)
-        version = (await stores.cluster.snapshot(now=at(0))).version
-        await submit(stores)  # what waits does not matter
+        version = (await stores.cluster.snapshot(now=time_at(0))).version
+        await submit_run(stores)  # what waits does not matter
         await stores.reservations.create(PIECES, based_on=version)
-        version = (await stores.cluster.snapshot(now=at(0))).version
+        version = (await stores.cluster.snapshot(now=time_at(0))).version
         await stores.queues.replace(QueueTree({DEFAULT_QUEUE: Queue(DEFAULT_QUEUE, weight=2.0)}))
         with pytest.raises(Conflict):
             await stores.reservations.create(replace(WHOLE, name="third"), based_on=version)
 
     async def test_a_plan_that_did_not_know_of_it_is_refused(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node()])
-        run = await submit(stores)
-        snapshot = await stores.cluster.snapshot(now=at(0))
-        plan = Plan(snapshot.version, (place(gang_of(snapshot, run.id), "n1"),))
+        await record_observation(stores, nodes=[make_node()])
+        run = await submit_run(stores)
+        snapshot = await stores.cluster.snapshot(now=time_at(0))
+        plan = Plan(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),))
         await stores.reservations.create(WHOLE)
-        epoch = await lead(stores)
-        assert list((await stores.cluster.apply(plan, now=at(0), epoch=epoch)).rejected) == [
+        epoch = await acquire_epoch(stores)
+        assert list((await stores.cluster.apply(plan, now=time_at(0), epoch=epoch)).rejected) == [
             plan.place[0].gang.id
         ]
-        new = Plan((await stores.cluster.snapshot(now=at(0))).version, plan.place)
-        assert (await stores.cluster.apply(new, now=at(0), epoch=epoch)).applied == (plan.place[0].gang.id,)
+        new = Plan((await stores.cluster.snapshot(now=time_at(0))).version, plan.place)
+        assert (await stores.cluster.apply(new, now=time_at(0), epoch=epoch)).applied == (
+            plan.place[0].gang.id,
+        )

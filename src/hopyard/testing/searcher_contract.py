@@ -17,11 +17,20 @@ from hypothesis import strategies as st
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal
-from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
+from hopyard.domain.trial import (
+    AskEvent,
+    Proposal,
+    Report,
+    SearchState,
+    StudyEvent,
+    TellEvent,
+    TrialOutcome,
+    Verdict,
+)
 from hopyard.errors import Conflict
 from hopyard.interfaces.searcher import Searcher
 from hopyard.searchers.replay import replay
-from hopyard.testing.study_play import StudyPlay, bumpy
+from hopyard.testing.study_simulator import StudySimulator, bumpy_curve
 
 EXAMPLE_SPACE = Space(
     (
@@ -53,24 +62,23 @@ class SearcherContract(ABC):
     def open_searcher(self, *, goal: Goal = Goal.MIN, seed: int = 0) -> Searcher:
         """A fresh one over `space` and `max_epochs`; of equal arguments an equal one."""
 
-    def open_play(self, *, room: int = 4, goal: Goal = Goal.MIN, seed: int = 0) -> StudyPlay:
-        return StudyPlay(
+    def open_simulator(self, *, concurrency: int = 4, goal: Goal = Goal.MIN, seed: int = 0) -> StudySimulator:
+        return StudySimulator(
             self.open_searcher(goal=goal, seed=seed),
-            room=room,
+            concurrency=concurrency,
             max_epochs=self.max_epochs,
             space=self.space,
             goal=goal,
         )
 
-    # -- studies come to an end
-    # -----------------------------------------------------------------------------------
+    # -- studies come to an end ------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("room", [1, 3, 1000])
     def test_a_study_ends(self, room: int) -> None:
-        play = self.open_play(room=room)
+        play = self.open_simulator(concurrency=room)
         play.finish()
-        assert play.members, "nothing was tried"
-        assert any(member.verdict is Verdict.CONTINUE for member in play.members.values()), (
+        assert play.trials, "nothing was tried"
+        assert any(member.verdict is Verdict.CONTINUE for member in play.trials.values()), (
             "no trial completed"
         )
 
@@ -79,15 +87,17 @@ class SearcherContract(ABC):
     def test_whatever_happens_a_study_ends(self, choices: list[int], room: int) -> None:
         """Reports in any order, every step or only some, failures, trials that end by themselves, late and
         repeated news."""
-        play = self.open_play(room=room)
-        play.play(choices)
+        play = self.open_simulator(concurrency=room)
+        play.run(choices)
         play.finish()
 
     @pytest.mark.parametrize("outcome", [TrialOutcome.FAILED, TrialOutcome.STOPPED, TrialOutcome.COMPLETED])
     def test_a_study_all_of_whose_trials_end_at_once_ends(self, outcome: TrialOutcome) -> None:
-        play = self.open_play()
+        play = self.open_simulator()
         for _ in range(20_000):
-            while not play.done and len(play.training) < play.room and isinstance(play.ask(), Proposal):
+            while (
+                not play.done and len(play.training) < play.concurrency and isinstance(play.ask(), Proposal)
+            ):
                 pass
             if not play.training:
                 break
@@ -96,44 +106,47 @@ class SearcherContract(ABC):
 
     @pytest.mark.parametrize("value", [None, nan, inf, -inf])
     def test_a_budget_without_a_value_is_a_failure(self, value: float | None) -> None:
-        play = self.open_play(room=1)
+        play = self.open_simulator(concurrency=1)
         proposal = play.ask()
         assert isinstance(proposal, Proposal)
         assert play.tell(Report(proposal.trial, proposal.budget, value)) is Verdict.STOP
-        play.members[proposal.trial].verdict = Verdict.STOP
+        play.trials[proposal.trial].verdict = Verdict.STOP
         play.finish()
 
-    # -- state is the order of calls
-    # ------------------------------------------------------------------------------
+    # -- state is the order of calls -------------------------------------------------------------------------
 
     @quick
     @given(choices=CHOICES, cut=st.integers(0, 200))
     def test_after_a_crash_at_any_moment_it_goes_on_the_same(self, choices: list[int], cut: int) -> None:
         """Also where waits were not recorded, and late news was told."""
-        play = self.open_play()
-        play.play(choices)
+        play = self.open_simulator()
+        play.run(choices)
         events, later = play.events[:cut], play.events[cut:]
         heir = self.open_searcher()
         replay(
             heir,
-            [event for event in events if not isinstance(event, Asked) or isinstance(event.answer, Proposal)],
+            [
+                event
+                for event in events
+                if not isinstance(event, AskEvent) or isinstance(event.answer, Proposal)
+            ],
         )
         replay(heir, later)
 
     @quick
     @given(choices=CHOICES)
     def test_two_studies_at_once_do_not_touch_each_other(self, choices: list[int]) -> None:
-        one, other = self.open_play(), self.open_play()
+        one, other = self.open_simulator(), self.open_simulator()
         for choice in choices:
-            one.turn(choice)
-            other.turn(choice)
+            one.step(choice)
+            other.step(choice)
         assert one.events == other.events
 
     @quick
     @given(choices=CHOICES)
     def test_asking_in_vain_and_late_news_change_nothing(self, choices: list[int]) -> None:
-        play = self.open_play()
-        play.play(choices)
+        play = self.open_simulator()
+        play.run(choices)
         heir = self.open_searcher()
         ended: dict[TrialId, Verdict] = {}
         for event in play.events:
@@ -141,12 +154,12 @@ class SearcherContract(ABC):
                 assert heir.tell(Report(trial, 1, -1000.0)) is verdict
                 assert heir.tell(Report(trial, 1000, 1000.0)) is verdict
             replay(heir, [event])
-            if isinstance(event, Asked) and not isinstance(event.answer, Proposal):
+            if isinstance(event, AskEvent) and not isinstance(event.answer, Proposal):
                 assert heir.ask() is event.answer
             _note_ended(ended, event)
 
     def test_done_is_for_ever(self) -> None:
-        play = self.open_play()
+        play = self.open_simulator()
         while play.ask() is not SearchState.DONE:
             if play.training:
                 play.train(play.training[-1])
@@ -154,31 +167,32 @@ class SearcherContract(ABC):
             play.train(play.training[0])
             assert play.ask() is SearchState.DONE
 
-    # -- what a report means
-    # --------------------------------------------------------------------------------------
+    # -- what a report means ---------------------------------------------------------------------------------
 
     @quick
     @given(choices=CHOICES)
     def test_the_largest_is_sought_as_the_smallest_is(self, choices: list[int]) -> None:
-        play = self.open_play(goal=Goal.MIN)
-        play.play(choices)
+        play = self.open_simulator(goal=Goal.MIN)
+        play.run(choices)
         mirrored = self.open_searcher(goal=Goal.MAX)
-        replay(mirrored, [_mirrored(event) for event in play.events])
+        replay(mirrored, [_mirror_report(event) for event in play.events])
 
     def test_a_step_beyond_the_budget_is_the_budget(self) -> None:
-        one, other = self.open_play(room=1), self.open_play(room=1)
+        one, other = self.open_simulator(concurrency=1), self.open_simulator(concurrency=1)
         for play, beyond in ((one, 0), (other, 5)):
             for _ in range(10):
                 proposal = play.ask()
                 if not isinstance(proposal, Proposal):
                     break
-                value = bumpy(proposal.params, proposal.budget)
-                play.members[proposal.trial].stood = proposal.budget
-                play.members[proposal.trial].verdict = play.tell(
+                value = bumpy_curve(proposal.params, proposal.budget)
+                play.trials[proposal.trial].copyable_step = proposal.budget
+                play.trials[proposal.trial].verdict = play.tell(
                     Report(proposal.trial, proposal.budget + beyond, value)
                 )
-        told = [[event.verdict for event in play.events if isinstance(event, Told)] for play in (one, other)]
-        asked = [[event for event in play.events if isinstance(event, Asked)] for play in (one, other)]
+        told = [
+            [event.verdict for event in play.events if isinstance(event, TellEvent)] for play in (one, other)
+        ]
+        asked = [[event for event in play.events if isinstance(event, AskEvent)] for play in (one, other)]
         assert told[0] == told[1]
         assert asked[0] == asked[1]
 
@@ -191,13 +205,13 @@ class SearcherContract(ABC):
 
 def _note_ended(ended: dict[TrialId, Verdict], event: StudyEvent) -> None:
     match event:
-        case Asked(Proposal(trial)):
+        case AskEvent(Proposal(trial)):
             ended.pop(trial, None)
-        case Told(report, Verdict.PAUSE | Verdict.STOP as verdict):
+        case TellEvent(report, Verdict.PAUSE | Verdict.STOP as verdict):
             ended[report.trial] = verdict
 
 
-def _mirrored(event: StudyEvent) -> StudyEvent:
-    if isinstance(event, Told) and event.report.value is not None:
+def _mirror_report(event: StudyEvent) -> StudyEvent:
+    if isinstance(event, TellEvent) and event.report.value is not None:
         return replace(event, report=replace(event.report, value=-event.report.value))
     return event

@@ -8,7 +8,7 @@ from hopyard.testing.audit_store_cases import AuditCases
 from hopyard.testing.change_cases import ChangeCases
 from hopyard.testing.cluster_store_cases import LifeCases, LossCases, PlanCases, StopCases
 from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
-from hopyard.testing.learning_cases import LearningCases
+from hopyard.testing.history_cases import HistoryCases
 from hopyard.testing.lease_cases import LeaseCases
 from hopyard.testing.node_cases import NodeCases
 from hopyard.testing.phase_cases import PhaseCases
@@ -37,7 +37,7 @@ class ClusterStoreContract(
     PreemptCases,
     PhaseCases,
     ChangeCases,
-    LearningCases,
+    HistoryCases,
     NodeCases,
     LeaseCases,
     QueueCases,

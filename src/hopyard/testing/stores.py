@@ -16,7 +16,7 @@ from hopyard.domain.resources import Gpu
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
-from hopyard.interfaces.cluster_store import ClusterStore, Recorded
+from hopyard.interfaces.cluster_store import ClusterStore, RecordResult
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
@@ -29,7 +29,7 @@ GIB = 2**30
 SERVER = "server"  # who leads
 LEASE = timedelta(minutes=1)
 # A node; with GPUs; with thousandths of each of them.
-Where = str | tuple[str, tuple[int, ...]] | tuple[str, tuple[int, ...], int]
+ReplicaPlace = str | tuple[str, tuple[int, ...]] | tuple[str, tuple[int, ...], int]
 
 _ids = itertools.count()
 
@@ -54,12 +54,12 @@ class Stores(ClusterStores):
     audit: AuditStore
 
 
-def at(seconds: float) -> datetime:
+def time_at(seconds: float) -> datetime:
     """`seconds` after the beginning of a test's time."""
     return START + timedelta(seconds=seconds)
 
 
-def digest(text: str) -> Digest:
+def make_digest(text: str) -> Digest:
     """A digest that stands for `text`."""
     return Digest(text.encode().hex().rjust(64, "0")[-64:])
 
@@ -71,13 +71,13 @@ def new_run(user: str = "alice", *, id: RunId | None = None, offline: bool = Fal
     role = RoleSpec(**{"command": ("python", "main.py"), **of_role})
     values: dict[str, Any] = {"project": "mnist", "roles": (role,), **spec}
     number = next(_ids)
-    return NewRun(id or new_run_id(at(number), number.to_bytes(10)), user, RunSpec(**values), offline)
+    return NewRun(id or new_run_id(time_at(number), number.to_bytes(10)), user, RunSpec(**values), offline)
 
 
 _OF_ROLE = ("command", "replicas", "resources", "min_replicas", "where")
 
 
-def node(
+def make_node(
     name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0, model: str = "T4", **more: Any
 ) -> Node:
     """`more` are fields of Node."""
@@ -85,7 +85,7 @@ def node(
     return Node(NodeId(name), ENGINE, cpus * 1000, memory_gib * GIB, cards, **more)
 
 
-def place(gang: Gang, *where: Where) -> Placement:
+def make_placement(gang: Gang, *where: ReplicaPlace) -> Placement:
     """Rank i goes to `where[i]`."""
     triples = [(one, ()) if isinstance(one, str) else one for one in where]
     return Placement(
@@ -93,80 +93,84 @@ def place(gang: Gang, *where: Where) -> Placement:
     )
 
 
-def preparing(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
+def preparing_status(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
     return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.PREPARING, "fetching code"),))
 
 
-def running(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
+def running_status(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
     return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.RUNNING),))
 
 
-def exited(
+def exited_status(
     attempt: AttemptId, rank: int = 0, *, code: int = 0, kind: ExitKind = ExitKind.EXIT_CODE
 ) -> AttemptStatus:
     told = Exit(kind, code, f"ended: {kind} {code}")
     return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.EXITED, exit=told),))
 
 
-async def submit(stores: ClusterStores, *, now: datetime = START, **spec: Any) -> Run:
+async def submit_run(stores: ClusterStores, *, now: datetime = START, **spec: Any) -> Run:
     return (await stores.runs.create([new_run(**spec)], now=now))[0]
 
 
-async def see(
-    stores: ClusterStores, *statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0
-) -> Recorded:
+async def record_observation(
+    stores: ClusterStores, *attempt_statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0
+) -> RecordResult:
     """The engine tells everything it sees."""
-    return await stores.cluster.record(ENGINE, Observation(tuple(nodes), statuses), now=at(seconds))
+    return await stores.cluster.record_observation(
+        ENGINE, Observation(tuple(nodes), attempt_statuses), now=time_at(seconds)
+    )
 
 
-async def lead(stores: ClusterStores, *, seconds: float = 0, holder: str = SERVER) -> int:
+async def acquire_epoch(stores: ClusterStores, *, seconds: float = 0, holder: str = SERVER) -> int:
     """The epoch of the server that leads."""
-    lease = await stores.cluster.lead(holder, now=at(seconds), ttl=LEASE)
+    lease = await stores.cluster.acquire_lease(holder, now=time_at(seconds), ttl=LEASE)
     assert lease is not None
     return lease.epoch
 
 
-async def apply(stores: ClusterStores, *placements: Placement, seconds: float = 0, **plan: Any) -> PlanResult:
-    snapshot = await stores.cluster.snapshot(now=at(seconds))
-    epoch = await lead(stores, seconds=seconds)
+async def apply_placements(
+    stores: ClusterStores, *placements: Placement, seconds: float = 0, **plan: Any
+) -> PlanResult:
+    snapshot = await stores.cluster.snapshot(now=time_at(seconds))
+    epoch = await acquire_epoch(stores, seconds=seconds)
     return await stores.cluster.apply(
-        Plan(snapshot.version, placements, **plan), now=at(seconds), epoch=epoch
+        Plan(snapshot.version, placements, **plan), now=time_at(seconds), epoch=epoch
     )
 
 
-async def preempt(
+async def apply_preemption(
     stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "", seconds: float = 0
 ) -> PlanResult:
     """A plan asks this attempt to make room. for_gang: a run that waits; "": for a reservation."""
     wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
-    return await apply(stores, preempt=(wanted,), seconds=seconds)
+    return await apply_placements(stores, preempt=(wanted,), seconds=seconds)
 
 
-async def note(stores: ClusterStores, *holds: Hold, seconds: float = 0) -> Sequence[RunId]:
+async def record_holds(stores: ClusterStores, *holds: Hold, seconds: float = 0) -> Sequence[RunId]:
     """The leader writes why runs wait, as they are now."""
-    now, epoch = at(seconds), await lead(stores, seconds=seconds)
+    now, epoch = time_at(seconds), await acquire_epoch(stores, seconds=seconds)
     version = (await stores.cluster.snapshot(now=now)).version
-    return await stores.cluster.note_holds(holds, based_on=version, now=now, epoch=epoch)
+    return await stores.cluster.record_holds(holds, based_on=version, now=now, epoch=epoch)
 
 
-def gang_of(snapshot: Snapshot, run: RunId) -> Gang:
+def pending_gang(snapshot: Snapshot, run: RunId) -> Gang:
     """The gang of a run that waits."""
     return next(gang for gang in snapshot.pending if gang.id == GangId(run))
 
 
-async def start(stores: ClusterStores, run: RunId, *where: Where, seconds: float = 0) -> AttemptId:
+async def start_run(stores: ClusterStores, run: RunId, *where: ReplicaPlace, seconds: float = 0) -> AttemptId:
     """Place a waiting run (by default its one replica on n1) and tell the id of its new attempt."""
-    gang = gang_of(await stores.cluster.snapshot(now=at(seconds)), run)
-    result = await apply(stores, place(gang, *(where or ("n1",))), seconds=seconds)
+    gang = pending_gang(await stores.cluster.snapshot(now=time_at(seconds)), run)
+    result = await apply_placements(stores, make_placement(gang, *(where or ("n1",))), seconds=seconds)
     assert result.applied == (GangId(run),), result.rejected
     (attempt,) = result.attempts
     return attempt
 
 
-async def started(
+async def started_run(
     stores: ClusterStores, *, nodes: Sequence[Node] | None = None, **spec: Any
 ) -> tuple[RunId, AttemptId]:
     """A fresh run whose first attempt was placed on the (then only) node n1."""
-    await see(stores, nodes=[node()] if nodes is None else nodes)
-    run = await submit(stores, **spec)
-    return run.id, await start(stores, run.id, *["n1"] * run.spec.size)
+    await record_observation(stores, nodes=[make_node()] if nodes is None else nodes)
+    run = await submit_run(stores, **spec)
+    return run.id, await start_run(stores, run.id, *["n1"] * run.spec.size)

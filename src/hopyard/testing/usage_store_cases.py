@@ -11,15 +11,15 @@ from hopyard.domain.usage import Usage
 from hopyard.testing.stores import (
     GIB,
     ClusterStores,
-    at,
-    exited,
-    node,
-    preempt,
-    running,
-    see,
-    start,
-    started,
-    submit,
+    apply_preemption,
+    exited_status,
+    make_node,
+    record_observation,
+    running_status,
+    start_run,
+    started_run,
+    submit_run,
+    time_at,
 )
 
 LAB = QueueName("lab")
@@ -31,21 +31,21 @@ class UsageCases:
     async def test_usage_counts_gpus_cpus_and_memory_from_placement_to_end(
         self, stores: ClusterStores
     ) -> None:
-        await see(stores, nodes=[node(gpus=2)])
-        run = await submit(stores, user="bob", queue=LAB, project="p", resources=Resources(1500, GIB, 2))
-        attempt = await start(stores, run.id, ("n1", (0, 1)), seconds=10)
-        await stores.cluster.record_status(running(attempt), now=at(20))
-        await stores.cluster.record_status(exited(attempt), now=at(110))
-        assert await stores.usage.usage(at(0), at(1000), now=at(500)) == [
+        await record_observation(stores, nodes=[make_node(gpus=2)])
+        run = await submit_run(stores, user="bob", queue=LAB, project="p", resources=Resources(1500, GIB, 2))
+        attempt = await start_run(stores, run.id, ("n1", (0, 1)), seconds=10)
+        await stores.cluster.record_status(running_status(attempt), now=time_at(20))
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(110))
+        assert await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500)) == [
             Usage("bob", LAB, "p", 1, 100.0, 200.0, 150.0, 100.0 * GIB)
         ]
 
     async def test_usage_counts_shares_of_a_gpu_and_every_replica(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node(gpus=1)])
-        run = await submit(stores, replicas=2, resources=Resources(500, GIB, gpu_milli=250))
-        attempt = await start(stores, run.id, *[("n1", (0,), 250)] * 2)
-        await stores.cluster.fail_launch(attempt, "gone", now=at(40))
-        (found,) = await stores.usage.usage(at(0), at(1000), now=at(500))
+        await record_observation(stores, nodes=[make_node(gpus=1)])
+        run = await submit_run(stores, replicas=2, resources=Resources(500, GIB, gpu_milli=250))
+        attempt = await start_run(stores, run.id, *[("n1", (0,), 250)] * 2)
+        await stores.cluster.fail_launch(attempt, "gone", now=time_at(40))
+        (found,) = await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500))
         assert (found.gpu_s, found.cpu_s, found.memory_byte_s) == (20.0, 40.0, 80.0 * GIB)
 
     @pytest.mark.parametrize(
@@ -55,42 +55,42 @@ class UsageCases:
     async def test_usage_outside_the_span_is_cut_off(
         self, stores: ClusterStores, since: float, until: float, held_s: float | None
     ) -> None:
-        await see(stores, nodes=[node()])
-        run = await submit(stores)
-        attempt = await start(stores, run.id, seconds=10)
-        await stores.cluster.record_status(exited(attempt), now=at(110))
-        found = await stores.usage.usage(at(since), at(until), now=at(500))
+        await record_observation(stores, nodes=[make_node()])
+        run = await submit_run(stores)
+        attempt = await start_run(stores, run.id, seconds=10)
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(110))
+        found = await stores.usage.usage(time_at(since), time_at(until), now=time_at(500))
         assert [one.held_s for one in found] == ([] if held_s is None else [held_s])
 
     async def test_usage_of_a_live_attempt_counts_until_now(self, stores: ClusterStores) -> None:
-        _, attempt = await started(stores, resources=Resources(2000, GIB))
-        await stores.cluster.record_status(running(attempt), now=at(5))
-        (found,) = await stores.usage.usage(at(0), at(1000), now=at(60))
+        _, attempt = await started_run(stores, resources=Resources(2000, GIB))
+        await stores.cluster.record_status(running_status(attempt), now=time_at(5))
+        (found,) = await stores.usage.usage(time_at(0), time_at(1000), now=time_at(60))
         assert (found.attempts, found.held_s, found.cpu_s) == (1, 60.0, 120.0)
 
     async def test_usage_sums_the_attempts_of_a_preempted_run_and_outlives_the_run(
         self, stores: ClusterStores
     ) -> None:
-        run, attempt = await started(stores)
-        await stores.cluster.record_status(running(attempt), now=at(0))
-        await preempt(stores, attempt, seconds=10)
-        await stores.cluster.record_status(exited(attempt, kind=ExitKind.PREEMPTED), now=at(20))
-        again = await start(stores, run, seconds=100)
-        await stores.cluster.record_status(exited(again), now=at(130))
-        other = await submit(stores, user="bob")
-        waits = await start(stores, other.id, seconds=200)
-        await stores.cluster.record_status(exited(waits), now=at(201))
-        before = await stores.usage.usage(at(0), at(1000), now=at(500))
+        run, attempt = await started_run(stores)
+        await stores.cluster.record_status(running_status(attempt), now=time_at(0))
+        await apply_preemption(stores, attempt, seconds=10)
+        await stores.cluster.record_status(exited_status(attempt, kind=ExitKind.PREEMPTED), now=time_at(20))
+        again = await start_run(stores, run, seconds=100)
+        await stores.cluster.record_status(exited_status(again), now=time_at(130))
+        other = await submit_run(stores, user="bob")
+        waits = await start_run(stores, other.id, seconds=200)
+        await stores.cluster.record_status(exited_status(waits), now=time_at(201))
+        before = await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500))
         assert [(one.user, one.queue, one.attempts, one.held_s) for one in before] == [
             ("alice", DEFAULT_QUEUE, 2, 50.0),
             ("bob", DEFAULT_QUEUE, 1, 1.0),
         ]
         await stores.runs.delete(run)
-        assert await stores.usage.usage(at(0), at(1000), now=at(500)) == before
+        assert await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500)) == before
 
     async def test_usage_ignores_a_clock_that_jumps_back(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node()])
-        run = await submit(stores)
-        attempt = await start(stores, run.id, seconds=100)
-        await stores.cluster.record_status(exited(attempt), now=at(50))
-        assert await stores.usage.usage(at(0), at(1000), now=at(500)) == []
+        await record_observation(stores, nodes=[make_node()])
+        run = await submit_run(stores)
+        attempt = await start_run(stores, run.id, seconds=100)
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(50))
+        assert await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500)) == []

@@ -11,86 +11,91 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hopyard.config.units import bytes_in_words
+from hopyard.config.units import format_bytes
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.domain.stream_limits import UNLIMITED, StreamLimits
+from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Segment, StreamKey, Streams
-from hopyard.tracking.hub import Hub
-from hopyard.tracking.lines import LineReader
-from hopyard.tracking.live import LiveRun, read_sample
-from hopyard.tracking.past import look_back
-from hopyard.tracking.points import PointReader
-from hopyard.tracking.view import JOURNAL
+from hopyard.tracking.json_lines import LineReader
+from hopyard.tracking.latest_metrics import LatestMetrics
+from hopyard.tracking.live_run import LiveRun, parse_sample
+from hopyard.tracking.rollback import JOURNAL_STREAM
+from hopyard.tracking.run_history import load_history
+from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
-_OUTPUT = frozenset({"stdout", "stderr", "events", "journal"})
-_WRITE_EVERY_S = 2.0
-_KEPT_OVER = 64  # runs that are over and still in memory, for their followers
+_OUTPUT_STREAMS = frozenset({"stdout", "stderr", "events", "journal"})
+_WRITE_INTERVAL_S = 2.0
+_MAX_RETIRED_RUNS = 64  # runs that are over and still in memory, for their followers
 _REREAD_BYTES = 1024 * 1024
 log = logging.getLogger("hopyard.tracking")
 
 
 @dataclass(slots=True)
-class _Replica:
+class _ReplicaStreams:
     """What is remembered of one replica's streams between two syncs.
     superseded: by a later attempt of its run. limits: what is kept."""
 
     attempt: AttemptId
     rank: int
-    live: LiveRun
+    live_run: LiveRun
     offline: bool
     superseded: bool = False
-    limits: StreamLimits = UNLIMITED
+    limits: StreamLimits = NO_LIMITS
     lengths: dict[str, int] = field(default_factory=dict)
     # streams beyond their limit: up to where their bytes came
-    refused: dict[str, int] = field(default_factory=dict)
-    lines: dict[str, LineReader] = field(
+    dropped_bytes: dict[str, int] = field(default_factory=dict)
+    line_readers: dict[str, LineReader] = field(
         default_factory=lambda: {"events": LineReader(), "system": LineReader()}
     )
-    points: dict[str, PointReader] = field(
-        default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()}
+    metric_readers: dict[str, LatestMetrics] = field(
+        default_factory=lambda: {"metrics": LatestMetrics(), "tensorboard": LatestMetrics()}
     )
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     ready: bool = False
 
 
-class Ingest:
+class StreamIngest:
     """One per server. All calls belong to one event loop.
     limits: of the streams of each replica; a run may have smaller ones."""
 
     def __init__(
-        self, runs: RunStore, streams: Streams, hub: Hub, *, limits: StreamLimits = UNLIMITED
+        self,
+        runs: RunStore,
+        streams: Streams,
+        subscriptions: RunSubscriptions,
+        *,
+        limits: StreamLimits = NO_LIMITS,
     ) -> None:
-        self._runs, self._streams, self._hub, self._limits = runs, streams, hub, limits
-        self._live: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
+        self._runs, self._streams, self._subscriptions, self._limits = runs, streams, subscriptions, limits
+        self._live_runs: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
         # while what is seen before an attempt is read
-        self._begun: dict[AttemptId, asyncio.Task[LiveRun]] = {}
-        self._replicas: dict[tuple[AttemptId, int], _Replica] = {}
-        self._over: dict[RunId, None] = {}  # runs that ended, oldest first
-        self._writing: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._load_tasks: dict[AttemptId, asyncio.Task[LiveRun]] = {}
+        self._replicas: dict[tuple[AttemptId, int], _ReplicaStreams] = {}
+        self._retired_runs: dict[RunId, None] = {}  # runs that ended, oldest first
+        self._write_task: asyncio.Task[None] | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
-    async def take(
-        self, attempt: AttemptId, rank: int, segments: Sequence[Segment], *, over: bool = False
+    async def append(
+        self, attempt: AttemptId, rank: int, segments: Sequence[Segment], *, run_ended: bool = False
     ) -> Mapping[str, int]:
         """Append what comes in order; the length of each of the replica's streams afterwards, whether or not
         all was taken.
 
-        over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a
+        run_ended: the run has ended: what is held already is acknowledged, and more raises Conflict. What a
         superseded attempt still ships is kept, and counts for nothing; its journal is not, since a later
         attempt resumes from what stood there. Bytes beyond the limit of a stream are acknowledged and not
         kept, so that no replica waits for ever. Raises NotFound for an attempt that its run never had,
         StorageFull."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
-            await self._reread(replica)
+            await self._reread_streams(replica)
             sent, segments = (
                 segments,
-                [_within(one, replica.limits.most_bytes(one.stream)) for one in segments],
+                [_cut_to_limit(one, replica.limits.max_sent_bytes(one.stream)) for one in segments],
             )
-            if over and any(
+            if run_ended and any(
                 one.offset + len(one.data) > replica.lengths.get(one.stream, 0)
                 for one in segments
                 if one.data
@@ -99,48 +104,52 @@ class Ingest:
                     f"run {split_attempt(attempt)[0]} is over: nothing is added to what it wrote",
                     hints=("`hop fork` runs it again",),
                 )
-            taken = [one for one in segments if one.stream != JOURNAL] if replica.superseded else segments
+            taken = (
+                [one for one in segments if one.stream != JOURNAL_STREAM] if replica.superseded else segments
+            )
             dropped = {
                 one.stream: one.offset + len(one.data)
                 for one in sent
-                if one.stream == JOURNAL and replica.superseded
+                if one.stream == JOURNAL_STREAM and replica.superseded
             }
             try:
                 lengths = await self._streams.append(attempt, rank, taken) if taken else ()
-                self._look_at(replica, taken, lengths)
+                self._read_segments(replica, taken, lengths)
             except (StorageFull, OSError):
                 held = await self._streams.lengths(attempt, rank)
-                self._look_at(replica, taken, [held.get(segment.stream, 0) for segment in taken])
+                self._read_segments(replica, taken, [held.get(segment.stream, 0) for segment in taken])
                 raise
-            await self._refuse(replica, sent)
-            return {**replica.lengths, **replica.refused, **dropped}
+            await self._drop_over_limit(replica, sent)
+            return {**replica.lengths, **replica.dropped_bytes, **dropped}
 
-    async def _refuse(self, replica: _Replica, sent: Sequence[Segment]) -> None:
+    async def _drop_over_limit(self, replica: _ReplicaStreams, segments: Sequence[Segment]) -> None:
         """Acknowledge what came beyond the limit of a stream, and say once for each that it is not kept."""
         passed: dict[str, int] = {}
-        for segment in sent:
-            most, end = replica.limits.most_bytes(segment.stream), segment.offset + len(segment.data)
+        for segment in segments:
+            most, end = replica.limits.max_sent_bytes(segment.stream), segment.offset + len(segment.data)
             before = max(
                 passed.get(segment.stream, 0),
-                replica.refused.get(segment.stream, 0),
+                replica.dropped_bytes.get(segment.stream, 0),
                 replica.lengths.get(segment.stream, 0),
             )
             if most is not None and end > most and before >= max(most, segment.offset):
                 passed[segment.stream] = max(before, end)
-        for stream in sorted(passed.keys() - replica.refused.keys()):
-            run, most = replica.live.run, replica.limits.most_bytes(stream)
+        for stream in sorted(passed.keys() - replica.dropped_bytes.keys()):
+            run, most = replica.live_run.run, replica.limits.max_sent_bytes(stream)
             text = (
                 f"{stream} of replica {replica.rank} is longer than a replica sends "
-                f"({bytes_in_words(most or 0)}): the server keeps no more of it"
+                f"({format_bytes(most or 0)}): the server keeps no more of it"
             )
             log.warning("run %s: %s", run, text)
             await self._runs.record_unstored(run, [text])
-            self._hub.state_changed(run)
-        replica.refused |= passed
+            self._subscriptions.notify_state(run)
+        replica.dropped_bytes |= passed
 
-    def _look_at(self, replica: _Replica, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
+    def _read_segments(
+        self, replica: _ReplicaStreams, segments: Sequence[Segment], lengths: Sequence[int]
+    ) -> None:
         """Read what is new in segments of streams that are this long now, and tell followers."""
-        run, told = replica.live.run, False
+        run, told = replica.live_run.run, False
         for segment, length in zip(segments, lengths, strict=True):
             before = replica.lengths.get(segment.stream, 0)
             after = min(length, segment.offset + len(segment.data))
@@ -148,73 +157,73 @@ class Ingest:
                 continue
             replica.lengths[segment.stream] = after
             fresh = bytes(segment.data[before - segment.offset : after - segment.offset])
-            if segment.stream in _OUTPUT:
-                self._hub.output_grew(
+            if segment.stream in _OUTPUT_STREAMS:
+                self._subscriptions.notify_output(
                     run, StreamKey(replica.attempt, replica.rank, segment.stream), after, fresh
                 )
-            told |= self._look(replica, segment.stream, fresh)
+            told |= self._parse(replica, segment.stream, fresh)
         if told:
-            self._hub.progressed(run)
-        if replica.live.dirty:
-            self._write_soon()
+            self._subscriptions.notify_progress(run)
+        if replica.live_run.is_dirty:
+            self._schedule_write()
 
-    async def settle(self, attempt: AttemptId, rank: int) -> None:
+    async def flush(self, attempt: AttemptId, rank: int) -> None:
         """Make all that was taken of this replica durable, and the store up to date with it."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
-            await self._reread(replica)
+            await self._reread_streams(replica)
             await self._streams.sync(attempt, rank)
             if not replica.superseded:
-                await replica.live.write(self._runs)
+                await replica.live_run.write(self._runs)
 
     async def limits(self, attempt: AttemptId, rank: int) -> StreamLimits:
         """Of the streams of this replica. Raises NotFound as `take`."""
         return (await self._replica(attempt, rank)).limits
 
-    async def offline(self, attempt: AttemptId, rank: int) -> bool:
+    async def is_offline(self, attempt: AttemptId, rank: int) -> bool:
         """Whether these are the streams of a run that was recorded without a server.
         Raises NotFound as `take`."""
         return (await self._replica(attempt, rank)).offline
 
-    def live(self, run: RunId) -> LiveRun | None:
+    def get_live_run(self, run: RunId) -> LiveRun | None:
         """What a run says now; None when nothing of it was heard since the server started (the store then
         knows all)."""
-        return self._live.get(run)
+        return self._live_runs.get(run)
 
-    def latest(
+    def latest_metrics(
         self, stored: Mapping[RunId, Mapping[str, tuple[int, float]]]
     ) -> dict[RunId, dict[str, tuple[int, float]]]:
         """The store's latest metrics, overlaid with newer ones that are still only in memory."""
         return {
-            run: {**told, **(self._live[run].latest if run in self._live else {})}
+            run: {**told, **(self._live_runs[run].latest if run in self._live_runs else {})}
             for run, told in stored.items()
         }
 
     async def retire(self, run: RunId) -> None:
         """The run is over: write what it said last. Its memory goes when that of enough later ones came."""
-        live = self._live.get(run)
+        live = self._live_runs.get(run)
         if live is not None:
             await live.write(self._runs)
-            self._over[run] = None
-            while len(self._over) > _KEPT_OVER:
-                self.forget(next(iter(self._over)))
+            self._retired_runs[run] = None
+            while len(self._retired_runs) > _MAX_RETIRED_RUNS:
+                self.forget(next(iter(self._retired_runs)))
 
     def forget(self, run: RunId) -> None:
         """Give a run's memory back. The next sync, if any, reads the streams again."""
-        self._over.pop(run, None)
-        self._live.pop(run, None)
-        for key in [key for key, replica in self._replicas.items() if replica.live.run == run]:
+        self._retired_runs.pop(run, None)
+        self._live_runs.pop(run, None)
+        for key in [key for key, replica in self._replicas.items() if replica.live_run.run == run]:
             del self._replicas[key]
 
-    async def close(self) -> None:
+    async def flush_all(self) -> None:
         """Write what is still only in memory."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
-        await self._write()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        if self._write_task is not None:
+            await asyncio.wait([self._write_task])
+        await self._write_all()
 
-    async def _replica(self, attempt: AttemptId, rank: int) -> _Replica:
+    async def _replica(self, attempt: AttemptId, rank: int) -> _ReplicaStreams:
         found = self._replicas.get((attempt, rank))
         if found is not None:
             return found
@@ -223,76 +232,81 @@ class Ingest:
         numbers = {1} if run.offline else {one.number for one in await self._runs.attempts(run_id)}
         if number not in numbers or rank >= run.spec.size:
             raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
-        live = LiveRun(run_id, attempt) if number < max(numbers) else await self._begin(attempt)
-        superseded = self._live.get(run_id) is not live
-        limits = self._limits.of_run(run.spec)
+        live = LiveRun(run_id, attempt) if number < max(numbers) else await self._load_live_run(attempt)
+        superseded = self._live_runs.get(run_id) is not live
+        limits = self._limits.for_run(run.spec)
         return self._replicas.setdefault(
-            (attempt, rank), _Replica(attempt, rank, live, run.offline, superseded, limits)
+            (attempt, rank), _ReplicaStreams(attempt, rank, live, run.offline, superseded, limits)
         )
 
-    async def _begin(self, attempt: AttemptId) -> LiveRun:
+    async def _load_live_run(self, attempt: AttemptId) -> LiveRun:
         """What the run says now, of which this is the newest attempt.
         All of its replicas wait for the first one to look back."""
         run, number = split_attempt(attempt)
-        live = self._live.get(run)
+        live = self._live_runs.get(run)
         if live is not None and live.attempt == attempt:
             return live
         if number > 1:
-            begun = self._begun.get(attempt)
+            begun = self._load_tasks.get(attempt)
             if begun is None:
-                begun = self._begun[attempt] = asyncio.get_running_loop().create_task(
-                    self._look_back(attempt)
+                begun = self._load_tasks[attempt] = asyncio.get_running_loop().create_task(
+                    self._load_history(attempt)
                 )
-                begun.add_done_callback(lambda _: self._begun.pop(attempt, None))
+                begun.add_done_callback(lambda _: self._load_tasks.pop(attempt, None))
             live = await asyncio.shield(begun)
         else:
             live = LiveRun(run, attempt)
-        known = self._live.get(run)
+        known = self._live_runs.get(run)
         # another replica was quicker
         if known is not None and known.attempt is not None and split_attempt(known.attempt)[1] >= number:
             return known if known.attempt == attempt else live
-        self._live[run] = live
+        self._live_runs[run] = live
         if known is not None:
             for (other, _), replica in self._replicas.items():
-                replica.superseded |= replica.live.run == run and other != attempt
+                replica.superseded |= replica.live_run.run == run and other != attempt
         return live
 
-    async def _look_back(self, attempt: AttemptId) -> LiveRun:
+    async def _load_history(self, attempt: AttemptId) -> LiveRun:
         """What is seen of the attempts before this one: its points are counted on from there, and what is
         rolled back is said no longer. And what its replicas said themselves, where this server is a new one:
         they come one by one."""
         run, _ = split_attempt(attempt)
-        live, past = LiveRun(run, attempt, anew=True), await look_back(self._runs, self._streams, run)
+        live, past = (
+            LiveRun(run, attempt, replace_metrics=True),
+            await load_history(self._runs, self._streams, run),
+        )
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
             last = live.began_at.setdefault(rank, {})
-            for seen in past.view.attempts:
-                replica = _Replica(seen, rank, live, offline=False)
-                for stream in ("events", *replica.points):
+            for seen in past.visible_streams.attempts:
+                replica = _ReplicaStreams(seen, rank, live, offline=False)
+                for stream in ("events", *replica.metric_readers):
                     if StreamKey(seen, rank, stream) not in keys:
                         continue
-                    if stream in replica.points:
-                        replica.points[stream] = PointReader(last)
-                    await self._read(replica, stream, past.view.limit(seen, rank, stream))
-                    if stream in replica.points and seen != attempt:
-                        last.update(replica.points[stream].last)
+                    if stream in replica.metric_readers:
+                        replica.metric_readers[stream] = LatestMetrics(last)
+                    await self._reread_stream(
+                        replica, stream, past.visible_streams.visible_length_of(seen, rank, stream)
+                    )
+                    if stream in replica.metric_readers and seen != attempt:
+                        last.update(replica.metric_readers[stream].last_steps)
         return live
 
-    async def _reread(self, replica: _Replica) -> None:
+    async def _reread_streams(self, replica: _ReplicaStreams) -> None:
         """After a restart: look again at what was taken before it."""
         if replica.ready:
             return
         replica.lengths = dict(await self._streams.lengths(replica.attempt, replica.rank))
-        last = replica.live.began_at.get(replica.rank)
-        replica.lines = {"events": LineReader(), "system": LineReader()}
-        replica.points = {"metrics": PointReader(last), "tensorboard": PointReader(last)}
-        for stream in () if replica.superseded else (*replica.lines, *replica.points):
+        last = replica.live_run.began_at.get(replica.rank)
+        replica.line_readers = {"events": LineReader(), "system": LineReader()}
+        replica.metric_readers = {"metrics": LatestMetrics(last), "tensorboard": LatestMetrics(last)}
+        for stream in () if replica.superseded else (*replica.line_readers, *replica.metric_readers):
             length = replica.lengths.get(stream, 0)
-            if await self._read(replica, stream, length) < length:
+            if await self._reread_stream(replica, stream, length) < length:
                 raise Conflict(f"stream {stream} of {replica.attempt} is shorter than it was")
         replica.ready = True
 
-    async def _read(self, replica: _Replica, stream: str, limit: int | None) -> int:
+    async def _reread_stream(self, replica: _ReplicaStreams, stream: str, limit: int | None) -> int:
         """Look at the first `limit` bytes of a stream, at all of it where that is None; how many there
         were."""
         key, at = StreamKey(replica.attempt, replica.rank, stream), 0
@@ -302,45 +316,46 @@ class Ingest:
             )
             if not data:
                 break
-            self._look(replica, stream, data)
+            self._parse(replica, stream, data)
             at += len(data)
             await asyncio.sleep(0)
         return at
 
-    def _look(self, replica: _Replica, stream: str, data: bytes) -> bool:
+    def _parse(self, replica: _ReplicaStreams, stream: str, data: bytes) -> bool:
         """Read new bytes; whether they said something about the run. Never raises for what they hold."""
         if replica.superseded:
             return False
-        live, rank = replica.live, replica.rank
-        if stream in replica.points:
-            return live.take_points(rank, replica.points[stream].feed(data))
+        live, rank = replica.live_run, replica.rank
+        if stream in replica.metric_readers:
+            return live.apply_points(rank, replica.metric_readers[stream].feed(data))
         told = False
         if stream == "events":
-            for event in replica.lines[stream].feed(data):
-                told |= live.take_event(rank, event)
+            for event in replica.line_readers[stream].feed(data):
+                told |= live.apply_event(rank, event)
         elif stream == "system":
-            for line in replica.lines[stream].feed(data):
-                sample = read_sample(line, rank)
-                told |= sample is not None and live.take_system(rank, sample)
+            for line in replica.line_readers[stream].feed(data):
+                sample = parse_sample(line, rank)
+                told |= sample is not None and live.apply_system(rank, sample)
         return told
 
-    # -- writing to the store, at most every two seconds
-    # ----------------------------------------------------------
+    # -- writing to the store, at most every two seconds -----------------------------------------------------
 
-    def _write_soon(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WRITE_EVERY_S, self._start_writing)
+    def _schedule_write(self) -> None:
+        if self._write_timer is None:
+            self._write_timer = asyncio.get_running_loop().call_later(
+                _WRITE_INTERVAL_S, self._start_write_task
+            )
 
-    def _start_writing(self) -> None:
-        self._timer = None
-        if self._writing is not None and not self._writing.done():
-            self._write_soon()
+    def _start_write_task(self) -> None:
+        self._write_timer = None
+        if self._write_task is not None and not self._write_task.done():
+            self._schedule_write()
             return
-        self._writing = asyncio.get_running_loop().create_task(self._write())
+        self._write_task = asyncio.get_running_loop().create_task(self._write_all())
 
-    async def _write(self) -> None:
-        for live in list(self._live.values()):
-            if not live.dirty:
+    async def _write_all(self) -> None:
+        for live in list(self._live_runs.values()):
+            if not live.is_dirty:
                 continue
             try:
                 await live.write(self._runs)
@@ -348,14 +363,14 @@ class Ingest:
                 self.forget(live.run)
             except HopyardError as error:
                 log.warning("latest values of run %s are not written: %s", live.run, error)
-                self._write_soon()
+                self._schedule_write()
             except Exception:
                 log.exception("latest values of run %s are not written", live.run)
-                self._write_soon()
+                self._schedule_write()
 
 
-def _within(segment: Segment, most: int | None) -> Segment:
+def _cut_to_limit(segment: Segment, max_length: int | None) -> Segment:
     """What of a segment is within the limit of its stream."""
-    if most is None or segment.offset + len(segment.data) <= most:
+    if max_length is None or segment.offset + len(segment.data) <= max_length:
         return segment
-    return Segment(segment.stream, segment.offset, segment.data[: max(0, most - segment.offset)])
+    return Segment(segment.stream, segment.offset, segment.data[: max(0, max_length - segment.offset)])

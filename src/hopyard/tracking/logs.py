@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from hopyard.interfaces.streams import StreamKey, Streams
-from hopyard.tracking.past import Past
+from hopyard.tracking.run_history import RunHistory
 
-PIECE_BYTES = 64 * 1024  # what one reader holds of memory
+READ_BYTES = 64 * 1024  # what one reader holds of memory
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StreamRange:
     """The bytes [begin, end) of one stream."""
 
     key: StreamKey
@@ -20,27 +20,29 @@ class Part:
     end: int
 
 
-async def visible_parts(streams: Streams, past: Past, *, stream: str, rank: int) -> list[Part]:
+async def visible_ranges(
+    streams: Streams, history: RunHistory, *, stream: str, rank: int
+) -> list[StreamRange]:
     """What is seen of this stream of one rank, attempt by attempt."""
-    parts: list[Part] = []
-    for attempt in past.view.attempts:
+    parts: list[StreamRange] = []
+    for attempt in history.visible_streams.attempts:
         length = (await streams.lengths(attempt, rank)).get(stream, 0)
-        limit = past.view.limit(attempt, rank, stream)
+        limit = history.visible_streams.visible_length_of(attempt, rank, stream)
         parts.append(
-            Part(StreamKey(attempt, rank, stream), 0, length if limit is None else min(limit, length))
+            StreamRange(StreamKey(attempt, rank, stream), 0, length if limit is None else min(limit, length))
         )
     return [part for part in parts if part.end]
 
 
-async def tail(streams: Streams, parts: Sequence[Part], lines: int) -> list[Part]:
+async def last_lines(streams: Streams, ranges: Sequence[StreamRange], lines: int) -> list[StreamRange]:
     """The parts cut down to their last `lines` lines. A last line without its end counts."""
     if lines <= 0:
         return []
     missing, first = lines, True
-    for at in range(len(parts) - 1, -1, -1):
-        part, end = parts[at], parts[at].end
+    for at in range(len(ranges) - 1, -1, -1):
+        part, end = ranges[at], ranges[at].end
         while end > part.begin:
-            begin = max(part.begin, end - PIECE_BYTES)
+            begin = max(part.begin, end - READ_BYTES)
             data = await streams.read(part.key, begin, end - begin)
             cut = len(data)
             if first and data.endswith(b"\n"):
@@ -49,15 +51,15 @@ async def tail(streams: Streams, parts: Sequence[Part], lines: int) -> list[Part
             while (cut := data.rfind(b"\n", 0, cut)) >= 0:
                 missing -= 1
                 if not missing:
-                    return [Part(part.key, begin + cut + 1, part.end), *parts[at + 1 :]]
+                    return [StreamRange(part.key, begin + cut + 1, part.end), *ranges[at + 1 :]]
             end = begin
-    return list(parts)
+    return list(ranges)
 
 
-async def read_parts(streams: Streams, parts: Sequence[Part]) -> AsyncIterator[bytes]:
+async def read_ranges(streams: Streams, ranges: Sequence[StreamRange]) -> AsyncIterator[bytes]:
     """The bytes, a piece at a time."""
-    for part in parts:
+    for part in ranges:
         at = part.begin
-        while at < part.end and (data := await streams.read(part.key, at, min(PIECE_BYTES, part.end - at))):
+        while at < part.end and (data := await streams.read(part.key, at, min(READ_BYTES, part.end - at))):
             at += len(data)
             yield data

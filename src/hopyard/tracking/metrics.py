@@ -8,16 +8,19 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hopyard.domain.points import NO_STEP, POINT_BYTES, read_stretches
+from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_blocks
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
-from hopyard.tracking.past import Past
+from hopyard.tracking.run_history import RunHistory
 
 _STREAMS = ("metrics", "tensorboard")
 _READ_BYTES = 4 * 1024 * 1024
-_FEW_BYTES = 64 * 1024  # are read at once; more in a thread, so that others are served meanwhile
-MOST_POINTS = 1_000_000  # of all series together
-_BYTES_OF_POINT, _BYTES_OF_ANSWERED = 24, 100  # in arrays, and as Python numbers in lists beside these
+_MIN_READ_BYTES = 64 * 1024  # are read at once; more in a thread, so that others are served meanwhile
+MAX_POINTS = 1_000_000  # of all series together
+_BYTES_PER_POINT, _BYTES_PER_RESPONSE_POINT = (
+    24,
+    100,
+)  # in arrays, and as Python numbers in lists beside these
 _LAST_STEP = 2**63 - 1
 
 
@@ -33,61 +36,61 @@ class Series:
     dropped: bool = False  # while it is read: others come first, so what follows is passed over
 
 
-class _Columns:
+class _SeriesSelection:
     """The series of one rank while its streams are read: of the names that are wanted the first `limit`, in
     order of the alphabet."""
 
-    def __init__(self, wanted: set[str] | None, after: str | None, limit: int | None) -> None:
+    def __init__(self, requested: set[str] | None, after: str | None, limit: int | None) -> None:
         self.series: dict[str, Series] = {}
-        self._wanted, self._after, self._limit = wanted, after, limit
-        self._kept: list[str] = []  # names of `series`, sorted
+        self._requested, self._after, self._limit = requested, after, limit
+        self._selected: list[str] = []  # names of `series`, sorted
 
-    def reader(self) -> _Reader:
-        return _Reader(self)
+    def reader(self) -> _ColumnReader:
+        return _ColumnReader(self)
 
-    def find(self, name: str) -> Series | None:
+    def find_series(self, name: str) -> Series | None:
         """The series to which points of this name go; None where it is not wanted."""
         found = self.series.get(name)
         if (
             found is not None
-            or (self._wanted is not None and name not in self._wanted)
+            or (self._requested is not None and name not in self._requested)
             or (self._after is not None and name <= self._after)
         ):
             return found
-        if self._limit is not None and len(self._kept) >= self._limit:
-            if name > self._kept[-1]:
+        if self._limit is not None and len(self._selected) >= self._limit:
+            if name > self._selected[-1]:
                 return None
-            self.series.pop(self._kept.pop()).dropped = True
-        insort(self._kept, name)
+            self.series.pop(self._selected.pop()).dropped = True
+        insort(self._selected, name)
         return self.series.setdefault(name, Series())
 
 
-class _Reader:
+class _ColumnReader:
     """Reads one stream into columns, piece by piece."""
 
-    def __init__(self, columns: _Columns) -> None:
+    def __init__(self, columns: _SeriesSelection) -> None:
         self._columns = columns
         self._names: dict[int, str] = {}
-        self._found: dict[int, Series | None] = {}
-        self._rest = b""  # a record that the end of a read cut in two
+        self._series_by_id: dict[int, Series | None] = {}
+        self._partial_record = b""  # a record that the end of a read cut in two
 
     def feed(self, data: bytes) -> None:
         """Raises IntegrityError at damage; what comes before it is taken."""
-        self._rest += data
-        for part in read_stretches(self._rest, self._names):
+        self._partial_record += data
+        for part in read_point_blocks(self._partial_record, self._names):
             if isinstance(part, int):
-                self._rest = self._rest[part:]
+                self._partial_record = self._partial_record[part:]
             else:
                 self._append(part)
 
     def _append(self, points: Iterator[tuple[int, int, int, float, float]]) -> None:
-        found = self._found
+        found = self._series_by_id
         for _, number, given, time, value in points:
             try:
                 series = found[number]
             except KeyError:
                 name = self._names.get(number)
-                series = found[number] = None if name is None else self._columns.find(name)
+                series = found[number] = None if name is None else self._columns.find_series(name)
             if series is not None:
                 if series.dropped:
                     found[number] = None
@@ -100,7 +103,7 @@ class _Reader:
 
 async def read_series(
     streams: Streams,
-    past: Past,
+    history: RunHistory,
     *,
     names: Iterable[str] | None = None,
     after: str | None = None,
@@ -118,43 +121,51 @@ async def read_series(
     to the damage.
     """
     wanted = None if names is None else set(names)
-    keys = await streams.list(past.run.id)
+    keys = await streams.list(history.run.id)
     ranks = sorted({key.rank for key in keys}) if rank is None else [rank]
     found: dict[str, Series] = {}
     for one in ranks:
-        columns = _Columns(wanted, after, limit)
-        for attempt in past.view.attempts:
+        columns = _SeriesSelection(wanted, after, limit)
+        for attempt in history.visible_streams.attempts:
             for stream in _STREAMS:
                 key = StreamKey(attempt, one, stream)
                 if key in keys:
-                    await _collect(streams, key, past.view.limit(attempt, one, stream), columns, found)
+                    await _merge_stream(
+                        streams,
+                        key,
+                        history.visible_streams.visible_length_of(attempt, one, stream),
+                        columns,
+                        found,
+                    )
         for name, series in columns.series.items():
             found.setdefault(name, series)
     shown = dict(sorted(found.items())[:limit])
-    await asyncio.to_thread(_finish, shown, max_points)
+    await asyncio.to_thread(_thin_to_limit, shown, max_points)
     return shown
 
 
-async def series_bytes(streams: Streams, past: Past, *, max_points: int | None) -> int:
+async def estimate_series_bytes(streams: Streams, history: RunHistory, *, max_points: int | None) -> int:
     """About how much memory `read_series` and an answer with all that it gives take at most."""
     points = 0
     for attempt, rank in {
-        (key.attempt, key.rank) for key in await streams.list(past.run.id) if key.name in _STREAMS
+        (key.attempt, key.rank) for key in await streams.list(history.run.id) if key.name in _STREAMS
     }:
         lengths = await streams.lengths(attempt, rank)
         points += sum(lengths.get(stream, 0) for stream in _STREAMS) // POINT_BYTES
-    return min(points, MOST_POINTS) * (_BYTES_OF_POINT + (_BYTES_OF_ANSWERED if max_points is None else 0))
+    return min(points, MAX_POINTS) * (
+        _BYTES_PER_POINT + (_BYTES_PER_RESPONSE_POINT if max_points is None else 0)
+    )
 
 
-def _finish(found: dict[str, Series], max_points: int | None) -> None:
-    for series in found.values():
+def _thin_to_limit(all_series: dict[str, Series], max_points: int | None) -> None:
+    for series in all_series.values():
         series.count += len(series.values)
         if max_points is not None:
             thin(series, max_points)
 
 
-async def _collect(
-    streams: Streams, key: StreamKey, limit: int | None, columns: _Columns, others: dict[str, Series]
+async def _merge_stream(
+    streams: Streams, key: StreamKey, limit: int | None, columns: _SeriesSelection, others: dict[str, Series]
 ) -> None:
     reader, at = columns.reader(), 0
     while limit is None or at < limit:
@@ -163,21 +174,21 @@ async def _collect(
             return
         at += len(data)
         try:
-            if len(data) <= _FEW_BYTES:
+            if len(data) <= _MIN_READ_BYTES:
                 reader.feed(data)
             else:
                 await asyncio.to_thread(reader.feed, data)
         except IntegrityError:
             return
         every = [*columns.series.values(), *others.values()]
-        if sum(len(series.values) for series in every) > MOST_POINTS:
-            await asyncio.to_thread(_shrink, every)
+        if sum(len(series.values) for series in every) > MAX_POINTS:
+            await asyncio.to_thread(_halve_all, every)
 
 
-def _shrink(every: Sequence[Series]) -> None:
+def _halve_all(all_series: Sequence[Series]) -> None:
     """Thin all series alike, to half of what there may be together."""
-    each = MOST_POINTS // 2 // len(every)
-    for series in every:
+    each = MAX_POINTS // 2 // len(all_series)
+    for series in all_series:
         before = len(series.values)
         thin(series, max(1, each))
         series.count += before - len(series.values)
@@ -193,14 +204,14 @@ def thin(series: Series, max_points: int) -> None:
     buckets = max(0, (max_points - 2) // 2)
     for bucket in range(buckets):
         begin, end = bucket * count // buckets, (bucket + 1) * count // buckets
-        kept.update(_extremes(series.values, begin, end))
+        kept.update(_extreme_positions(series.values, begin, end))
     order = sorted(kept)
     series.steps = array("q", [series.steps[at] for at in order])
     series.values = array("d", [series.values[at] for at in order])
     series.times = array("d", [series.times[at] for at in order])
 
 
-def _extremes(values: Sequence[float], begin: int, end: int) -> tuple[int, ...]:
+def _extreme_positions(values: Sequence[float], begin: int, end: int) -> tuple[int, ...]:
     """Where the least and the largest value of a stretch stand; values that are not numbers are passed
     over."""
     numbers = [at for at in range(begin, end) if values[at] == values[at]]

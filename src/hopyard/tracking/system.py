@@ -7,43 +7,45 @@ from itertools import pairwise
 from typing import Any
 
 from hopyard.interfaces.streams import StreamKey, Streams
-from hopyard.tracking.lines import LineReader
-from hopyard.tracking.live import read_sample
-from hopyard.tracking.past import Past
+from hopyard.tracking.json_lines import LineReader
+from hopyard.tracking.live_run import parse_sample
+from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 1024 * 1024
-MOST_SAMPLES = 100_000  # of all replicas together; never more than twice as many are in memory
+MAX_SAMPLES = 100_000  # of all replicas together; never more than twice as many are in memory
 
 
-async def read_system(streams: Streams, past: Past, *, max_points: int | None = None) -> list[dict[str, Any]]:
+async def read_system(
+    streams: Streams, history: RunHistory, *, max_points: int | None = None
+) -> list[dict[str, Any]]:
     """Samples of all replicas in order of time (what was used is never rolled back).
 
     max_points: at most so many per replica; of each stretch the sample with the most memory is kept. Many
     samples are thinned in any case.
     """
     by_rank: dict[int, list[dict[str, Any]]] = {}
-    for key in await streams.list(past.run.id):
+    for key in await streams.list(history.run.id):
         if key.name == "system":
-            by_rank.setdefault(key.rank, []).extend(await _samples(streams, key))
-            if sum(map(len, by_rank.values())) > 2 * MOST_SAMPLES:
-                each = max(1, MOST_SAMPLES // len(by_rank))
-                by_rank = {rank: _thin(samples, each) for rank, samples in by_rank.items()}
+            by_rank.setdefault(key.rank, []).extend(await _read_samples(streams, key))
+            if sum(map(len, by_rank.values())) > 2 * MAX_SAMPLES:
+                each = max(1, MAX_SAMPLES // len(by_rank))
+                by_rank = {rank: _thin_samples(samples, each) for rank, samples in by_rank.items()}
     found: list[dict[str, Any]] = []
     for samples in by_rank.values():
         samples.sort(key=lambda sample: float(sample["t"]))
-        found += samples if max_points is None else _thin(samples, max_points)
+        found += samples if max_points is None else _thin_samples(samples, max_points)
     return sorted(found, key=lambda sample: (float(sample["t"]), int(sample["rank"])))
 
 
-async def _samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]]:
+async def _read_samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     lines, at = LineReader(), 0
 
     def take(data: bytes) -> None:
         nonlocal found
-        found += [sample for line in lines.feed(data) if (sample := read_sample(line, key.rank)) is not None]
-        if len(found) > 2 * MOST_SAMPLES:
-            found = _thin(found, MOST_SAMPLES)
+        found += [sample for line in lines.feed(data) if (sample := parse_sample(line, key.rank)) is not None]
+        if len(found) > 2 * MAX_SAMPLES:
+            found = _thin_samples(found, MAX_SAMPLES)
 
     while data := await streams.read(key, at, _READ_BYTES):
         at += len(data)
@@ -51,7 +53,7 @@ async def _samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]]:
     return found
 
 
-def _thin(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]]:
+def _thin_samples(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]]:
     count = len(samples)
     if count <= max_points:
         return samples

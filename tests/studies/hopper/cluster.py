@@ -16,19 +16,19 @@ from types import TracebackType
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
-from hopyard.studies.hopper.book import Book
-from hopyard.studies.hopper.means import weighted
+from hopyard.mop_runtime.driver.journal_index import JournalIndex
+from hopyard.mop_runtime.driver.validation_metrics import weighted_means
 from hopyard.studies.journal import read_records
 from tests.studies.hopper import toy
 
 ROOT = Path(__file__).parents[3]
 QUICK = {
-    "gather_s": 3.0,
-    "absent_s": 3.0,
-    "grace_s": 0.3,
-    "silent_s": 1.0,
-    "nobody_s": 20.0,
-    "save_s": 1000.0,
+    "initial_wait_s": 3.0,
+    "absent_worker_s": 3.0,
+    "reconnect_s": 0.3,
+    "heartbeat_s": 1.0,
+    "no_worker_s": 20.0,
+    "checkpoint_interval_s": 1000.0,
 }
 
 
@@ -155,7 +155,7 @@ class Cluster:
 
     def check(self, records: list[dict[str, Any]]) -> None:
         parts = self.said["parts"]
-        book = Book.of(records, parts)
+        book = JournalIndex.from_records(records, parts)
         failed = {record["trial"] for record in records if record["kind"] == "toy-over" and record["error"]}
         hops = {record["state"]: record for record in records if record["kind"] == "hop"}
         assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
@@ -176,7 +176,7 @@ class Cluster:
                 assert book.digests.get(state, toy.digest_of(did, self.size)) == toy.digest_of(did, self.size)
             for step in range(1, wanted["budget"] + 1):
                 did = states.did[states.ends[step]]
-                expected = weighted(
+                expected = weighted_means(
                     {PartitionId(at): ({"score": toy.measured(did, at)}, toy.rows(at)) for at in range(parts)}
                 )
                 (report,) = [
@@ -202,15 +202,15 @@ class Replayed:
 
 
 def replayed(
-    book: Book, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
+    book: JournalIndex, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
 ) -> Replayed:
     """The trial done again from the order in which it hopped."""
     out = Replayed()
     did = toy.fresh(trial, params, seed)
-    for name, _ in reversed(list(book.line(book.heads[trial]))):
+    for name, _ in reversed(list(book.ancestry(book.latest_states[trial]))):
         hop = hops[name]
         did = toy.trained(did, trial, hop["epoch"], hop["partitions"])
         out.visits.append((hop["epoch"], hop["partitions"]))
         out.did[name] = did
-    out.ends = book.epoch_ends(trial, book.heads[trial])
+    out.ends = book.epoch_end_states(trial, book.latest_states[trial])
     return out

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopyard.studies.link.wire import Wire
-from hopyard.studies.states.digest import digest
-from hopyard.studies.states.serve import Server, lend
-from hopyard.studies.worker import worker
-from hopyard.studies.worker.run import run_worker
+from hopyard.mop_runtime.state_transfer import StateServer, send_to_driver
+from hopyard.mop_runtime.transport.framing import FramedConnection
+from hopyard.mop_runtime.worker import worker
+from hopyard.mop_runtime.worker.run_worker import run_worker
+from hopyard.trial_state.digest import digest
 from tests.studies.hopper.toy_driver import spec_of
 
 LAST = 200_000  # a byte in the middle of the arrays of the tests' states
@@ -36,23 +36,23 @@ if __name__ == "__main__":
         left -= 1
         if left >= 0:
             raise ConnectionRefusedError("as the test wants it")
-        lend(*of)
+        send_to_driver(*of)
 
-    worker.lend = lend_or_fail
+    worker.send_to_driver = lend_or_fail
     hurt: set[str] = set()
 
-    class Damaging(Server):
-        def know(self, name: str, digest_of: str) -> None:
+    class Damaging(StateServer):
+        def add_digest(self, name: str, digest_of: str) -> None:
             """Who computes digests beside the training may come to this one late: it would be that of what is
             damaged already."""
             if name not in hurt:
-                super().know(name, digest_of)
+                super().add_digest(name, digest_of)
 
-        def answer(self, wire: Wire, asked: Mapping[str, Any]) -> None:
+        def send_state(self, wire: FramedConnection, asked: Mapping[str, Any]) -> None:
             name = str(asked["state"])
-            if len(hurt) < said.get("damaged", 0) and name not in hurt and self._shelf.has(name):
-                with self._shelf.view(name) as view:
-                    self.know(name, digest(view))
+            if len(hurt) < said.get("damaged", 0) and name not in hurt and self._store.has(name):
+                with self._store.view(name) as view:
+                    self.add_digest(name, digest(view))
                 hurt.add(name)
                 (file,) = Path(said["memory"]).glob(f"hopyard-*/state-{name}")
                 with open(file, "r+b") as states:
@@ -60,9 +60,9 @@ if __name__ == "__main__":
                     (last,) = states.read(1)
                     states.seek(LAST)
                     states.write(bytes([last ^ 1]))
-            super().answer(wire, asked)
+            super().send_state(wire, asked)
 
-    worker.Server = Damaging  # type: ignore[misc]
+    worker.StateServer = Damaging  # type: ignore[misc]
     own = {"host": said["host"], "memory": Path(said["memory"])} if "memory" in said else {}
     scratch = Path(said["memory"]) / "disk" if own else folder
     run_worker(
@@ -72,6 +72,6 @@ if __name__ == "__main__":
         folder / "data",
         said["worker"],
         scratch,
-        code=folder,
+        code_dir=folder,
         **own,
     )

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hopyard.domain.ids import WorkerId
-from hopyard.studies.link.proof import connect
-from hopyard.studies.messages import Hello, to_head
+from hopyard.mop_runtime.messages import Hello, to_head
+from hopyard.mop_runtime.transport.handshake import connect
 from tests.studies.hopper.cluster import QUICK, Cluster
 
 SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)]
@@ -32,7 +32,9 @@ def test_a_worker_that_is_killed_is_replaced_by_the_others(tmp_path: Path) -> No
 
 def test_another_process_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None:
     """Under the same name, before anybody noticed."""
-    with Cluster(tmp_path, SIX, unit_s=0.1, patience={**QUICK, "grace_s": 60.0, "silent_s": 60.0}) as cluster:
+    with Cluster(
+        tmp_path, SIX, unit_s=0.1, patience={**QUICK, "reconnect_s": 60.0, "heartbeat_s": 60.0}
+    ) as cluster:
         cluster.start()
         cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
         cluster.crew["w1"].kill()
@@ -81,7 +83,13 @@ def test_the_driver_is_killed_and_workers_live_on(tmp_path: Path) -> None:
 
 def test_the_driver_and_all_workers_are_killed(tmp_path: Path) -> None:
     """Where nobody was left, trials go on from what was saved."""
-    patience = {"gather_s": 1.0, "grace_s": 0.3, "silent_s": 2.0, "nobody_s": 20.0, "save_s": 0.1}
+    patience = {
+        "initial_wait_s": 1.0,
+        "reconnect_s": 0.3,
+        "heartbeat_s": 2.0,
+        "no_worker_s": 20.0,
+        "checkpoint_interval_s": 0.1,
+    }
     with Cluster(tmp_path, SIX, unit_s=0.02, patience=patience) as cluster:
         cluster.start()
         cluster.until(lambda: len(cluster.of_kind("saved")) > 2)
@@ -97,7 +105,7 @@ def test_the_driver_and_all_workers_are_killed(tmp_path: Path) -> None:
 
 def test_another_attempt_begins_with_all_its_workers(tmp_path: Path) -> None:
     """Not with as many as the one before had left, which another driver of the same attempt does."""
-    with Cluster(tmp_path, SIX, unit_s=0.05, patience={**QUICK, "gather_s": 60.0}) as cluster:
+    with Cluster(tmp_path, SIX, unit_s=0.05, patience={**QUICK, "initial_wait_s": 60.0}) as cluster:
         cluster.start()
         cluster.until(lambda: len(cluster.of_kind("hop")) > 4)
         cluster.crew["w1"].kill()
@@ -153,7 +161,7 @@ def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_open_the_data_is_left_out(tmp_path: Path) -> None:
-    with Cluster(tmp_path, SIX, patience={**QUICK, "gather_s": 60.0}) as cluster:
+    with Cluster(tmp_path, SIX, patience={**QUICK, "initial_wait_s": 60.0}) as cluster:
         cluster.drive()
         cluster.join("w1")
         cluster.until(lambda: cluster.of_kind("worker"))
@@ -193,7 +201,13 @@ def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
 
 def test_where_workers_hang_over_and_over_as_they_begin_the_study_ends(tmp_path: Path) -> None:
     """Each is killed by its parent and begins anew, so there is always one."""
-    patience = {"gather_s": 1.0, "grace_s": 0.1, "silent_s": 1.0, "opening_s": 0.5, "nobody_s": 2.0}
+    patience = {
+        "initial_wait_s": 1.0,
+        "reconnect_s": 0.1,
+        "heartbeat_s": 1.0,
+        "open_s": 0.5,
+        "no_worker_s": 2.0,
+    }
     with Cluster(tmp_path, [({}, 1)], workers=1, parts=1, patience=patience) as cluster:
         cluster.drive()
         assert cluster.driver is not None

@@ -60,12 +60,12 @@ def test_workers_whose_code_cannot_train_in_groups_are_put_into_none(tmp_path: P
 
 def test_fewer_workers_than_promised_share_all_partitions(tmp_path: Path) -> None:
     patience = {
-        "gather_s": 0.5,
-        "absent_s": 1.0,
-        "grace_s": 0.3,
-        "silent_s": 2.0,
-        "nobody_s": 20.0,
-        "save_s": 100.0,
+        "initial_wait_s": 0.5,
+        "absent_worker_s": 1.0,
+        "reconnect_s": 0.3,
+        "heartbeat_s": 2.0,
+        "no_worker_s": 20.0,
+        "checkpoint_interval_s": 100.0,
     }
     with Cluster(tmp_path, EIGHT[:3], workers=3, parts=6, patience=patience) as cluster:
         cluster.drive()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.studies.link.proof import connect
+from hopyard.mop_runtime.transport.handshake import connect
 from tests.studies.hopper.cluster import Cluster
 
 CODE = """
@@ -27,7 +27,13 @@ class Sums:
     def evaluate(self, state, partition, config):
         return {"score": float(state["w"][0]), "visits": state["visits"]}
 """
-PATIENCE = {"gather_s": 60.0, "grace_s": 0.5, "silent_s": 5.0, "nobody_s": 60.0, "save_s": 0.5}
+PATIENCE = {
+    "initial_wait_s": 60.0,
+    "reconnect_s": 0.5,
+    "heartbeat_s": 5.0,
+    "no_worker_s": 60.0,
+    "checkpoint_interval_s": 0.5,
+}
 NOBODY = "127.0.0.2"  # nothing of the workers listens there
 TRIALS: list[tuple[dict[str, Any], int]] = [({"lr": 0.1 * at}, 3) for at in range(3)]
 

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
-from hopyard.studies.messages import (
+from hopyard.mop_runtime.messages import (
     Acknowledge,
-    Beat,
     Cancel,
-    Doing,
-    Drop,
-    End,
-    Evaluate,
-    Evaluated,
-    Failed,
-    Finished,
+    DigestComputed,
+    DropStates,
+    EvaluateUnit,
+    EvaluationResult,
+    Heartbeat,
     Hello,
-    Member,
+    HopResult,
     Message,
-    Named,
-    Open,
-    Prefetch,
-    Progress,
+    OpenPartitions,
+    PrefetchState,
     Ready,
-    Train,
+    Shutdown,
+    TrainUnit,
+    UnitAssignment,
+    UnitFailure,
+    UnitInProgress,
+    UnitProgress,
     from_head,
     to_head,
 )
@@ -38,22 +38,22 @@ from hopyard.studies.messages import (
 KINDS = (
     Hello,
     Ready,
-    Finished,
-    Named,
-    Evaluated,
-    Failed,
-    Progress,
-    Beat,
-    Open,
-    Train,
-    Evaluate,
-    Prefetch,
+    HopResult,
+    DigestComputed,
+    EvaluationResult,
+    UnitFailure,
+    UnitProgress,
+    Heartbeat,
+    OpenPartitions,
+    TrainUnit,
+    EvaluateUnit,
+    PrefetchState,
     Cancel,
-    Drop,
+    DropStates,
     Acknowledge,
-    End,
-    Doing,
-    Member,
+    Shutdown,
+    UnitInProgress,
+    UnitAssignment,
 )
 st.register_type_strategy(
     PartitionPlan, st.builds(PartitionPlan, parts=st.integers(1, 99), columns=st.tuples(st.text()))
@@ -69,9 +69,9 @@ def test_a_message_comes_back_equal(message: Message) -> None:
 
 
 def test_numbers_that_are_none_come_back() -> None:
-    said = Evaluated("1.2", "3", 0, 1, "1.1", {"loss": math.inf, "score": math.nan}, 5, 0.0, 1.0)  # type: ignore[arg-type]
+    said = EvaluationResult("1.2", "3", 0, 1, "1.1", {"loss": math.inf, "score": math.nan}, 5, 0.0, 1.0)  # type: ignore[arg-type]
     back = from_head(json.loads(json.dumps(to_head(said))))
-    assert isinstance(back, Evaluated)
+    assert isinstance(back, EvaluationResult)
     assert back.metrics["loss"] == math.inf and math.isnan(back.metrics["score"])
 
 
@@ -80,11 +80,11 @@ def test_numbers_that_are_none_come_back() -> None:
     [
         ({"message": "sing"}, "`sing` is no kind of message"),
         ({}, "`None` is no kind of message"),
-        ({"message": "beat", "pulse": 3}, "beat: unknown field `pulse`"),
-        ({"message": "beat", "rss_bytes": "much"}, "beat.rss_bytes: expected int, not str"),
+        ({"message": "heartbeat", "pulse": 3}, "heartbeat: unknown field `pulse`"),
+        ({"message": "heartbeat", "rss_bytes": "much"}, "heartbeat.rss_bytes: expected int, not str"),
         ({"message": "cancel"}, "cancel: .*unit"),
-        ({"message": "drop", "states": 3}, "drop.states: a list is expected"),
-        ({"message": "drop", "states": [1]}, r"drop.states\[0\]: expected str, not int"),
+        ({"message": "dropstates", "states": 3}, "dropstates.states: a list is expected"),
+        ({"message": "dropstates", "states": [1]}, r"dropstates.states\[0\]: expected str, not int"),
     ],
 )
 def test_what_is_no_message_is_refused(head: dict[str, object], said: str) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from hopyard.studies.states.digest import digest
-from hopyard.studies.states.encode import encode
+from hopyard.trial_state.digest import digest
+from hopyard.trial_state.encode import encode
 
 
 def fresh(trial: str, params: dict[str, Any], seed: int) -> list[str]:

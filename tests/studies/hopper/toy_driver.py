@@ -19,11 +19,18 @@ from typing import Any
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, StudySpec
-from hopyard.studies.hopper.crew import Patience
-from hopyard.studies.hopper.hopper import Hopper
+from hopyard.mop_runtime.driver.mop_trainer import MopTrainer
+from hopyard.mop_runtime.driver.worker_registry import Timeouts
 from hopyard.studies.journal import Journal
-from hopyard.studies.states.shelf import Shelf
-from hopyard.studies.trainer import Ground, Reached, Reported, Saved, TrialFailed, Work
+from hopyard.studies.trainer import (
+    BudgetReached,
+    EpochReported,
+    RestoredCheckpoint,
+    TrainerContext,
+    TrialFailed,
+    TrialWork,
+)
+from hopyard.trial_state.shared_memory_store import StateStore
 
 
 def spec_of(said: Mapping[str, Any]) -> StudySpec:
@@ -56,30 +63,30 @@ class Save:
         self.journal.write("saved", step=self.step, states=states)
 
 
-def make(said: Mapping[str, Any]) -> tuple[Hopper, Journal]:
+def make(said: Mapping[str, Any]) -> tuple[MopTrainer, Journal]:
     folder = Path(said["folder"])
     journal = Journal(folder / "journal")
     begun = {"attempt": said.get("attempt", 1)}
     journal.write("study", **begun)
     files = {path.name: path for path in (folder / "saved").glob("*")} if said.get("restore") else {}
-    ground = Ground(
+    ground = TrainerContext(
         spec=spec_of(said),
         journal=journal,
-        past=[*journal.past, {"kind": "study", **begun}],
-        say=lambda text: print(text, file=sys.stderr, flush=True),
-        save=Save(folder, journal),
-        saved=Saved(1, files) if files else None,
-        dataset=None,
+        past_records=[*journal.past_records, {"kind": "study", **begun}],
+        log_message=lambda text: print(text, file=sys.stderr, flush=True),
+        save_checkpoint=Save(folder, journal),
+        restored_checkpoint=RestoredCheckpoint(1, files) if files else None,
+        dataset_dir=None,
         secret=bytes.fromhex(said["secret"]),
-        listen=("127.0.0.1", said.get("port", 0)),
-        stopping=lambda: False,
+        listen_address=("127.0.0.1", said.get("port", 0)),
+        is_stopping=lambda: False,
     )
     shelf = (
-        Shelf(said["shelf"], Path(said["disk"]), memory=Path(said["memory"]))
+        StateStore(said["shelf"], Path(said["disk"]), memory=Path(said["memory"]))
         if said.get("memory")
-        else Shelf(said["shelf"], Path(said["disk"]))
+        else StateStore(said["shelf"], Path(said["disk"]))
     )
-    return Hopper(ground, shelf, folder, patience=Patience(**said.get("patience", {}))), journal
+    return MopTrainer(ground, shelf, folder, timeouts=Timeouts(**said.get("patience", {}))), journal
 
 
 def main(said: Mapping[str, Any]) -> None:
@@ -89,7 +96,7 @@ def main(said: Mapping[str, Any]) -> None:
     (folder / "port.new").rename(folder / "port")
     told = {str(at): 0 for at in range(len(said["trials"]))}
     over, began = set(), set()
-    for record in journal.past:
+    for record in journal.past_records:
         match record["kind"]:
             case "toy-told":
                 told[record["trial"]] = record["step"]
@@ -99,29 +106,29 @@ def main(said: Mapping[str, Any]) -> None:
                 began.add(record["trial"])
     waiting = [trial for trial in told if trial not in over]
     while len(over) < len(told):
-        while waiting and (waiting[0] in began or hopper.room()):
+        while waiting and (waiting[0] in began or hopper.free_capacity()):
             trial = waiting.pop(0)
             wanted = said["trials"][int(trial)]
             if trial not in began:
                 journal.write("toy-asked", trial=trial)
-            work = Work(
-                TrialId(trial), wanted["params"], wanted["budget"], told[trial], resumed=trial in began
+            work = TrialWork(
+                TrialId(trial), wanted["params"], wanted["budget"], told[trial], is_resumed=trial in began
             )
             hopper.start(work)
-        hopper.room()
+        hopper.free_capacity()
         for news in hopper.wait(1.0):
             match news:
-                case Reported(trial, step, metrics):
+                case EpochReported(trial, step, metrics):
                     if step > told[trial]:
                         told[trial] = step
                         journal.write("toy-told", trial=trial, step=step, metrics=dict(metrics))
-                case Reached(trial) | TrialFailed(trial):
+                case BudgetReached(trial) | TrialFailed(trial):
                     over.add(trial)
                     error = news.error if isinstance(news, TrialFailed) else ""
                     journal.write("toy-over", trial=trial, error=error)
-                    hopper.end(trial, keep=False)
+                    hopper.end(trial, keep_state=False)
     journal.write("toy-done")
-    hopper.close(over=True)
+    hopper.close(completed=True)
 
 
 if __name__ == "__main__":

@@ -17,32 +17,32 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import HopyardError
-from hopyard.studies.link.line import Line
-from hopyard.studies.messages import (
+from hopyard.mop_runtime.messages import (
     Acknowledge,
-    Beat,
     Cancel,
-    Doing,
-    Drop,
-    End,
-    Evaluate,
-    Evaluated,
-    Failed,
-    Finished,
+    DigestComputed,
+    DropStates,
+    EvaluateUnit,
+    EvaluationResult,
+    Heartbeat,
     Hello,
+    HopResult,
     Message,
-    Named,
-    Open,
+    OpenPartitions,
     Ready,
-    Train,
+    Shutdown,
+    TrainUnit,
+    UnitFailure,
+    UnitInProgress,
     from_head,
     to_head,
 )
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.digest import digest
-from hopyard.studies.states.encode import encode
-from hopyard.studies.states.serve import fetch, listen
-from hopyard.studies.states.shelf import Shelf
+from hopyard.mop_runtime.state_transfer import fetch, serve_states
+from hopyard.mop_runtime.transport.driver_connection import DriverConnection
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.digest import digest
+from hopyard.trial_state.encode import encode
+from hopyard.trial_state.shared_memory_store import StateStore
 from tests.studies.hopper import toy
 
 
@@ -51,25 +51,28 @@ class ToyWorker:
         self.said = said
         self.secret = bytes.fromhex(said["secret"])
         memory = {"memory": Path(said["memory"])} if said.get("memory") else {}
-        self.shelf = Shelf(said["shelf"], Path(said["disk"]), **memory)
-        self.server = listen(self.secret, self.shelf, host="127.0.0.1")
+        self.shelf = StateStore(said["shelf"], Path(said["disk"]), **memory)
+        self.server = serve_states(self.secret, self.shelf, host="127.0.0.1")
         self.lock = threading.Lock()
         self.orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.waiting: list[Train | Evaluate] = []
+        self.waiting: list[TrainUnit | EvaluateUnit] = []
         self.cancelled: set[str] = set()
         self.train: tuple[int, ...] = ()
         self.validation: tuple[int, ...] = ()
-        self.line = Line(
-            said["driver"], self.secret, self, patience_s=said.get("patience_s", 20.0), beat_s=0.1
+        self.line = DriverConnection(
+            said["driver"],
+            self.secret,
+            self,
+            reconnect_timeout_s=said.get("patience_s", 20.0),
+            heartbeat_interval_s=0.1,
         )
 
-    # -- what the line asks
-    # -----------------------------------------------------------------------------------------
+    # -- what the line asks ----------------------------------------------------------------------------------
 
-    def hello(self, local_host: str) -> Mapping[str, Any]:
+    def make_hello(self, local_host: str) -> Mapping[str, Any]:
         with self.lock:
             doing = tuple(_doing(one) for one in self.waiting if one.unit not in self.cancelled)
-        states = tuple(self.shelf.names())
+        states = tuple(self.shelf.list_states())
         address = f"{local_host}:{self.server.port}"
         return to_head(
             Hello(
@@ -82,73 +85,78 @@ class ToyWorker:
                 self.validation,
                 states,
                 doing,
-                together=self.said.get("together", True),
+                supports_data_parallel=self.said.get("together", True),
             )
         )
 
-    def beat(self) -> Mapping[str, Any]:
-        return to_head(Beat())
+    def make_heartbeat(self) -> Mapping[str, Any]:
+        return to_head(Heartbeat())
 
-    def hear(self, head: Mapping[str, Any]) -> None:
+    def on_message(self, head: Mapping[str, Any]) -> None:
         message = from_head(head)
         match message:
-            case Train() | Evaluate():
+            case TrainUnit() | EvaluateUnit():
                 with self.lock:
                     self.waiting.append(message)
                 self.orders.put(message)
-            case Open() | End():
+            case OpenPartitions() | Shutdown():
                 self.orders.put(message)
             case Cancel(unit):
                 self.cancelled.add(unit)
-            case Drop(states):
+            case DropStates(states):
                 self.shelf.drop(states)
             case Acknowledge(units, named):
                 self.line.acknowledge([*(("unit", one) for one in units), *(("named", one) for one in named)])
 
-    def lost(self, why: str) -> None:
+    def on_driver_lost(self, reason: str) -> None:
         os._exit(3)
 
-    # -- what it does
-    # -------------------------------------------------------------------------------------------------
+    # -- what it does ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
         self.line.start()
         while True:
             order = self.orders.get()
-            if isinstance(order, End):
+            if isinstance(order, Shutdown):
                 self.line.close()
                 return
-            if isinstance(order, Open):
+            if isinstance(order, OpenPartitions):
                 self.open(order)
-            elif isinstance(order, (Train, Evaluate)):
+            elif isinstance(order, (TrainUnit, EvaluateUnit)):
                 if order.unit not in self.cancelled:
                     self.do(order)
                 with self.lock:
                     self.waiting.remove(order)
 
-    def open(self, order: Open) -> None:
+    def open(self, order: OpenPartitions) -> None:
         if self.said.get("cannot_open"):
             self.tell(
-                Failed("", "open", "the data is not there", "Traceback\nOSError: the data is not there"), None
+                UnitFailure("", "open", "the data is not there", "Traceback\nOSError: the data is not there"),
+                None,
             )
             return
         self.train, self.validation = order.train, order.validation
         counts = tuple(map(toy.rows, order.train)), tuple(map(toy.rows, order.validation))
-        self.tell(Ready(self.train, self.validation, *counts, together=self.said.get("together", True)), None)
+        self.tell(
+            Ready(
+                self.train, self.validation, *counts, supports_data_parallel=self.said.get("together", True)
+            ),
+            None,
+        )
 
-    def do(self, order: Train | Evaluate) -> None:
+    def do(self, order: TrainUnit | EvaluateUnit) -> None:
         try:
-            if order.params.get("fails_in") == order.epoch and isinstance(order, Train):
+            if order.params.get("fails_in") == order.epoch and isinstance(order, TrainUnit):
                 raise ZeroDivisionError("the user's own mistake")
             state = self.state_of(order)
             began = time.time()
             time.sleep(self.said.get("unit_s", 0.0) * float(order.params.get("cost", 1.0)))
-            if isinstance(order, Train):
+            if isinstance(order, TrainUnit):
                 self.trained(order, state, began)
             else:
                 assert order.partition in (self.train if order.training else self.validation)
                 value = toy.measured(state, order.partition)
-                news = Evaluated(
+                news = EvaluationResult(
                     order.unit,
                     order.trial,
                     order.epoch,
@@ -161,25 +169,27 @@ class ToyWorker:
                 )
                 self.tell(news, ("unit", order.unit))
         except HopyardError as lost:
-            self.tell(Failed(order.unit, "state", str(lost)), ("unit", order.unit))
+            self.tell(UnitFailure(order.unit, "state", str(lost)), ("unit", order.unit))
         except ZeroDivisionError as own:
-            self.tell(Failed(order.unit, "code", repr(own), "Traceback\n" + repr(own)), ("unit", order.unit))
+            self.tell(
+                UnitFailure(order.unit, "code", repr(own), "Traceback\n" + repr(own)), ("unit", order.unit)
+            )
 
-    def state_of(self, order: Train | Evaluate) -> list[str]:
+    def state_of(self, order: TrainUnit | EvaluateUnit) -> list[str]:
         if not order.state:
             return toy.fresh(order.trial, dict(order.params), order.seed)
         fetch(order.state, order.sources, self.secret, self.shelf)
         held: dict[str, Any] = decode(self.shelf.read(order.state))
         return list(held["did"])
 
-    def trained(self, order: Train, state: list[str], began: float) -> None:
+    def trained(self, order: TrainUnit, state: list[str], began: float) -> None:
         partitions = [member.partition for member in order.members]
         own = [member.partition for member in order.members if member.worker == self.said["worker"]]
         assert set(own) <= set(self.train), "it was told to train on what it has not open"
         after = toy.trained(state, order.trial, order.epoch, partitions)
         encoded = encode({"did": after, "padding": bytes(self.said.get("size", 0))})
         size = self.shelf.put(order.unit, encoded)
-        news = Finished(
+        news = HopResult(
             order.unit,
             order.trial,
             order.epoch,
@@ -192,17 +202,17 @@ class ToyWorker:
         )
         # also if it was cancelled meanwhile: the driver drops the state
         self.tell(news, ("unit", order.unit))
-        self.tell(Named(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
+        self.tell(DigestComputed(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
 
     def tell(self, message: Message, key: tuple[str, str] | None) -> None:
-        self.line.tell(to_head(message), key=key)
+        self.line.send(to_head(message), key=key)
 
 
-def _doing(order: Train | Evaluate) -> Doing:
-    if isinstance(order, Train):
+def _doing(order: TrainUnit | EvaluateUnit) -> UnitInProgress:
+    if isinstance(order, TrainUnit):
         partitions = tuple(member.partition for member in order.members)
-        return Doing(order.unit, order.trial, order.epoch, partitions, order.state, True)
-    return Doing(order.unit, order.trial, order.epoch, (order.partition,), order.state, False)
+        return UnitInProgress(order.unit, order.trial, order.epoch, partitions, order.state, True)
+    return UnitInProgress(order.unit, order.trial, order.epoch, (order.partition,), order.state, False)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, Parallel, StudySpec
-from hopyard.replica.tensorboard import EventFiles
-from hopyard.studies.mirrors.mirror import Mirrors, mirrors_of
+from hopyard.replica.tfevents import EventFiles
+from hopyard.studies.mirrors.mirror import Mirrors, create_mirrors
 from hopyard.studies.mirrors.mlflow import MLflow
 
 ZERO, ONE = TrialId("0"), TrialId("1")
@@ -25,18 +25,18 @@ def _spec(*, tensorboard: bool = False, mlflow: str = "") -> StudySpec:
 
 
 def _play(mirrors: Mirrors) -> None:
-    mirrors.began(ZERO, {"lr": 0.1})
-    mirrors.began(ONE, {"lr": 0.2})
-    mirrors.reported(ZERO, 1, {"acc": 0.5, "loss": 2.0})
-    mirrors.reported(ONE, 1, {"acc": 0.25, "loss": float("nan")})
-    mirrors.reported(ZERO, 2, {"acc": 0.75, "loss": 1.0})
-    mirrors.ended(ZERO, failed=False)
-    mirrors.ended(ONE, failed=True)
+    mirrors.trial_started(ZERO, {"lr": 0.1})
+    mirrors.trial_started(ONE, {"lr": 0.2})
+    mirrors.trial_reported(ZERO, 1, {"acc": 0.5, "loss": 2.0})
+    mirrors.trial_reported(ONE, 1, {"acc": 0.25, "loss": float("nan")})
+    mirrors.trial_reported(ZERO, 2, {"acc": 0.75, "loss": 1.0})
+    mirrors.trial_ended(ZERO, failed=False)
+    mirrors.trial_ended(ONE, failed=True)
 
 
 def test_tensorboard_has_a_folder_for_each_trial(tmp_path: Path) -> None:
     said: list[str] = []
-    mirrors = mirrors_of(_spec(tensorboard=True), tmp_path, said.append)
+    mirrors = create_mirrors(_spec(tensorboard=True), tmp_path, said.append)
     _play(mirrors)
     mirrors.close()
     assert said == []
@@ -54,7 +54,7 @@ def test_tensorboard_has_a_folder_for_each_trial(tmp_path: Path) -> None:
 def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    mirrors = mirrors_of(_spec(mlflow=uri), tmp_path, pytest.fail, study="alice/digits/1")
+    mirrors = create_mirrors(_spec(mlflow=uri), tmp_path, pytest.fail, study="alice/digits/1")
     _play(mirrors)
     client = mlflow.tracking.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("digits")
@@ -76,8 +76,8 @@ def test_a_driver_that_began_again_goes_on_in_the_same_runs(tmp_path: Path) -> N
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     for step in (1, 2):
         mirror = MLflow(uri, experiment="digits", study="alice/digits/1")
-        mirror.began(ZERO, {"lr": 0.1 * step})
-        mirror.reported(ZERO, step, {"acc": 0.1 * step})
+        mirror.trial_started(ZERO, {"lr": 0.1 * step})
+        mirror.trial_reported(ZERO, step, {"acc": 0.1 * step})
     client = mlflow.tracking.MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     assert len(client.get_metric_history(run.info.run_id, "acc")) == 2
@@ -90,14 +90,14 @@ class _Broken:
     def __init__(self) -> None:
         self.asked = 0
 
-    def began(self, *_: object) -> None:
+    def trial_started(self, *_: object) -> None:
         self.asked += 1
         raise ConnectionError("refused")
 
-    def reported(self, *_: object) -> None:
+    def trial_reported(self, *_: object) -> None:
         self.asked += 1
 
-    def ended(self, *_: object, failed: bool) -> None:
+    def trial_ended(self, *_: object, failed: bool) -> None:
         self.asked += 1
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ def test_a_server_that_does_not_answer_is_told_of_and_left_out(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and never listens
         said: list[str] = []
-        mirrors = mirrors_of(
+        mirrors = create_mirrors(
             _spec(mlflow=f"http://127.0.0.1:{closed.getsockname()[1]}"), tmp_path, said.append
         )
     _play(mirrors)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.datasets.partitions.partition import Partition, in_memory
+from hopyard.datasets.partitions.partition import Partition, partition_of_arrays
 from hopyard.errors import SpecError
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.encode import encode
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.keras_trainable import KerasTrainable
-from hopyard.studies.trainable.protocol import Reduce
+from hopyard.trainables.config import Config
+from hopyard.trainables.keras_trainable import KerasTrainable
+from hopyard.trainables.protocol import Reduce
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.encode import encode
 from tests.studies.trainable.together import in_turns
 
 pytest.importorskip("torch", reason="the backend is PyTorch here")
@@ -54,7 +54,9 @@ def parts() -> list[Partition]:
     y = np.arange(60) % 2
     x = draws.normal(size=(60, 4)) + 2 * y[:, None]
     return [
-        in_memory({"x": x[at::2][np.argsort(draws.random(30))], "y": y[at::2]}, index=at, peers=(30, 30))
+        partition_of_arrays(
+            {"x": x[at::2][np.argsort(draws.random(30))], "y": y[at::2]}, index=at, peers=(30, 30)
+        )
         for at in (0, 1)
     ]
 
@@ -81,7 +83,7 @@ def test_hopping_changes_no_bit(parts: list[Partition]) -> None:
 
 def test_it_learns_and_evaluates() -> None:
     y = np.arange(300) % 2
-    part = in_memory(
+    part = partition_of_arrays(
         {"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y}
     )
     trainable, config = made(), Config({"lr": 0.02})
@@ -152,8 +154,7 @@ def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
         made(**changed).init(Config({"lr": 0.1}))
 
 
-# -- several workers on one state
-# ----------------------------------------------------------------------------------------
+# -- several workers on one state ----------------------------------------------------------------------------
 
 
 def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
@@ -161,7 +162,9 @@ def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
     draws = np.random.Generator(np.random.PCG64(3))
     xs = [draws.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
     rows = [
-        in_memory({"x": x, "y": (x @ [1.0, -2.0]).astype(np.float32)[:, None]}, index=at, peers=(6, 6))
+        partition_of_arrays(
+            {"x": x, "y": (x @ [1.0, -2.0]).astype(np.float32)[:, None]}, index=at, peers=(6, 6)
+        )
         for at, x in enumerate(xs)
     ]
     line = KerasTrainable(
@@ -182,7 +185,7 @@ def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
     """Dropout and all, where the batches are the same: 30 rows, 10 at a time."""
     config, alone = (
         Config({"lr": 0.02}),
-        in_memory({name: parts[0][name] for name in "xy"}, index=0, peers=(30,)),
+        partition_of_arrays({name: parts[0][name] for name in "xy"}, index=0, peers=(30,)),
     )
     one, other = made(batch_size=10), made(batch_size=10)
     together = one.train_together(one.init(config), [alone], config, lambda arrays: arrays)

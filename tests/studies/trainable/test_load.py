@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import SpecError
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.load import load, load_attribute
+from hopyard.trainables.config import Config
+from hopyard.trainables.load import load, load_attribute
 
 WHOLE = """
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
     )
     assert "importlib" not in told.value.message
     (code / "asks.py").write_text(
-        "from hopyard.domain.ids import check_name\ncheck_name('a b', what='--name')\n"
+        "from hopyard.domain.ids import check_name\ncheck_name('a b', subject='--name')\n"
     )
     with pytest.raises(SpecError) as told:
         load("asks.py:X", code)
@@ -113,7 +113,7 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
     assert refused[:3] == [
         "`asks.py` cannot be imported:",
         '  File "asks.py", line 2, in <module>',
-        "    check_name('a b', what='--name')",
+        "    check_name('a b', subject='--name')",
     ]
     assert refused[-1].startswith("--name: ") and "hopyard" not in told.value.message
     assert told.value.hints, "ours come with theirs"

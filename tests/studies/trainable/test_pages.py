@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.datasets.partitions.partition import in_memory
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.load import load
-from hopyard.studies.worker import unit
+from hopyard.datasets.partitions.partition import partition_of_arrays
+from hopyard.mop_runtime.worker import unit
+from hopyard.trainables.config import Config
+from hopyard.trainables.load import load
 from tests.house.pages import blocks
 
 pytest.importorskip("torch")
@@ -41,10 +41,12 @@ def test_what_the_page_shows_trains(file: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     trainable: Any = load(f"page_{file}{NAMES[file]}", folder)
     draws = np.random.Generator(np.random.PCG64(0))
-    part = in_memory({"x": draws.random((40, *X[file]), dtype=np.float32), "y": np.arange(40) % 10})
+    part = partition_of_arrays({"x": draws.random((40, *X[file]), dtype=np.float32), "y": np.arange(40) % 10})
     config = Config({"lr": 0.01, "width": 8, "batch_size": 16})
-    state = unit.train(trainable, unit.begin(trainable, config, 0), part, config)
-    there = unit.load(trainable, bytearray(unit.keep(trainable, state).to_bytes()), config.at(1))
+    state = unit.train(trainable, unit.init_state(trainable, config, 0), part, config)
+    there = unit.load_state(
+        trainable, bytearray(unit.encode_state(trainable, state).to_bytes()), config.at(1)
+    )
     assert (
         unit.evaluate(trainable, unit.train(trainable, there, part, config.at(1)), part, config)["loss"] > 0
     )

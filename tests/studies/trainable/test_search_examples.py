@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hopyard.datasets.partitions.split import PartitionSet, check, split
+from hopyard.datasets.partitions.split import PartitionSet, check_partitions, split_dataset
 from hopyard.domain.study import PartitionPlan
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.load import load
-from hopyard.studies.worker import unit
+from hopyard.mop_runtime.worker import unit
+from hopyard.trainables.config import Config
+from hopyard.trainables.load import load
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -41,14 +41,14 @@ def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int)
 
     torch.set_num_threads(1)
     trainable, config = load(name, EXAMPLES), Config(params, trial="3", epochs=epochs)
-    data = unit.keep(trainable, unit.begin(trainable, config, 0)).to_bytes()
+    data = unit.encode_state(trainable, unit.init_state(trainable, config, 0)).to_bytes()
     for epoch in range(epochs):
         for at in range(parts.parts):
-            state = unit.load(trainable, bytearray(data), config.at(epoch))
-            data = unit.keep(
+            state = unit.load_state(trainable, bytearray(data), config.at(epoch))
+            data = unit.encode_state(
                 trainable, unit.train(trainable, state, parts.open(at), config.at(epoch))
             ).to_bytes()
-    state = unit.load(trainable, bytearray(data), config)
+    state = unit.load_state(trainable, bytearray(data), config)
     told = [
         unit.evaluate(trainable, state, parts.open(at, "validation"), config)["val_acc"]
         for at in range(parts.parts)
@@ -58,12 +58,14 @@ def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int)
 
 def test_digits(digits: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="labels")
-    assert check(digits, plan).rows == 5000
+    assert check_partitions(digits, plan).rows == 5000
     params = {"lr": 4e-3, "batch_size": 32, "channels": 4, "dropout": 0.1}
     first, accuracy = trained(
-        "digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1
+        "digits.py:digits", split_dataset(digits, plan, "digits", tmp_path / "cache"), params, 1
     )
-    again, _ = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1)
+    again, _ = trained(
+        "digits.py:digits", split_dataset(digits, plan, "digits", tmp_path / "cache"), params, 1
+    )
     assert first == again
     assert accuracy > 0.75
 
@@ -71,7 +73,7 @@ def test_digits(digits: Path, tmp_path: Path) -> None:
 def test_a_table_by_hand(table: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="label")
     params = {"lr": 0.05, "momentum": 0.9, "batch_size": 64, "width": 16}
-    first, accuracy = trained("table.py", split(table, plan, "table", tmp_path / "cache"), params, 3)
-    again, _ = trained("table.py", split(table, plan, "table", tmp_path / "cache"), params, 3)
+    first, accuracy = trained("table.py", split_dataset(table, plan, "table", tmp_path / "cache"), params, 3)
+    again, _ = trained("table.py", split_dataset(table, plan, "table", tmp_path / "cache"), params, 3)
     assert first == again
     assert accuracy > 0.7

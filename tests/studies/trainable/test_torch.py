@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.datasets.partitions.partition import Partition, in_memory
-from hopyard.datasets.partitions.split import split
+from hopyard.datasets.partitions.partition import Partition, partition_of_arrays
+from hopyard.datasets.partitions.split import split_dataset
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
-from hopyard.studies.states import chance
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.encode import encode
-from hopyard.studies.trainable import torch_state
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.load import load
-from hopyard.studies.trainable.protocol import Reduce
-from hopyard.studies.trainable.torch_means import Means
-from hopyard.studies.trainable.torch_state import TorchState
-from hopyard.studies.trainable.torch_trainable import TorchTrainable
+from hopyard.trainables import torch_state
+from hopyard.trainables.config import Config
+from hopyard.trainables.load import load
+from hopyard.trainables.protocol import Reduce
+from hopyard.trainables.torch_metrics import MeanMetrics
+from hopyard.trainables.torch_state import TorchState
+from hopyard.trainables.torch_trainable import TorchTrainable
+from hopyard.trial_state import rng_state
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.encode import encode
 from tests.studies.trainable.together import in_turns
 
 torch = pytest.importorskip("torch")
@@ -48,7 +48,7 @@ def parts(tmp_path: Path) -> list[Partition]:
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "x.npy", x)
     np.save(tmp_path / "data" / "y.npy", y)
-    found = split(tmp_path / "data", PartitionPlan(parts=PARTS), "m", tmp_path / "cache")
+    found = split_dataset(tmp_path / "data", PartitionPlan(parts=PARTS), "m", tmp_path / "cache")
     return [found.open(at) for at in range(PARTS)]
 
 
@@ -133,7 +133,7 @@ SCHEDULES = {
 def built(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the modules of these tests are built to be filled, which are all small."""
     if request.param == "without memory":
-        monkeypatch.setattr(torch_state, "_FEW_BYTES", 0)
+        monkeypatch.setattr(torch_state, "_SMALL_STATE_BYTES", 0)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
@@ -162,14 +162,14 @@ def test_it_learns_and_evaluates(parts: list[Partition]) -> None:
 
 
 def test_seeding_is_pytorchs_own() -> None:
-    before = chance.take()
+    before = rng_state.capture()
     try:
         torch.manual_seed(5)
         expected = torch.rand(3), torch.get_rng_state()
-        chance.seed_torch(torch, 5)
+        rng_state.seed_torch(torch, 5)
         assert torch.equal(torch.rand(3), expected[0]) and torch.equal(torch.get_rng_state(), expected[1])
     finally:
-        chance.put_back(before)
+        rng_state.restore(before)
 
 
 def test_a_schedule_steps_once_an_epoch(parts: list[Partition]) -> None:
@@ -248,7 +248,7 @@ def test_in_a_group_each_partition_draws_what_it_would_draw_alone(parts: list[Pa
 
 def test_partitions_of_few_rows_make_as_many_steps() -> None:
     rows = [
-        in_memory(
+        partition_of_arrays(
             {"x": np.zeros((n, 4), dtype=np.float32), "y": np.zeros(n, dtype=np.int64)},
             index=at,
             peers=(3, 2),
@@ -345,14 +345,18 @@ def test_a_table_becomes_a_matrix_and_pictures_floats() -> None:
         schedule=None,
     )
     config = Config({"lr": 0.1})
-    table = in_memory({"a": np.arange(6), "b": np.arange(6) / 2, "label": np.zeros(6)})
+    table = partition_of_arrays({"a": np.arange(6), "b": np.arange(6) / 2, "label": np.zeros(6)})
     trainable.evaluate(trainable.init(config), table, config)
     assert seen[-1].tolist() == [[n, n / 2] for n in range(6)]
-    pictures = in_memory({"image": np.full((2, 5, 4, 3), 255, dtype=np.uint8), "label": np.zeros(2)})
+    pictures = partition_of_arrays(
+        {"image": np.full((2, 5, 4, 3), 255, dtype=np.uint8), "label": np.zeros(2)}
+    )
     trainable.evaluate(trainable.init(config), pictures, config)
     assert seen[-1].shape == (2, 3, 5, 4) and float(seen[-1].max()) == 1.0
     with pytest.raises(SpecError, match="which column is the target"):
-        trainable.evaluate(trainable.init(config), in_memory({"a": np.zeros(3), "b": np.zeros(3)}), config)
+        trainable.evaluate(
+            trainable.init(config), partition_of_arrays({"a": np.zeros(3), "b": np.zeros(3)}), config
+        )
 
 
 def test_transforms_see_whole_batches() -> None:
@@ -362,7 +366,9 @@ def test_transforms_see_whole_batches() -> None:
             batch["c"],
         )
     )
-    part = in_memory({"a": np.arange(20.0), "b": np.arange(20), "c": np.arange(20, dtype=np.int32) % 2})
+    part = partition_of_arrays(
+        {"a": np.arange(20.0), "b": np.arange(20), "c": np.arange(20, dtype=np.int32) % 2}
+    )
     config = Config({"lr": 0.1})
     assert trainable.evaluate(trainable.train(trainable.init(config), part, config), part, config)["loss"] > 0
 
@@ -411,7 +417,7 @@ def test_a_metric_is_one_number(parts: list[Partition], each: Callable[..., Any]
 
 def test_means_of_whatever_a_metric_returns() -> None:
     """Also of a tensor that it uses for every batch, and of numbers of all kinds."""
-    means, running = Means(), torch.zeros(1)
+    means, running = MeanMetrics(), torch.zeros(1)
     kinds = [
         True,
         3,
@@ -422,7 +428,7 @@ def test_means_of_whatever_a_metric_returns() -> None:
     ]
     for at, value in enumerate(kinds):
         means.add(at + 1, {"same": running.fill_(at), "kinds": value})
-    found = means.of_all()
+    found = means.compute()
     assert found == {
         "same": pytest.approx(sum(at * (at + 1) for at in range(6)) / 21),
         "kinds": pytest.approx((1 + 6 + 6 + 22 + 7.5 + 24) / 21),

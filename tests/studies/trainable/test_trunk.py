@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.datasets.partitions.partition import Partition, in_memory
-from hopyard.datasets.partitions.split import split
+from hopyard.datasets.partitions.partition import Partition, partition_of_arrays
+from hopyard.datasets.partitions.split import split_dataset
 from hopyard.domain.study import PartitionPlan
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.torch_trainable import TorchTrainable
+from hopyard.trainables.config import Config
+from hopyard.trainables.torch_trainable import TorchTrainable
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -59,7 +59,7 @@ def parts(tmp_path: Path) -> list[Partition]:
         + 2 * y[:, None].astype(np.float32),
     )
     np.save(tmp_path / "data" / "y.npy", y)
-    found = split(tmp_path / "data", PartitionPlan(parts=2), "m", tmp_path / "cache")
+    found = split_dataset(tmp_path / "data", PartitionPlan(parts=2), "m", tmp_path / "cache")
     return [found.open(at) for at in range(2)]
 
 
@@ -113,7 +113,7 @@ def test_a_damaged_file_of_features_is_made_again(parts: list[Partition], tmp_pa
 
 
 def test_a_transform_comes_before_the_trunk() -> None:
-    part = in_memory({"a": np.arange(20.0), "c": np.arange(20) % 2})
+    part = partition_of_arrays({"a": np.arange(20.0), "c": np.arange(20) % 2})
     trainable = made(
         transform=lambda batch, config, training: (batch["a"].reshape(-1, 1).expand(-1, 4), batch["c"])
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hopyard.studies.trainable.protocol import Reduce, average
+from hopyard.trainables.protocol import Reduce, average
 
 
 def in_turns(count: int, train: Callable[[int, Reduce], bytes]) -> set[bytes]:

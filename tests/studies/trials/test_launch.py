@@ -10,8 +10,8 @@ from hopyard.domain.ids import RunId, TrialId, is_run_id
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, Parallel, StudySpec
 from hopyard.errors import SpecError
-from hopyard.studies.trainer import Work
-from hopyard.studies.trials.launch import Launched, plan_run, shift_of_copy, submission
+from hopyard.studies.trainer import TrialWork
+from hopyard.studies.trial_runs.trial_spec import TrialRunSpec, copied_epoch_shift, plan_run, run_request
 
 STUDY = RunId("study-run")
 TRIAL = {"project": "p", "roles": [], "params": {"lr": 0.1, "fixed": 7}, "tags": {"team": "vision"}}
@@ -32,8 +32,8 @@ def study(**given: Any) -> StudySpec:
     )
 
 
-def work(budget: int = 3, *, done: int = 0, trial: str = "4", **params: Any) -> Work:
-    return Work(TrialId(trial), params, budget, done)
+def work(budget: int = 3, *, done: int = 0, trial: str = "4", **params: Any) -> TrialWork:
+    return TrialWork(TrialId(trial), params, budget, done)
 
 
 def test_a_fresh_trial() -> None:
@@ -42,19 +42,19 @@ def test_a_fresh_trial() -> None:
     assert spec["params"] == {"lr": 0.5, "fixed": 7, "epochs": 3}
     assert spec["tags"] == {"team": "vision", "study": "s", "trial": "4"}
     assert (spec["parent"], spec["resume"], spec["project"]) == (STUDY, None, "p")
-    assert launched == Launched(TrialId("4"), RunId(body["id"]), 3, 3)
+    assert launched == TrialRunSpec(TrialId("4"), RunId(body["id"]), 3, 3)
     assert is_run_id(body["id"])
     assert plan_run(STUDY, study(), work(lr=0.5), None, shift=0) == (launched, body)
 
 
 def test_ids_tell_apart_all_that_may_differ() -> None:
     bodies = [
-        submission(STUDY, study(), work(lr=0.5), None, 3),
-        submission(RunId("study-two"), study(), work(lr=0.5), None, 3),
-        submission(STUDY, study(), work(lr=0.6), None, 3),
-        submission(STUDY, study(), work(lr=0.5, trial="5"), None, 3),
-        submission(STUDY, study(), work(4, lr=0.5), None, 4),
-        submission(STUDY, study(), work(lr=0.5), {"run": "r", "step": 1, "manifest": "m"}, 3),
+        run_request(STUDY, study(), work(lr=0.5), None, 3),
+        run_request(RunId("study-two"), study(), work(lr=0.5), None, 3),
+        run_request(STUDY, study(), work(lr=0.6), None, 3),
+        run_request(STUDY, study(), work(lr=0.5, trial="5"), None, 3),
+        run_request(STUDY, study(), work(4, lr=0.5), None, 4),
+        run_request(STUDY, study(), work(lr=0.5), {"run": "r", "step": 1, "manifest": "m"}, 3),
     ]
     assert len({body["id"] for body in bodies}) == len(bodies)
 
@@ -64,29 +64,33 @@ def test_one_that_goes_on_does_so_from_its_checkpoint() -> None:
     launched, body = plan_run(STUDY, study(), work(9, done=3), source, shift=0)
     assert body["spec"]["resume"] == {"run": "before", "step": 3, "manifest": "f" * 64}
     assert (body["spec"]["forked_from"], body["spec"]["params"]["epochs"]) == ("before", 9)
-    assert (launched.shift, launched.last) == (0, 9)
+    assert (launched.epoch_shift, launched.last_epoch) == (0, 9)
     older, _ = plan_run(STUDY, study(), work(9, done=3), {**source, "step": 2}, shift=0)
-    assert (older.shift, older.last) == (0, 9)  # an epoch is repeated
+    assert (older.epoch_shift, older.last_epoch) == (0, 9)  # an epoch is repeated
 
 
 @pytest.mark.parametrize(
     ("copied", "step", "epochs", "shift", "last"),
     [
-        (Launched(TrialId("7"), RunId("other"), 4, 4), 4, 4, 0, 6),
-        (Launched(TrialId("7"), RunId("other"), 4, 4), 3, 4, 1, 5),  # the newest checkpoint that there is
+        (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 4, 4, 0, 6),
+        (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 3, 4, 1, 5),  # the newest checkpoint that there is
         # more than the study's epochs, and epochs all the same
-        (Launched(TrialId("7"), RunId("other"), 9, 12, -3), 12, 9, -8, 14),
-        (Launched(TrialId("7"), RunId("other"), 4, 4), 5000, 4, 0, 6),  # batches
-        (Launched(TrialId("7"), RunId("other"), 4, 6, -2), 5000, 4, -2, 8),
+        (TrialRunSpec(TrialId("7"), RunId("other"), 9, 12, -3), 12, 9, -8, 14),
+        (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 5000, 4, 0, 6),  # batches
+        (TrialRunSpec(TrialId("7"), RunId("other"), 4, 6, -2), 5000, 4, -2, 8),
     ],
 )
 def test_a_copy_trains_as_many_epochs_as_it_was_given(
-    copied: Launched, step: int, epochs: int, shift: int, last: int
+    copied: TrialRunSpec, step: int, epochs: int, shift: int, last: int
 ) -> None:
     source = {"run": "other", "step": step, "manifest": "f" * 64}
-    found = shift_of_copy(copied, step, epochs, done=4)
+    found = copied_epoch_shift(copied, step, epochs, done_epochs=4)
     launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=found)
-    assert (launched.shift, launched.last, body["spec"]["params"]["epochs"]) == (shift, last, last)
+    assert (launched.epoch_shift, launched.last_epoch, body["spec"]["params"]["epochs"]) == (
+        shift,
+        last,
+        last,
+    )
 
 
 def test_a_study_that_says_nothing_of_epochs_leaves_the_script_as_it_is() -> None:
@@ -104,15 +108,15 @@ def test_a_record_says_all_that_is_needed_to_submit_it_again() -> None:
         "trial": "4",
         "run": launched.run,
         "budget": 6,
-        "last": launched.last,
-        "shift": launched.shift,
+        "last": launched.last_epoch,
+        "shift": launched.epoch_shift,
         "resume": launched.resume,
     }
-    again = Launched.of_record(record)
+    again = TrialRunSpec.from_record(record)
     assert again == launched
-    assert submission(STUDY, study(), work(6, done=5, lr=0.2), again.resume, again.last) == body
+    assert run_request(STUDY, study(), work(6, done=5, lr=0.2), again.resume, again.last_epoch) == body
 
 
 def test_without_a_trial_there_is_no_run() -> None:
     with pytest.raises(SpecError, match=r"study\.trial"):
-        submission(STUDY, study(trial=None), work(), None, 3)
+        run_request(STUDY, study(trial=None), work(), None, 3)

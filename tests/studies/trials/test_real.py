@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.tree_cache import remove_tree
 from hopyard.studies.journal import read_records
 from tests.faults.world import World, until
 

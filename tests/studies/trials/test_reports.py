@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain.ids import RunId, TrialId
-from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
-from hopyard.studies.trainer import News, Reached, Reported, TrialFailed
-from hopyard.studies.trials.child import Child
-from hopyard.studies.trials.reports import Epochs, Row, StreamRows
+from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
+from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
+from hopyard.studies.trial_runs.epoch_reports import EpochCounter, MetricReport, MetricStreamParser
+from hopyard.studies.trial_runs.trial_run import TrialRun
 
 
 def logged(*calls: tuple[int | None, dict[str, float]]) -> bytes:
@@ -23,7 +23,7 @@ def logged(*calls: tuple[int | None, dict[str, float]]) -> bytes:
         for name, value in metrics.items():
             data += b"" if name in known else pack_definition(name)
             known.add(name)
-            data += pack_point(POINT, series_of(name), NO_STEP if step is None else step, float(at), value)
+            data += pack_point(POINT, series_id(name), NO_STEP if step is None else step, float(at), value)
     return data
 
 
@@ -47,26 +47,26 @@ def test_rows_are_the_same_in_whatever_pieces_they_come(
         if "acc" in metrics:
             wanted.append((step, metrics["acc"]))
     at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
-    stream = StreamRows("acc")
-    rows: list[Row] = []
+    stream = MetricStreamParser("acc")
+    rows: list[MetricReport] = []
     for begin, end in zip([0, *at], [*at, len(whole)], strict=True):
-        rows += stream.feed(whole[begin:end])
+        rows += stream.parse(whole[begin:end])
     assert [(row.step, row.metrics["acc"]) for row in rows] == wanted
     assert stream.names == set(latest)
 
 
 def test_a_report_has_what_was_logged_with_it() -> None:
-    (row, second) = StreamRows("acc").feed(
+    (row, second) = MetricStreamParser("acc").parse(
         logged((0, {"lr": 0.1}), (0, {"acc": 0.5, "loss": 2.0}), (1, {"loss": 1.0, "acc": 0.6}))
     )
-    assert row == Row(0, {"lr": 0.1, "acc": 0.5, "loss": 2.0})
-    assert second == Row(1, {"lr": 0.1, "acc": 0.6, "loss": 1.0})
+    assert row == MetricReport(0, {"lr": 0.1, "acc": 0.5, "loss": 2.0})
+    assert second == MetricReport(1, {"lr": 0.1, "acc": 0.6, "loss": 1.0})
 
 
 def test_a_damaged_stream_is_read_up_to_the_damage() -> None:
-    stream = StreamRows("acc")
-    assert len(stream.feed(logged((0, {"acc": 0.5})) + b"\xff damage")) == 1
-    assert stream.feed(logged((1, {"acc": 0.5}))) == []
+    stream = MetricStreamParser("acc")
+    assert len(stream.parse(logged((0, {"acc": 0.5})) + b"\xff damage")) == 1
+    assert stream.parse(logged((1, {"acc": 0.5}))) == []
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,28 @@ def test_a_damaged_stream_is_read_up_to_the_damage() -> None:
     ],
 )
 def test_steps_are_told_as_epochs(begun: int, last: int, steps: list[int | None], epochs: list[int]) -> None:
-    counted = Epochs(begun, last)
-    assert [counted.of(step) for step in steps] == epochs
+    counted = EpochCounter(begun, last)
+    assert [counted.epoch_of(step) for step in steps] == epochs
 
 
-def child(**given: Any) -> Child:
-    return Child(
-        **{"run": RunId("run-one"), "trial": TrialId("3"), "budget": 3, "metric": "acc", "last": 3, **given}
+def child(**given: Any) -> TrialRun:
+    return TrialRun(
+        **{
+            "run": RunId("run-one"),
+            "trial": TrialId("3"),
+            "budget": 3,
+            "metric": "acc",
+            "last_epoch": 3,
+            **given,
+        }
     )
 
 
 def see(
-    one: Child, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = ""
+    one: TrialRun, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = ""
 ) -> None:
     exit = {"reason": reason} if reason else None
-    one.see(
+    one.update(
         {
             "name": "a/b/1",
             "phase": phase,
@@ -109,13 +116,15 @@ def see(
     )
 
 
-def feed(one: Child, data: bytes, *, attempt: int = 1, rank: int = 0, stream: str = "metrics") -> list[News]:
+def feed(
+    one: TrialRun, data: bytes, *, attempt: int = 1, rank: int = 0, stream: str = "metrics"
+) -> list[TrainerEvent]:
     key = (f"run-one.{attempt}", rank, stream)
-    return one.feed(key, one.cursors.get(key, 0), data)
+    return one.add_data(key, one.cursors.get(key, 0), data)
 
 
-def epochs_of(news: list[News]) -> list[int]:
-    return [one.step for one in news if isinstance(one, Reported)]
+def epochs_of(news: list[TrainerEvent]) -> list[int]:
+    return [one.step for one in news if isinstance(one, EpochReported)]
 
 
 def test_a_lost_attempt_repeats_no_report() -> None:
@@ -125,13 +134,13 @@ def test_a_lost_attempt_repeats_no_report() -> None:
     see(one, attempt=2, step=1)  # from the checkpoint of the first epoch
     assert epochs_of(feed(one, logged((1, {"acc": 0.2}), (2, {"acc": 0.3})), attempt=2)) == [3]
     see(one, "succeeded", attempt=2)
-    assert one.end() == [Reached(TrialId("3"), 3)]
+    assert one.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
 def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
     """The checkpoint is older than what was reported: what is reported again was counted on, so that the last
     epoch was never trained."""
-    one = child(budget=4, last=4)
+    one = child(budget=4, last_epoch=4)
     see(one)
     assert epochs_of(feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))) == [
         1,
@@ -146,7 +155,7 @@ def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
         logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3}), (2000, {"acc": 0.4})),
         attempt=3,
     )
-    assert [(report.step, report.metrics["acc"]) for report in news if isinstance(report, Reported)] == [
+    assert [(report.step, report.metrics["acc"]) for report in news if isinstance(report, EpochReported)] == [
         (4, 0.4)
     ]
 
@@ -154,10 +163,10 @@ def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
 def test_bytes_that_come_twice_or_too_early_are_not_taken() -> None:
     one, key, data = child(), ("run-one.1", 0, "metrics"), logged((0, {"acc": 0.1}), (1, {"acc": 0.2}))
     see(one)
-    assert one.feed(key, 5, data) == []
-    assert epochs_of(one.feed(key, 0, data)) == [1, 2]
-    assert one.feed(key, 0, data) == []
-    assert epochs_of(one.feed(key, 0, data + logged((2, {"acc": 0.3})))) == [3]
+    assert one.add_data(key, 5, data) == []
+    assert epochs_of(one.add_data(key, 0, data)) == [1, 2]
+    assert one.add_data(key, 0, data) == []
+    assert epochs_of(one.add_data(key, 0, data + logged((2, {"acc": 0.3})))) == [3]
 
 
 def test_one_rank_speaks_for_all() -> None:
@@ -166,29 +175,31 @@ def test_one_rank_speaks_for_all() -> None:
     assert feed(one, logged((0, {"loss": 1.0}))) == []
     assert epochs_of(feed(one, logged((0, {"acc": 0.1})), rank=1)) == [1]
     assert feed(one, logged((1, {"acc": 0.9})), rank=2) == []
-    assert epochs_of(feed(one, pack_point(POINT, series_of("acc"), 1, 9.0, 0.2), rank=1)) == [2]
+    assert epochs_of(feed(one, pack_point(POINT, series_id("acc"), 1, 9.0, 0.2), rank=1)) == [2]
 
 
 def test_what_reports_now_and_then_is_told_at_its_end() -> None:
-    one = child(budget=9, last=9)
+    one = child(budget=9, last_epoch=9)
     see(one)
     assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (5, {"acc": 0.2})))) == [2, 5]
     see(one, "succeeded")
-    assert one.end() == [Reported(TrialId("3"), 9, {"acc": 0.2}), Reached(TrialId("3"), 9)]
+    assert one.finish() == [EpochReported(TrialId("3"), 9, {"acc": 0.2}), BudgetReached(TrialId("3"), 9)]
 
 
 def test_a_script_as_it_stands_is_judged_by_its_last_word() -> None:
-    one = child(budget=1, last=1, whole=True)
+    one = child(budget=1, last_epoch=1, reports_at_end=True)
     see(one)
     assert feed(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.7}))) == []
-    assert not one.overrun
+    assert not one.over_budget
     see(one, "succeeded")
-    assert one.end() == [Reported(TrialId("3"), 1, {"acc": 0.7}), Reached(TrialId("3"), 1)]
+    assert one.finish() == [EpochReported(TrialId("3"), 1, {"acc": 0.7}), BudgetReached(TrialId("3"), 1)]
 
 
 def test_a_copy_counts_on_from_its_own_epochs() -> None:
-    one = child(budget=6, last=4, shift=2)  # had done 4 epochs, copies one that had done 2, and may do 2 more
-    one.told = 4
+    one = child(
+        budget=6, last_epoch=4, epoch_shift=2
+    )  # had done 4 epochs, copies one that had done 2, and may do 2 more
+    one.reported_epoch = 4
     see(one, step=2)
     assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
 
@@ -197,9 +208,9 @@ def test_one_that_goes_on_beyond_its_budget_is_noticed() -> None:
     one = child()
     see(one)
     assert epochs_of(feed(one, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
-    assert one.overrun
+    assert one.over_budget
     see(one, "cancelled", reason="stopped by request")
-    assert one.end() == [Reached(TrialId("3"), 3)]
+    assert one.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
 @pytest.mark.parametrize(
@@ -215,19 +226,19 @@ def test_a_bad_end_is_the_trials_error(phase: str, reason: str, said: str) -> No
     see(one)
     feed(one, logged((0, {"loss": 1.0, "lr": 0.1})))
     see(one, phase, reason=reason)
-    assert one.end() == [TrialFailed(TrialId("3"), said)]
+    assert one.finish() == [TrialFailed(TrialId("3"), said)]
 
 
 def test_one_that_said_nothing_is_told_how_to_speak() -> None:
     one = child()
     see(one, "succeeded")
-    (failed,) = one.end()
+    (failed,) = one.finish()
     assert isinstance(failed, TrialFailed)
     assert failed.error.endswith("it reported no metric at all (`hop.log(…)`, or TensorBoard)")
 
 
 def test_nobody_asks_what_one_that_was_ended_says() -> None:
-    one = child(ending=True)
+    one = child(end_requested=True)
     see(one, "cancelled", reason="stopped")
-    assert one.end() == []
-    assert one.over
+    assert one.finish() == []
+    assert one.is_finished

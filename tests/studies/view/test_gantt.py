@@ -7,19 +7,21 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.studies.view.gantt import BREAK, as_data, gantt, strips
-from hopyard.studies.view.standing import StudyView
+from hopyard.studies.view.gantt import BREAK, as_data, gantt, timeline_strips
+from hopyard.studies.view.study_view import StudyView
 from tests.studies.view.test_standing import SPEC, hop
 
 
 def test_idle_time_and_pauses_of_two_workers() -> None:
-    view = StudyView.of([SPEC, hop(0, "0", "0", at=0.0), hop(1, "1", "0", at=1.5), hop(2, "1", "1", at=0.0)])
+    view = StudyView.from_records(
+        [SPEC, hop(0, "0", "0", at=0.0), hop(1, "1", "0", at=1.5), hop(2, "1", "1", at=0.0)]
+    )
     chart = gantt(view)
     assert chart.span_s == 2.5
     assert [(row.worker, row.busy_s, row.idle_s) for row in chart.rows] == [("0", 2.0, 0.5), ("1", 1.0, 1.5)]
     assert chart.gaps_s == (0.5,)
     assert math.isclose(chart.idle_share, 2.0 / 5.0)
-    assert strips(chart, 5) == [["0", "0", None, "1", "1"], ["1", "1", None, None, None]]
+    assert timeline_strips(chart, 5) == [["0", "0", None, "1", "1"], ["1", "1", None, None, None]]
 
 
 def test_between_two_attempts_nobody_is_idle() -> None:
@@ -31,33 +33,36 @@ def test_between_two_attempts_nobody_is_idle() -> None:
         hop(2, "1", "0", at=10.0),
         hop(3, "0", "1", at=10.0),
     ]
-    chart = gantt(StudyView.of([first, *units[:2], first, second, *units[2:]]))
+    chart = gantt(StudyView.from_records([first, *units[:2], first, second, *units[2:]]))
     assert chart.breaks == ((1.5, 10.0),)
     assert (chart.span_s, chart.attended_s) == (11.0, 2.5)
     assert [(row.busy_s, row.idle_s) for row in chart.rows] == [(2.0, 0.5), (2.0, 0.5)]
     assert chart.gaps_s == ()
     assert math.isclose(chart.idle_share, 0.2)
     assert as_data(chart)["breaks"] == [{"from_s": 1.5, "to_s": 10.0}]
-    assert strips(chart, 11) == [["0", None, *[BREAK] * 8, "1"], ["1", "1", *[BREAK] * 8, "0"]]
-    assert gantt(StudyView.of([first, *units[:2], first, *units[2:]])).breaks == ()
-    assert gantt(StudyView.of([first, *units[:2], second, *units[2:]]), epochs=(0, 0)).breaks == chart.breaks
+    assert timeline_strips(chart, 11) == [["0", None, *[BREAK] * 8, "1"], ["1", "1", *[BREAK] * 8, "0"]]
+    assert gantt(StudyView.from_records([first, *units[:2], first, *units[2:]])).breaks == ()
+    assert (
+        gantt(StudyView.from_records([first, *units[:2], second, *units[2:]]), epochs=(0, 0)).breaks
+        == chart.breaks
+    )
 
 
 def test_workers_stand_in_the_order_of_their_numbers() -> None:
-    view = StudyView.of([SPEC, *(hop(n, "0", str(n), at=float(n)) for n in (10, 2, 1))])
+    view = StudyView.from_records([SPEC, *(hop(n, "0", str(n), at=float(n)) for n in (10, 2, 1))])
     assert [row.worker for row in gantt(view).rows] == ["1", "2", "10"]
 
 
 def test_epochs_can_be_picked() -> None:
-    view = StudyView.of([SPEC, hop(0, "0", epoch=0, at=0.0), hop(1, "0", epoch=1, at=5.0)])
+    view = StudyView.from_records([SPEC, hop(0, "0", epoch=0, at=0.0), hop(1, "0", epoch=1, at=5.0)])
     assert gantt(view, epochs=(1, 1)).began_at == 5.0
 
 
 def test_a_study_without_units_has_an_empty_chart() -> None:
-    chart = gantt(StudyView.of([SPEC]))
+    chart = gantt(StudyView.from_records([SPEC]))
     assert (chart.rows, chart.idle_share, chart.gap_s(0.5)) == ((), 0.0, None)
     assert as_data(chart)["workers"] == []
-    assert strips(chart, 10) == []
+    assert timeline_strips(chart, 10) == []
 
 
 @given(
@@ -74,9 +79,9 @@ def test_busy_and_idle_and_breaks_make_the_whole(
     for n, (worker, trial, at) in enumerate(units):
         records += [{**SPEC, "attempt": f"run.{n}"}] if n in attempts else []
         records.append(hop(n, str(trial), str(worker), at=at))
-    chart = gantt(StudyView.of(records))
+    chart = gantt(StudyView.from_records(records))
     for row in chart.rows:
         assert math.isclose(row.busy_s + row.idle_s, chart.attended_s, abs_tol=1e-9)
         assert row.idle_s >= -1e-9
     assert all(gap > 0 for gap in chart.gaps_s)
-    assert all(len(strip) == columns for strip in strips(chart, columns))
+    assert all(len(strip) == columns for strip in timeline_strips(chart, columns))

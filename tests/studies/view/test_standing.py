@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.studies.standing import Phase
-from hopyard.studies.view.standing import StudyView
+from hopyard.studies.study_state import TrialPhase
+from hopyard.studies.view.study_view import StudyView
 
 SPEC = {"kind": "study", "spec": {"name": "digits", "metric": "acc", "goal": "max", "parallel": "mop"}}
 
@@ -60,10 +60,10 @@ def hop(
 
 
 def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
-    view = StudyView.of([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
+    view = StudyView.from_records([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
     trial = view.trials["0"]
     assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (
-        Phase.COMPLETED,
+        TrialPhase.COMPLETED,
         2,
         0.4,
         0.5,
@@ -75,23 +75,23 @@ def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
 
 def test_a_paused_trial_goes_on_when_it_is_asked_again() -> None:
     records = [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause")]
-    assert StudyView.of(records).trials["0"].state is Phase.PAUSED
-    view = StudyView.of([*records, asked("0", budget=3, start_from="0")])
+    assert StudyView.from_records(records).trials["0"].state is TrialPhase.PAUSED
+    view = StudyView.from_records([*records, asked("0", budget=3, start_from="0")])
     assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (
-        Phase.TRAINING,
+        TrialPhase.TRAINING,
         3,
         None,
     )
 
 
 def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
-    view = StudyView.of([SPEC, asked("0"), asked("1", start_from="0")])
+    view = StudyView.from_records([SPEC, asked("0"), asked("1", start_from="0")])
     assert view.trials["1"].start_from == "0"
 
 
 def test_stopped_and_failed_trials() -> None:
     failed = {"kind": "failed", "trial": "1", "error": "ValueError: no", "traceback": "…"}
-    view = StudyView.of(
+    view = StudyView.from_records(
         [
             SPEC,
             asked("0"),
@@ -101,14 +101,16 @@ def test_stopped_and_failed_trials() -> None:
             told("1", 0, None, "stop", "failed"),
         ]
     )
-    assert view.trials["0"].state is Phase.STOPPED
-    assert (view.trials["1"].state, view.trials["1"].error) == (Phase.FAILED, "ValueError: no")
-    assert view.counts()[Phase.FAILED] == 1
+    assert view.trials["0"].state is TrialPhase.STOPPED
+    assert (view.trials["1"].state, view.trials["1"].error) == (TrialPhase.FAILED, "ValueError: no")
+    assert view.counts()[TrialPhase.FAILED] == 1
 
 
 def test_the_final_word_on_a_completed_trial_leaves_it_completed() -> None:
-    view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5), told("0", 1, 0.5, "stop", "stopped")])
-    assert view.trials["0"].state is Phase.COMPLETED
+    view = StudyView.from_records(
+        [SPEC, asked("0", budget=1), told("0", 1, 0.5), told("0", 1, 0.5, "stop", "stopped")]
+    )
+    assert view.trials["0"].state is TrialPhase.COMPLETED
 
 
 def test_ranks_by_goal_and_those_without_a_value_last() -> None:
@@ -120,47 +122,47 @@ def test_ranks_by_goal_and_those_without_a_value_last() -> None:
         asked("2"),
         told("2", 1, math.nan),
     ]
-    assert [t.id for t in StudyView.of([SPEC, *records]).ranked()] == ["1", "0", "2"]
+    assert [t.id for t in StudyView.from_records([SPEC, *records]).ranked()] == ["1", "0", "2"]
     least = {"kind": "study", "spec": SPEC["spec"] | {"goal": "min"}}  # type: ignore[operator]
-    assert [t.id for t in StudyView.of([least, *records]).ranked()] == ["0", "1", "2"]
+    assert [t.id for t in StudyView.from_records([least, *records]).ranked()] == ["0", "1", "2"]
 
 
 def test_a_second_study_record_is_a_driver_that_began_again() -> None:
-    assert StudyView.of([SPEC, asked("0"), SPEC]).resumed == 1
+    assert StudyView.from_records([SPEC, asked("0"), SPEC]).resumed == 1
 
 
 def test_unknown_records_change_nothing() -> None:
-    assert StudyView.of([SPEC, {"kind": "from-the-future", "x": 1}]).trials == {}
+    assert StudyView.from_records([SPEC, {"kind": "from-the-future", "x": 1}]).trials == {}
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_hops_told_twice_count_once(numbers: list[int]) -> None:
-    view = StudyView.of([SPEC, *(hop(n, "0", size=7) for n in numbers)])
+    view = StudyView.from_records([SPEC, *(hop(n, "0", size=7) for n in numbers)])
     assert view.hops == len(set(numbers)) == len(view.bars)
     assert view.hop_bytes == 7 * view.hops
 
 
 def test_paused_trials_of_a_study_that_is_over_have_stopped() -> None:
-    view = StudyView.of(
+    view = StudyView.from_records(
         [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}]
     )
-    assert view.done and view.trials["0"].state is Phase.STOPPED
+    assert view.done and view.trials["0"].state is TrialPhase.STOPPED
 
 
 def test_trials_under_way_in_a_study_that_ended_without_them_have_stopped() -> None:
-    view = StudyView.of([SPEC, asked("0"), asked("1", budget=1), told("1", 1, 0.5)])
-    view.end()
+    view = StudyView.from_records([SPEC, asked("0"), asked("1", budget=1), told("1", 1, 0.5)])
+    view.mark_ended()
     assert not view.done
-    assert [view.trials[trial].state for trial in ("0", "1")] == [Phase.STOPPED, Phase.COMPLETED]
+    assert [view.trials[trial].state for trial in ("0", "1")] == [TrialPhase.STOPPED, TrialPhase.COMPLETED]
 
 
 def test_a_run_has_its_id_until_it_was_taken_under_a_name() -> None:
-    view = StudyView.of([SPEC, asked("0"), {"kind": "run", "trial": "0", "run": "r1"}])
+    view = StudyView.from_records([SPEC, asked("0"), {"kind": "run", "trial": "0", "run": "r1"}])
     assert (view.trials["0"].run, view.trials["0"].run_name) == ("r1", "")
-    view.take({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
+    view.apply({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
     assert view.trials["0"].run_name == "alice/mnist/12"
-    view.take({"kind": "run", "trial": "0", "run": "r2"})
-    view.take({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
+    view.apply({"kind": "run", "trial": "0", "run": "r2"})
+    view.apply({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
     assert (view.trials["0"].run, view.trials["0"].run_name) == ("r2", ""), (
         "a later run has a name of its own"
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, StudySpec
-from hopyard.studies.worker.main import leave
-from hopyard.studies.worker.run import run_worker
+from hopyard.mop_runtime.worker.main import exit_on_signal
+from hopyard.mop_runtime.worker.run_worker import run_worker
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     folder = Path(said["folder"])
     mop = MopSpec("code.py", said["workers"], "digits", PartitionPlan(said["workers"]), deterministic=True)
     spec = StudySpec("study", Space(()), "loss", Goal.MIN, Parallel.MOP, mop=mop)
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     reason = run_worker(
         said["address"],
         bytes.fromhex(said["secret"]),
@@ -28,9 +28,9 @@ def main() -> None:
         folder / "data",
         said["worker"],
         folder / "scratch",
-        code=folder / "code",
+        code_dir=folder / "code",
         memory=Path(said["memory"]),
-        patience_s=said["patience_s"],
+        reconnect_timeout_s=said["patience_s"],
     )
     print(f"left: {reason}")
 

@@ -16,27 +16,27 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopyard.domain.study import PartitionPlan
-from hopyard.studies.link.hub import Came, Closed, Hub
-from hopyard.studies.messages import (
+from hopyard.mop_runtime.messages import (
     Acknowledge,
-    Evaluate,
+    DigestComputed,
+    EvaluateUnit,
     FromDriver,
     Hello,
-    Member,
-    Named,
-    Open,
+    OpenPartitions,
     Ready,
-    Train,
+    TrainUnit,
+    UnitAssignment,
     from_head,
     to_head,
 )
-from hopyard.studies.states.shelf import Shelf
+from hopyard.mop_runtime.transport.driver_server import ConnectionClosed, DriverServer, MessageReceived
+from hopyard.trial_state.shared_memory_store import StateStore
 
 SECRET = bytes(range(32))
 WAIT_S = 60.0
 WATCHES = (
-    "import sys; from hopyard.studies.__main__ import keep_alive; sys.exit(keep_alive(sys.argv[1:], "
-    "what='worker', patience_s=3))"
+    "import sys; from hopyard.study_app.__main__ import supervise; sys.exit(supervise(sys.argv[1:], "
+    "role='worker', hang_timeout_s=3))"
 )
 Kind = TypeVar("Kind")
 
@@ -47,7 +47,7 @@ class Driver:
     def __init__(
         self, plan: PartitionPlan, *, trainable: str = "code.py", port: int = 0, acknowledges: bool = True
     ) -> None:
-        self.hub = Hub(SECRET, host="127.0.0.1", port=port)
+        self.hub = DriverServer(SECRET, host="127.0.0.1", port=port)
         self.plan, self.trainable, self.acknowledges = plan, trainable, acknowledges
         self.heard: list[tuple[str, Any]] = []
         self.hellos: dict[str, Hello] = {}
@@ -60,16 +60,16 @@ class Driver:
 
     def pump(self, timeout_s: float) -> None:
         for event in self.hub.wait(timeout_s):
-            if isinstance(event, Closed):
+            if isinstance(event, ConnectionClosed):
                 for worker in [
                     one for one, number in self._connections.items() if number == event.connection
                 ]:
                     del self._connections[worker]
                     self.heard.append((worker, "closed"))
-            if isinstance(event, Came):
+            if isinstance(event, MessageReceived):
                 self._hear(event)
 
-    def _hear(self, event: Came) -> None:
+    def _hear(self, event: MessageReceived) -> None:
         message = from_head(event.head)
         if isinstance(message, Hello):
             self._connections[message.worker] = event.connection
@@ -80,7 +80,7 @@ class Driver:
             self.acknowledge(worker, message)
 
     def acknowledge(self, worker: str, message: Any) -> None:
-        named = isinstance(message, Named)
+        named = isinstance(message, DigestComputed)
         self.send(worker, Acknowledge((), (message.unit,)) if named else Acknowledge((message.unit,)))
 
     def send(self, worker: str, message: FromDriver) -> None:
@@ -119,8 +119,8 @@ class Driver:
 
     def opening(
         self, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = ""
-    ) -> Open:
-        return Open(train, validation, "digits", self.plan, trainable or self.trainable)  # type: ignore[arg-type]
+    ) -> OpenPartitions:
+        return OpenPartitions(train, validation, "digits", self.plan, trainable or self.trainable)  # type: ignore[arg-type]
 
     def unit(self) -> str:
         self._units += 1
@@ -137,8 +137,10 @@ class Driver:
     ) -> str:
         """parts: workers, each with its partition. Returns the unit."""
         unit = self.unit()
-        members = tuple(Member(worker, partition, self.hellos[worker].address) for worker, partition in parts)  # type: ignore[arg-type]
-        order = Train(unit, trial, epoch, params, 10, 7, state, members, sources)  # type: ignore[arg-type]
+        members = tuple(
+            UnitAssignment(worker, partition, self.hellos[worker].address) for worker, partition in parts
+        )  # type: ignore[arg-type]
+        order = TrainUnit(unit, trial, epoch, params, 10, 7, state, members, sources)  # type: ignore[arg-type]
         for worker, _ in parts:
             self.send(worker, order)
         return unit
@@ -154,7 +156,7 @@ class Driver:
         training: bool = False,
     ) -> str:
         unit = self.unit()
-        self.send(worker, Evaluate(unit, trial, 0, params, 10, 7, state, partition, training))  # type: ignore[arg-type]
+        self.send(worker, EvaluateUnit(unit, trial, 0, params, 10, 7, state, partition, training))  # type: ignore[arg-type]
         return unit
 
     def close(self) -> None:
@@ -230,8 +232,8 @@ def joined(workers: Workers, driver: Driver, *names: str) -> None:
         driver.open(name, (at,), (at,))
 
 
-def shelf_of(workers: Workers) -> Shelf:
-    return Shelf(
+def shelf_of(workers: Workers) -> StateStore:
+    return StateStore(
         hashlib.blake2b(SECRET, digest_size=8).hexdigest(),
         workers.folder / "scratch",
         memory=workers.folder / "memory",

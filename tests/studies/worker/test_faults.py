@@ -10,7 +10,16 @@ from collections.abc import Callable
 
 import psutil
 
-from hopyard.studies.messages import Acknowledge, Beat, Cancel, End, Failed, Finished, Hello, Named
+from hopyard.mop_runtime.messages import (
+    Acknowledge,
+    Cancel,
+    DigestComputed,
+    Heartbeat,
+    Hello,
+    HopResult,
+    Shutdown,
+    UnitFailure,
+)
 
 from .study import Driver, Workers, joined
 
@@ -51,8 +60,8 @@ def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
     joined(workers, driver, "a", "b")
     folder = str(workers.folder)
     done = driver.train(("a", 0), params={"folder": folder}, trial="1")
-    driver.expect(Finished, unit=done)
-    driver.expect(Named, unit=done)
+    driver.expect(HopResult, unit=done)
+    driver.expect(DigestComputed, unit=done)
     at_work = driver.train(("b", 1), params={"folder": folder, "waits": True}, trial="2")
     began(driver, workers, "2")
     port = driver.hub.port
@@ -61,25 +70,27 @@ def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
 
     heir = drive(port=port, acknowledges=False)
     hello = heir.expect(Hello, "a")
-    assert hello.train == (0,) and done in hello.states and not hello.doing
-    again = heir.expect(Finished, "a")
-    assert (again.unit, again.trial) == (done, "1") and heir.expect(Named, "a").unit == done
-    heir.expect(Beat, "a")
-    assert heir.expect(Finished, "b").unit == at_work
+    assert hello.train == (0,) and done in hello.states and not hello.units_in_progress
+    again = heir.expect(HopResult, "a")
+    assert (again.unit, again.trial) == (done, "1") and heir.expect(DigestComputed, "a").unit == done
+    heir.expect(Heartbeat, "a")
+    assert heir.expect(HopResult, "b").unit == at_work
     heir.send("a", Acknowledge((done,)))
     heir.send("a", Acknowledge((), (done,)))
-    heir.expect(Beat, "a")
+    heir.expect(Heartbeat, "a")
     heir.close()
 
     last = drive(port=port)
-    assert last.expect(Finished, "b").unit == last.expect(Named, "b").unit == at_work
+    assert last.expect(HopResult, "b").unit == last.expect(DigestComputed, "b").unit == at_work
     last.expect(Hello, "a")
-    last.expect(Beat, "a")
+    last.expect(Heartbeat, "a")
     assert not [
-        message for worker, message in last.heard if worker == "a" and isinstance(message, (Finished, Named))
+        message
+        for worker, message in last.heard
+        if worker == "a" and isinstance(message, (HopResult, DigestComputed))
     ]
     for name in ("a", "b"):
-        last.send(name, End())
+        last.send(name, Shutdown())
         assert workers.processes[name].wait(20) == 0
 
 
@@ -95,8 +106,8 @@ def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
         port = driver.hub.port
         driver.close()
         driver = drive(port=port)
-        (doing,) = driver.expect(Hello, "a").doing
-        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.training) == (
+        (doing,) = driver.expect(Hello, "a").units_in_progress
+        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.is_training) == (
             unit,
             "1",
             3,
@@ -104,7 +115,7 @@ def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
             True,
         )
     (workers.folder / "go").touch()
-    assert driver.expect(Finished).unit == unit
+    assert driver.expect(HopResult).unit == unit
 
 
 def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
@@ -115,7 +126,7 @@ def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
     joined(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     driver.train(("a", 0), params=params)
-    first = driver.expect(Finished)
+    first = driver.expect(HopResult)
     driver.train(("a", 0), state=first.state, params={**params, "waits": True}, trial="2")
     began(driver, workers, "2")
     workers.processes["a"].kill()
@@ -124,7 +135,7 @@ def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
     # its partition is read elsewhere, and only the unit in flight is repeated
     driver.open("b", (0, 1), (0, 1))
     driver.train(("b", 0), state=first.state, params=params)
-    assert driver.expect(Finished, "b").start_from == first.state
+    assert driver.expect(HopResult, "b").start_from == first.state
     workers.start("a", driver.address)  # and who comes back finds all states
     assert first.state in driver.expect(Hello, "a").states
 
@@ -137,14 +148,16 @@ def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: Workers, drive
     began(driver, workers, "1")
     workers.processes["a"].send_signal(signal.SIGSTOP)
     numbers = driver._connections
-    while driver.hub.silent_s(numbers["a"]) < 3.0:
+    while driver.hub.seconds_since_message(numbers["a"]) < 3.0:
         driver.pump(0.1)
-    assert driver.hub.silent_s(numbers["b"]) < driver.hub.silent_s(numbers["a"]) - 0.5
+    assert (
+        driver.hub.seconds_since_message(numbers["b"]) < driver.hub.seconds_since_message(numbers["a"]) - 0.5
+    )
     workers.processes["a"].send_signal(signal.SIGCONT)
-    while driver.hub.silent_s(numbers["a"]) > 2.0:
+    while driver.hub.seconds_since_message(numbers["a"]) > 2.0:
         driver.pump(0.1)
     (workers.folder / "go").touch()
-    assert driver.expect(Finished).unit == busy
+    assert driver.expect(HopResult).unit == busy
 
 
 def test_one_without_the_secret_gets_nowhere(workers: Workers, drive: Drives) -> None:
@@ -159,7 +172,7 @@ def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(workers: Workers
     driver = drive()
     joined(workers, driver, "a")
     driver.train(("a", 0), params={"folder": str(workers.folder)})
-    driver.expect(Finished)
+    driver.expect(HopResult)
     driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="2")
     began(driver, workers, "2")
     workers.processes["a"].terminate()
@@ -167,8 +180,7 @@ def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(workers: Workers
     assert not list((workers.folder / "memory").iterdir())
 
 
-# -- groups
-# ------------------------------------------------------------------------------------------------------------
+# -- groups --------------------------------------------------------------------------------------------------
 
 TOGETHER = """
 import os, time
@@ -208,8 +220,8 @@ def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
 ) -> None:
     import numpy as np
 
-    from hopyard.studies.states.decode import decode
-    from hopyard.studies.trainable.protocol import average
+    from hopyard.trainables.protocol import average
+    from hopyard.trial_state.decode import decode
 
     from .study import shelf_of
 
@@ -218,9 +230,11 @@ def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
     joined(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     unit = driver.train(("a", 0), ("b", 1), params=params)
-    said = [driver.expect(Finished, name, unit=unit) for name in ("a", "b")]
+    said = [driver.expect(HopResult, name, unit=unit) for name in ("a", "b")]
     assert {one.state for one in said} == {unit} and said[0].partitions == (0, 1)
-    assert {driver.expect(Named, unit=unit).digest} == {driver.expect(Named, unit=unit).digest}
+    assert {driver.expect(DigestComputed, unit=unit).digest} == {
+        driver.expect(DigestComputed, unit=unit).digest
+    }
     with_shelf = shelf_of(workers)
     found = decode(with_shelf.read(unit))["state"]
     with_shelf.close()
@@ -229,7 +243,7 @@ def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
         alone -= 0.1 * average([[stream.normal(size=5000).astype("f4")] for stream in streams])[0]
     assert found["steps"] == 5 and found["w"].tobytes() == alone.tobytes()
     driver.train(("b", 1), state=unit, params=params)
-    assert driver.expect(Finished).start_from == unit
+    assert driver.expect(HopResult).start_from == unit
 
 
 def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(workers: Workers, drive: Drives) -> None:
@@ -239,15 +253,15 @@ def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(workers: Workers, 
     params = {"folder": str(workers.folder)}
     for index, raising, other in ((0, "a", "b"), (1, "b", "a")):
         unit = driver.train(("a", 0), ("b", 1), params={**params, "raises": index})
-        assert driver.expect(Failed, raising, unit=unit).error == "ValueError: one of us"
-        assert driver.expect(Failed, other, unit=unit).kind == "group"
+        assert driver.expect(UnitFailure, raising, unit=unit).error == "ValueError: one of us"
+        assert driver.expect(UnitFailure, other, unit=unit).kind == "group"
     unit = driver.train(("a", 0), ("b", 1), params={**params, "odd": 1})
-    assert {driver.expect(Failed, name, unit=unit).kind for name in ("a", "b")} == {"group"}
+    assert {driver.expect(UnitFailure, name, unit=unit).kind for name in ("a", "b")} == {"group"}
     unit = driver.train(("a", 0), ("b", 1), params={**params, "dies": 1})
-    lost = driver.expect(Failed, "a", unit=unit)
+    lost = driver.expect(UnitFailure, "a", unit=unit)
     assert lost.kind == "group" and "went away" in lost.error
     driver.train(("a", 0), params=params)  # and it is fit to go on
-    driver.expect(Finished, "a")
+    driver.expect(HopResult, "a")
 
 
 def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: Workers, drive: Drives) -> None:
@@ -260,28 +274,28 @@ def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: Workers, driv
         unit = driver.train(("a", 0), ("b", 1), params=params)
         driver.heard.clear()
         for _ in range(2):
-            driver.expect(Beat, waits)  # it has begun by then, and waits for the one that does not come
+            driver.expect(Heartbeat, waits)  # it has begun by then, and waits for the one that does not come
         driver.send(waits, Cancel(unit))
         alone = driver.train((waits, 0 if waits == "a" else 1), params=params)
-        assert driver.expect(Finished, waits).unit == alone
+        assert driver.expect(HopResult, waits).unit == alone
         driver.send(missing, Cancel(unit))
         workers.processes[missing].send_signal(signal.SIGCONT)
         alone = driver.train((missing, 0 if missing == "a" else 1), params=params)
-        assert driver.expect(Finished, missing).unit == alone
+        assert driver.expect(HopResult, missing).unit == alone
 
 
 def test_code_that_cannot_train_together_says_so(workers: Workers, drive: Drives) -> None:
     driver = drive()
     joined(workers, driver, "a", "b")
     unit = driver.train(("a", 0), ("b", 1))
-    errors = [driver.expect(Failed, name, unit=unit) for name in ("a", "b")]
+    errors = [driver.expect(UnitFailure, name, unit=unit) for name in ("a", "b")]
     assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
 
 
 def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
     hangs = (
-        "import io, sys\nfrom hopyard.studies.worker import process\n"
-        "def here(): process.die('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
+        "import io, sys\nfrom hopyard.mop_runtime.worker import process_setup\n"
+        "def here(): process_setup.kill_process('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
     )
     done = subprocess.run(
         [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False
@@ -332,8 +346,8 @@ def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
     assert "in hang" in workers.log("a"), "where it was"
     driver.open("a", (0,))
     driver.train(("a", 0), params={"folder": str(workers.folder)})
-    driver.expect(Finished, "a")
-    driver.send("a", End())
+    driver.expect(HopResult, "a")
+    driver.send("a", Shutdown())
     assert parent.wait(20) == 0
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from hopyard.domain.ids import TrialId
-from hopyard.studies.messages import Evaluated, Finished, Named
-from hopyard.studies.states.decode import decode
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.load import load
-from hopyard.studies.worker import unit as units
-from hopyard.studies.worker.opening import data_of_folder
+from hopyard.mop_runtime.messages import DigestComputed, EvaluationResult, HopResult
+from hopyard.mop_runtime.worker import unit as units
+from hopyard.mop_runtime.worker.open_partitions import open_dataset_folder
+from hopyard.trainables.config import Config
+from hopyard.trainables.load import load
+from hopyard.trial_state.decode import decode
 
 from .study import Driver, Workers, joined, shelf_of
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 CODE = """
 import keras
-from hopyard.studies.trainable.keras_trainable import KerasTrainable
+from hopyard.trainables.keras_trainable import KerasTrainable
 
 layers = keras.layers
 line = KerasTrainable(
@@ -58,7 +58,7 @@ def test_they_come_to_the_state_of_one_process_that_has_both_partitions(
     joined(workers, driver, "a", "b")
     hop = driver.train(("a", 0), ("b", 1), params={"lr": 0.02})
     digests = {
-        driver.expect(Named, driver.expect(Finished, name, unit=hop) and name, unit=hop).digest
+        driver.expect(DigestComputed, driver.expect(HopResult, name, unit=hop) and name, unit=hop).digest
         for name in ("a", "b")
     }
     assert len(digests) == 1
@@ -67,15 +67,15 @@ def test_they_come_to_the_state_of_one_process_that_has_both_partitions(
     shelf.close()
 
     line: Any = load("line.py:line", workers.folder / "code")
-    data = data_of_folder(workers.folder / "data", workers.folder / "cache")(driver.plan)
+    data = open_dataset_folder(workers.folder / "data", workers.folder / "cache")(driver.plan)
     config = Config({"lr": 0.02}, TrialId("0"), seed=7, epoch=0, epochs=10)
     both = [data.open(index) for index in (0, 1)]
     alone = units.train_together(
-        line, line.init(config), both, config, lambda arrays: arrays, seed=7, of=(0, 1)
+        line, line.init(config), both, config, lambda arrays: arrays, seed=7, group_partitions=(0, 1)
     )
     assert [array.tobytes() for array in found["weights"]] == [array.tobytes() for array in alone["weights"]]
     assert [array.tobytes() for array in found["optimizer"]] == [
         array.tobytes() for array in alone["optimizer"]
     ]
     driver.evaluate("b", 1, hop, params={"lr": 0.02})
-    assert driver.expect(Evaluated, "b").metrics["loss"] > 0
+    assert driver.expect(EvaluationResult, "b").metrics["loss"] > 0

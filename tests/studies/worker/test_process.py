@@ -10,8 +10,8 @@ import pytest
 _BATCHES = """
 import resource, sys
 if "settled" in sys.argv:
-    from hopyard.studies.worker import process
-    process.settle(deterministic=True, threads=1)
+    from hopyard.mop_runtime.worker import process_setup
+    process_setup.apply_determinism(deterministic=True, threads=1)
 def batch():
     held = [bytearray(20 << 20) for _ in range(4)]
     for one in held:

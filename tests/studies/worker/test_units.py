@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from hopyard.datasets.partitions.split import split
+from hopyard.datasets.partitions.split import split_dataset
 from hopyard.domain.study import PartitionPlan
-from hopyard.studies.messages import (
+from hopyard.mop_runtime.messages import (
     Cancel,
-    Drop,
-    End,
-    Evaluated,
-    Failed,
-    Finished,
+    DigestComputed,
+    DropStates,
+    EvaluationResult,
     Hello,
-    Named,
-    Prefetch,
-    Progress,
+    HopResult,
+    PrefetchState,
+    Shutdown,
+    UnitFailure,
+    UnitProgress,
 )
-from hopyard.studies.states import chance
-from hopyard.studies.states.decode import decode
-from hopyard.studies.states.digest import digest
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.load import load
+from hopyard.trainables.config import Config
+from hopyard.trainables.load import load
+from hopyard.trial_state import rng_state
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.digest import digest
 
 from .study import Driver, Workers, joined, shelf_of
 
@@ -43,10 +43,10 @@ def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, dri
         driver.expect(Hello, name)
     a, b = driver.open("a", (0,), (0,)), driver.open("b", (1,), (1,))
     assert sum(a.train_rows + b.train_rows) == 48 and sum(a.validation_rows + b.validation_rows) == 12
-    assert driver.hellos["a"].shelf == driver.hellos["b"].shelf and not a.together
+    assert driver.hellos["a"].store_id == driver.hellos["b"].store_id and not a.supports_data_parallel
 
     first = driver.train(("a", 0))
-    finished = driver.expect(Finished, "a")
+    finished = driver.expect(HopResult, "a")
     assert (finished.unit, finished.state, finished.start_from, finished.partitions) == (
         first,
         first,
@@ -54,24 +54,24 @@ def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, dri
         (0,),
     )
     assert finished.began_at <= finished.ended_at and finished.bytes > 0
-    driver.send("b", Prefetch(first))
+    driver.send("b", PrefetchState(first))
     driver.train(("b", 1), state=first)
-    second = driver.expect(Finished, "b")
+    second = driver.expect(HopResult, "b")
     assert second.start_from == first and second.fetched_bytes == 0
-    names = {driver.expect(Named).state for _ in range(2)}
+    names = {driver.expect(DigestComputed).state for _ in range(2)}
     assert names == {first, second.state}
 
     driver.evaluate("a", 0, second.state)
-    measured = driver.expect(Evaluated, "a")
+    measured = driver.expect(EvaluationResult, "a")
     assert (
         measured.metrics["seen"] == 2
         and measured.metrics["loss"] > 0
         and measured.rows == a.validation_rows[0]
     )
     driver.evaluate("b", 1, first, training=True)
-    assert driver.expect(Evaluated, "b").rows == b.train_rows[0]
+    assert driver.expect(EvaluationResult, "b").rows == b.train_rows[0]
     for name in ("a", "b"):
-        driver.send(name, End("all done"))
+        driver.send(name, Shutdown("all done"))
         assert workers.processes[name].wait(20) == 0, workers.log(name)
         assert "left: all done" in workers.log(name)
     assert not list((workers.folder / "memory").iterdir())  # the last one to leave takes the shelf away
@@ -113,11 +113,11 @@ def test_what_was_just_trained_is_evaluated_as_it_is(workers: Workers, drive: Dr
 
     def trained(state: str = "") -> str:
         driver.train(("a", 0), state=state)
-        return driver.expect(Finished, "a").state
+        return driver.expect(HopResult, "a").state
 
     def evaluated(state: str, **params: float) -> dict[str, float]:
         driver.evaluate("a", 0, state, params=params)
-        return dict(driver.expect(Evaluated, "a").metrics)
+        return dict(driver.expect(EvaluationResult, "a").metrics)
 
     first = trained()
     at_once, again = evaluated(first), evaluated(first)
@@ -132,11 +132,12 @@ def test_what_was_just_trained_is_evaluated_as_it_is(workers: Workers, drive: Dr
 REPLAYS = """
 import json, sys
 from pathlib import Path
-from hopyard.studies.replay import check_replay, replay_trial
-from hopyard.studies.trainable.load import load
+from hopyard.mop_runtime.replay import check_replay, replay_trial
+from hopyard.trainables.load import load
 
 trainable = load("code.py:trainable", Path(sys.argv[1]))
-print(check_replay(replay_trial(json.load(sys.stdin), "0", trainable, lambda *_: None, parts=2, seed=7)))
+replayed = replay_trial(json.load(sys.stdin), "0", trainable, lambda *_: None, partition_count=2, seed=7)
+print(check_replay(replayed))
 """
 
 
@@ -153,8 +154,8 @@ def test_what_capture_draws_is_nobody_elses(workers: Workers, drive: Drives) -> 
     state = ""
     for _ in range(2):
         driver.train(("a", 0), state=state)
-        driver.evaluate("a", 0, driver.expect(Finished, "a").state)
-        named, measured = driver.expect(Named, "a"), driver.expect(Evaluated, "a")
+        driver.evaluate("a", 0, driver.expect(HopResult, "a").state)
+        named, measured = driver.expect(DigestComputed, "a"), driver.expect(EvaluationResult, "a")
         assert measured.metrics["restored"] == 0
         metrics = {**measured.metrics, "restored": 1}  # a replay reads it
         records.append(
@@ -194,20 +195,20 @@ def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Driv
     for epoch, hop in enumerate(order):
         driver.train(hop, state=state, epoch=epoch, params={"lr": 0.02}, trial="5")
         driver.train((hop[0], hop[1]), epoch=epoch, trial="6")  # another trial comes in between
-        done = [driver.expect(Finished, hop[0]), driver.expect(Finished, hop[0])]
+        done = [driver.expect(HopResult, hop[0]), driver.expect(HopResult, hop[0])]
         state = next(one.state for one in done if one.trial == "5")
         driver.evaluate(hop[0], hop[1], state, trial="5")
-        driver.expect(Evaluated)
+        driver.expect(EvaluationResult)
     with_shelf = shelf_of(workers)
     hopped = decode(with_shelf.read(state))["state"]
     with_shelf.close()
 
     plan = PartitionPlan(2, validation=0.2)
-    partitions = split(workers.folder / "data", plan, "x", workers.folder / "cache")
+    partitions = split_dataset(workers.folder / "data", plan, "x", workers.folder / "cache")
     trainable = load("code.py", workers.folder / "code")
     config = Config({"lr": 0.02}, "5", 7, 0, 10)
     before = random.getstate(), np.random.get_state()
-    chance.seed_all(7, "5")
+    rng_state.seed_all(7, "5")
     alone = trainable.init(config)
     for epoch, (_, partition) in enumerate(order):
         trainable.train(alone, partitions.open(partition), config.at(epoch))
@@ -221,13 +222,13 @@ def test_the_same_unit_gives_the_same_bytes_again(workers: Workers, drive: Drive
     driver = drive()
     joined(workers, driver, "a", "b")
     driver.train(("a", 0))
-    first = driver.expect(Finished).state
-    driver.expect(Named)
+    first = driver.expect(HopResult).state
+    driver.expect(DigestComputed)
     said = set()
     driver.send("b", driver.opening((0, 1)))
     for worker in ("a", "b", "a"):
         unit = driver.train((worker, 0), state=first, epoch=1)
-        said.add(driver.expect(Named, unit=unit).digest)
+        said.add(driver.expect(DigestComputed, unit=unit).digest)
     assert len(said) == 1
     with_shelf = shelf_of(workers)
     with with_shelf.view(unit) as view:
@@ -275,24 +276,24 @@ def test_what_fails_in_training_is_told_and_the_worker_goes_on(workers: Workers,
     joined(workers, driver, "a")
     for how, (kind, says) in HOWS.items():
         unit = driver.train(("a", 0), params={"how": how})
-        failed = driver.expect(Failed, "a")
+        failed = driver.expect(UnitFailure, "a")
         assert (failed.unit, failed.kind) == (unit, kind) and says in failed.error
         if how == "raises":
             lines = failed.traceback.splitlines()
             assert "code.py" in lines[0] and "hopyard" not in failed.traceback
             assert lines[-1] == "ZeroDivisionError: division by zero"
     driver.train(("a", 0), params={"how": "nothing"})
-    state = driver.expect(Finished, "a").state
+    state = driver.expect(HopResult, "a").state
 
     driver.train(("a", 0), state="never.made")
-    assert driver.expect(Failed).kind == "state"
+    assert driver.expect(UnitFailure).kind == "state"
     driver.train(("a", 1), state=state)
-    assert "partition 1 is not open" in driver.expect(Failed).error
+    assert "partition 1 is not open" in driver.expect(UnitFailure).error
     for how, says in (("none", "returned nothing"), ("list", "a `list`"), ("word", "`str` as `loss`")):
         driver.evaluate("a", 0, state, params={"how": how})
-        assert says in driver.expect(Failed).error
+        assert says in driver.expect(UnitFailure).error
     driver.evaluate("a", 0, state, params={"how": "fine"})
-    metrics = driver.expect(Evaluated).metrics
+    metrics = driver.expect(EvaluationResult).metrics
     assert metrics["n"] == 3.0 and metrics["loss"] != metrics["loss"]
 
 
@@ -307,13 +308,13 @@ def test_code_and_data_that_cannot_be_opened_are_told_of(workers: Workers, drive
         ("none.py", "no file `none.py`"),
     ):
         driver.send("a", driver.opening((0,), trainable=wrong))
-        failed = driver.expect(Failed, "a")
+        failed = driver.expect(UnitFailure, "a")
         assert (failed.unit, failed.kind) == ("", "open") and says in failed.error
     driver.send("a", driver.opening((9,)))
-    assert "no train partition 9" in driver.expect(Failed).error
+    assert "no train partition 9" in driver.expect(UnitFailure).error
     driver.open("a", (0,))
     driver.train(("a", 0))
-    driver.expect(Finished)
+    driver.expect(HopResult)
 
 
 SLOW = """
@@ -346,17 +347,21 @@ def test_a_unit_is_cancelled_between_batches_and_before_it_begins(workers: Worke
     params = {"folder": str(workers.folder), "how": "batches"}
     endless = driver.train(("a", 0), params=params)
     never = driver.train(("a", 0), params=params)
-    progress = driver.expect(Progress, "a")
-    assert progress.unit == endless and progress.done is not None and 0 <= progress.done <= 1
+    progress = driver.expect(UnitProgress, "a")
+    assert (
+        progress.unit == endless
+        and progress.completed_share is not None
+        and 0 <= progress.completed_share <= 1
+    )
     driver.send("a", Cancel(never))
     driver.send("a", Cancel(endless))
     (workers.folder / "go").touch()
     quick = driver.train(("a", 0), params={**params, "how": "file"})
-    assert driver.expect(Finished).unit == quick
+    assert driver.expect(HopResult).unit == quick
     assert not [
         message
         for _, message in driver.heard
-        if getattr(message, "unit", "") in (endless, never) and not isinstance(message, Progress)
+        if getattr(message, "unit", "") in (endless, never) and not isinstance(message, UnitProgress)
     ]
 
 
@@ -373,11 +378,11 @@ def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
     driver.send("a", Cancel(unit))
     next_one = driver.train(("a", 0), params=params)
     (workers.folder / "go").touch()
-    assert driver.expect(Finished).unit == next_one
+    assert driver.expect(HopResult).unit == next_one
     with_shelf = shelf_of(workers)
-    assert with_shelf.names() == [next_one]
-    driver.send("a", Drop((next_one,)))
-    while with_shelf.names():
+    assert with_shelf.list_states() == [next_one]
+    driver.send("a", DropStates((next_one,)))
+    while with_shelf.list_states():
         driver.pump(0.01)
     with_shelf.close()
 
@@ -390,11 +395,11 @@ def test_a_state_on_another_shelf_is_fetched(workers: Workers, drive: Drives) ->
     for at, name in enumerate(("a", "b")):
         driver.expect(Hello, name)
         driver.open(name, (at,), (at,))
-    assert driver.hellos["a"].shelf != driver.hellos["b"].shelf
+    assert driver.hellos["a"].store_id != driver.hellos["b"].store_id
     driver.train(("a", 0))
-    first = driver.expect(Finished)
+    first = driver.expect(HopResult)
     driver.train(("b", 1), state=first.state, sources=("127.0.0.1:1", driver.hellos["a"].address))
-    second = driver.expect(Finished, "b")
+    second = driver.expect(HopResult, "b")
     assert second.fetched_bytes == first.bytes and second.start_from == first.state
 
 
@@ -429,9 +434,9 @@ def test_a_loader_in_another_process_does_not_speak_for_the_worker(workers: Work
     joined(workers, driver, "a")
     for _ in range(2):
         driver.train(("a", 0))
-        driver.expect(Finished, "a")
+        driver.expect(HopResult, "a")
     assert not [
-        message for _, message in driver.heard if isinstance(message, Progress) or message == "closed"
+        message for _, message in driver.heard if isinstance(message, UnitProgress) or message == "closed"
     ]
 
 
@@ -465,8 +470,8 @@ def test_what_was_imported_is_not_collected_again_and_again(workers: Workers, dr
     state = ""
     for _ in range(2):
         driver.train(("a", 0), state=state)
-        state = driver.expect(Finished, "a").state
+        state = driver.expect(HopResult, "a").state
     driver.evaluate("a", 0, state)
-    seen = driver.expect(Evaluated, "a").metrics
+    seen = driver.expect(EvaluationResult, "a").metrics
     # that of the first unit is kept as well
     assert seen["frozen"] > 10_000 and (seen["watched"], seen["later"]) == (0, 1)

@@ -13,13 +13,13 @@ try:
 except ImportError as lacking:
     raise SpecError("numpy is not installed in this interpreter", hints=("pip install numpy",)) from lacking
 
-__all__ = ["Array", "Columns", "bytes_of", "joined", "np", "objects", "scatter"]
+__all__ = ["Array", "Columns", "array_bytes", "concatenate", "np", "object_array", "scatter"]
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
 
 
-def objects(values: list[Any]) -> Array:
+def object_array(values: list[Any]) -> Array:
     """A one-dimensional array of these, whatever they are."""
     made = np.empty(len(values), dtype=object)
     for at, value in enumerate(values):  # one by one: NumPy would look into those that are sequences
@@ -27,11 +27,11 @@ def objects(values: list[Any]) -> Array:
     return made
 
 
-def joined(parts: list[Array]) -> Array:
+def concatenate(parts: list[Array]) -> Array:
     """One after the other along the first axis; an array of objects where their rows differ in shape."""
     if len({(part.shape[1:], part.dtype == object) for part in parts}) <= 1:
         return np.concatenate(parts)
-    return objects([row for part in parts for row in part])
+    return object_array([row for part in parts for row in part])
 
 
 def scatter(whole: dict[str, Array], rows: int, positions: Array, parts: Columns) -> None:
@@ -41,7 +41,7 @@ def scatter(whole: dict[str, Array], rows: int, positions: Array, parts: Columns
         if name not in whole:
             whole[name] = np.empty((rows, *part.shape[1:]), dtype=part.dtype)
         elif whole[name].shape[1:] != part.shape[1:] and whole[name].dtype != object:
-            whole[name] = objects(list(whole[name]))
+            whole[name] = object_array(list(whole[name]))
         if whole[name].dtype == object:
             for at, row in zip(positions, part, strict=True):
                 whole[name][at] = row
@@ -49,7 +49,7 @@ def scatter(whole: dict[str, Array], rows: int, positions: Array, parts: Columns
             whole[name][positions] = part
 
 
-def bytes_of(array: Array) -> int:
+def array_bytes(array: Array) -> int:
     """What it holds in memory, objects with what they hold."""
     if array.dtype != object:
         return int(array.nbytes)

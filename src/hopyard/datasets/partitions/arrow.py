@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopyard.datasets.partitions.arrays import Array, np, objects
+from hopyard.datasets.partitions.arrays import Array, np, object_array
 from hopyard.errors import SpecError
 
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
-def as_array(column: Any, path: str, name: str) -> Array:
+def to_array(column: Any, path: str, name: str) -> Array:
     """Numbers, truth values and times one to one; lists of equal length as (rows, length); all else as
     objects. A missing number is NaN where the column can hold it. Raises SpecError that names path and column
     where it cannot."""
@@ -18,15 +18,15 @@ def as_array(column: Any, path: str, name: str) -> Array:
 
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return as_array(column.dictionary_decode(), path, name)
+        return to_array(column.dictionary_decode(), path, name)
     if pa.types.is_decimal(kind):
-        return as_array(column.cast(pa.float64()), path, name)
+        return to_array(column.cast(pa.float64()), path, name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _of_lists(column, path, name)
+        return _list_array(column, path, name)
     if pa.types.is_temporal(kind):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     if pa.types.is_floating(kind):
-        return _numbers(column, _FLOATS[str(kind)])
+        return _numeric_array(column, _FLOATS[str(kind)])
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if column.null_count:
             hint = (
@@ -34,11 +34,11 @@ def as_array(column: Any, path: str, name: str) -> Array:
                 "says so"
             )
             raise SpecError(f"`{path}`: column `{name}` ({kind}) has rows without a value", hints=(hint,))
-        return _bits(column, 1) if pa.types.is_boolean(kind) else _numbers(column, str(kind))
-    return objects(column.to_pylist())
+        return _boolean_array(column, 1) if pa.types.is_boolean(kind) else _numeric_array(column, str(kind))
+    return object_array(column.to_pylist())
 
 
-def some_as_array(column: Any, positions: Array, path: str, name: str) -> Array:
+def rows_to_array(column: Any, positions: Array, path: str, name: str) -> Array:
     """As `as_array`, of these rows only."""
     import pyarrow as pa
 
@@ -47,15 +47,15 @@ def some_as_array(column: Any, positions: Array, path: str, name: str) -> Array:
         or pa.types.is_floating(column.type)
         or pa.types.is_boolean(column.type)
     ):
-        return as_array(column, path, name)[positions]
-    return as_array(
+        return to_array(column, path, name)[positions]
+    return to_array(
         column.take(pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])),
         path,
         name,
     )
 
 
-def _numbers(column: Any, dtype: str) -> Array:
+def _numeric_array(column: Any, dtype: str) -> Array:
     """Straight from Arrow's memory: its own way to NumPy imports pandas, which takes 40 MB of every
     worker."""
     if not len(column):
@@ -63,10 +63,14 @@ def _numbers(column: Any, dtype: str) -> Array:
     values = np.frombuffer(column.buffers()[1], dtype=np.dtype(dtype))[
         column.offset : column.offset + len(column)
     ]
-    return np.where(_bits(column, 0), values, values.dtype.type(np.nan)) if column.null_count else values
+    return (
+        np.where(_boolean_array(column, 0), values, values.dtype.type(np.nan))
+        if column.null_count
+        else values
+    )
 
 
-def _bits(column: Any, number: int) -> Array:
+def _boolean_array(column: Any, number: int) -> Array:
     """A buffer of truth values, eight in a byte."""
     if not len(column):
         return np.empty(0, dtype=np.bool_)
@@ -76,18 +80,18 @@ def _bits(column: Any, number: int) -> Array:
     ].astype(np.bool_)
 
 
-def _of_lists(column: Any, path: str, name: str) -> Array:
+def _list_array(column: Any, path: str, name: str) -> Array:
     """Nested lists become more axes; rows of several lengths an array of objects."""
     import pyarrow as pa
 
     if pa.types.is_fixed_size_list(column.type):
         lengths = np.full(len(column), column.type.list_size)
     else:
-        lengths = np.diff(_numbers(column.offsets, str(column.offsets.type)))
+        lengths = np.diff(_numeric_array(column.offsets, str(column.offsets.type)))
     if column.null_count:
-        lengths = np.where(_bits(column, 0), lengths, 0)
-    inner = as_array(column.flatten(), path, name)
+        lengths = np.where(_boolean_array(column, 0), lengths, 0)
+    inner = to_array(column.flatten(), path, name)
     if len(set(lengths.tolist())) == 1:
         return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
     ends = np.cumsum(lengths)
-    return objects([inner[end - length : end] for end, length in zip(ends, lengths, strict=True)])
+    return object_array([inner[end - length : end] for end, length in zip(ends, lengths, strict=True)])

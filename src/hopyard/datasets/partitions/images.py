@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hopyard.datasets.partitions import pictures
-from hopyard.datasets.partitions.arrays import Array, joined, np, objects
-from hopyard.datasets.partitions.source import About, Scan
+from hopyard.datasets.partitions import image_decode
+from hopyard.datasets.partitions.arrays import Array, concatenate, np, object_array
+from hopyard.datasets.partitions.data_format import FormatInfo, FormatScan
 from hopyard.errors import SpecError
 
 _COLUMNS = ("image", "label")
-_CHUNK = 64
+_CHUNK_ROWS = 64
 
 
-def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> About:
+def inspect_files(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> FormatInfo:
     del prefix  # only the innermost folder counts
     for column in columns:
         if column not in _COLUMNS:
@@ -33,30 +33,30 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
     sampled = [
         paths[at * len(paths) // n]
         for paths in by_class.values()
-        for n in (min(pictures.SAMPLES, len(paths)),)
+        for n in (min(image_decode.SAMPLE_IMAGES, len(paths)),)
         for at in range(n)
     ]
-    seen = [pictures.look(folder / path, path) for path in sampled]
+    seen = [image_decode.inspect_image(folder / path, path) for path in sampled]
     grey = all(one for one, _ in seen)
     bytes_each = sum(points for _, points in seen) / len(seen) * (1 if grey else 3)
     inner = {"files": list(files), "grey": grey}
-    return About(
+    return FormatInfo(
         columns or _COLUMNS, {"image": bytes_each, "label": 8.0}, len(files), tuple(sorted(by_class)), inner
     )
 
 
-def scan(folder: Path, about: About, stratify: str) -> Scan:
+def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
     del folder
     if stratify not in ("", "folder", "label"):
         raise SpecError(
             f"partitions.stratify: images have no column `{stratify}`",
             hints=("stratify by `folder`, which is the class",),
         )
-    number = {name: at for at, name in enumerate(about.classes)}
-    paths = about.inner["files"]
+    number = {name: at for at, name in enumerate(info.classes)}
+    paths = info.inner["files"]
     labels = np.array([number[path.split("/")[-2]] for path in paths], dtype=np.int64)
     locators = {"path": np.array([path.encode() for path in paths], dtype=np.bytes_), "label": labels}
-    return Scan(len(paths), locators, labels if stratify else None)
+    return FormatScan(len(paths), locators, labels if stratify else None)
 
 
 class ImageReader:
@@ -64,19 +64,21 @@ class ImageReader:
 
     blocks = None
 
-    def __init__(self, folder: Path, about: About, locators: Mapping[str, Array]) -> None:
-        self._folder, self._about = folder, about
+    def __init__(self, folder: Path, info: FormatInfo, locators: Mapping[str, Array]) -> None:
+        self._folder, self._info = folder, info
         self._paths, self._labels = locators["path"], locators["label"]
-        self.columns, self.rows = about.columns, len(self._paths)
+        self.columns, self.rows = info.columns, len(self._paths)
 
     def row_bytes(self, columns: Sequence[str]) -> float:
-        return sum(self._about.row_bytes[name] for name in columns)
+        return sum(self._info.row_bytes[name] for name in columns)
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         read: dict[str, Array] = {}
         for name in columns:
             read[name] = (
-                self._labels[positions] if name == "label" else stacked([self._image(at) for at in positions])
+                self._labels[positions]
+                if name == "label"
+                else stack_images([self._image(at) for at in positions])
             )
         return read
 
@@ -85,19 +87,19 @@ class ImageReader:
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
         order = np.argsort(self._paths, kind="stable")
-        for at in range(0, self.rows, _CHUNK):
-            yield order[at : at + _CHUNK], self.take(order[at : at + _CHUNK], columns)
+        for at in range(0, self.rows, _CHUNK_ROWS):
+            yield order[at : at + _CHUNK_ROWS], self.take(order[at : at + _CHUNK_ROWS], columns)
 
     def _image(self, at: int) -> Array:
         path = self._paths[at].decode()
-        return pictures.decoded(self._folder / path, path, grey=self._about.inner["grey"])
+        return image_decode.decode_image(self._folder / path, path, grey=self._info.inner["grey"])
 
 
 reader = ImageReader
 
 
-def stacked(rows: list[Array]) -> Array:
+def stack_images(rows: list[Array]) -> Array:
     """One array where all have a shape and a type, else an array of objects."""
     if len({(row.shape, row.dtype) for row in rows}) == 1:
-        return joined([row[None] for row in rows])
-    return objects(rows)
+        return concatenate([row[None] for row in rows])
+    return object_array(rows)

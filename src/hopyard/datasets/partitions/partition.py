@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hopyard.datasets.partitions.arrays import Array, bytes_of, joined, np, scatter
-from hopyard.datasets.partitions.memory import DEFAULT, budget_bytes
-from hopyard.datasets.partitions.names import instead_of, listed
-from hopyard.datasets.partitions.order import cuts, epoch_order, windows
-from hopyard.datasets.partitions.reader import ArrayReader, Reader, ViewReader
+from hopyard.datasets.partitions.arrays import Array, array_bytes, concatenate, np, scatter
+from hopyard.datasets.partitions.memory_budget import DEFAULT_BUDGET, budget_bytes
+from hopyard.datasets.partitions.name_errors import shortened_list, unknown_name_hints
+from hopyard.datasets.partitions.reader import ArrayReader, PartitionReader, ViewReader
+from hopyard.datasets.partitions.seeded_order import batch_bounds, epoch_order, shuffle_windows
 from hopyard.errors import SpecError
 
 Kind = Literal["train", "validation"]
-Source = str | tuple[str, ...]
-_ORDERS = 2  # that are kept: some trials are an epoch behind others
+ColumnSource = str | tuple[str, ...]
+_MAX_CACHED_ORDERS = 2  # that are kept: some trials are an epoch behind others
 
 
 class Partition:
@@ -29,7 +29,7 @@ class Partition:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: PartitionReader,
         *,
         index: int = 0,
         peers: Sequence[int] = (),
@@ -38,7 +38,7 @@ class Partition:
         classes: Sequence[str] = (),
         folder: Path | None = None,
         window_rows: int = 0,
-        memory_bytes: int = DEFAULT,
+        memory_bytes: int = DEFAULT_BUDGET,
     ) -> None:
         self.index, self.peers, self.kind, self.key = index, tuple(peers) or (reader.rows,), kind, key
         self.classes, self.folder = tuple(classes), folder
@@ -46,9 +46,9 @@ class Partition:
         self._memory = memory_bytes
         self._loaded: dict[str, Array] = dict(reader.arrays) if isinstance(reader, ArrayReader) else {}
         # columns that once did not fit: asking again costs time, and answers must not change
-        self._refused: set[str] = set()
+        self._does_not_fit: set[str] = set()
         self._root = self  # of a view, whose it is: they share what memory there may be
-        self._views: dict[tuple[tuple[str, Source], ...], Partition] = {}
+        self._views: dict[tuple[tuple[str, ColumnSource], ...], Partition] = {}
         self._orders: dict[int, Array] = {}  # by seed, the last few
 
     @property
@@ -67,16 +67,16 @@ class Partition:
 
     def __repr__(self) -> str:
         return (
-            f"<{self.kind} partition {self.index} of {self.of}: {len(self):,} rows of {listed(self.columns)}>"
+            f"<{self.kind} partition {self.index} of {self.of}: {len(self):,} rows of "
+            f"{shortened_list(self.columns)}>"
         )
 
-    # -- what is in memory
-    # ---------------------------------------------------------------------------------------
+    # -- what is in memory -----------------------------------------------------------------------------------
 
     def __getitem__(self, column: str) -> Array:
         """A whole column, kept in memory from now on. Raises SpecError for a column that there is not, or one
         too large."""
-        self._known((column,))
+        self._check_columns((column,))
         if not self.load((column,)):
             about = (
                 f"column `{column}` of {self!r} takes about "
@@ -94,14 +94,14 @@ class Partition:
 
     def load(self, columns: Sequence[str] | None = None) -> bool:
         """Bring these columns (all) into memory, if they fit; whether they are there."""
-        wanted = [name for name in self._known(columns) if name not in self._loaded]
+        wanted = [name for name in self._check_columns(columns) if name not in self._loaded]
         if not wanted:
             return True
-        if self._refused.intersection(wanted):
+        if self._does_not_fit.intersection(wanted):
             return False
         need = self._reader.row_bytes(wanted) * len(self)
         if need + self._root.bytes_loaded > budget_bytes(self._memory, self.of):
-            self._refused.update(wanted)
+            self._does_not_fit.update(wanted)
             return False
         self._loaded.update(self._read(wanted))
         return True
@@ -109,7 +109,7 @@ class Partition:
     @property
     def bytes_loaded(self) -> int:
         """What its columns and those of its views take in memory now."""
-        return sum(bytes_of(array) for array in self._loaded.values()) + sum(
+        return sum(array_bytes(array) for array in self._loaded.values()) + sum(
             view.bytes_loaded for view in self._views.values()
         )
 
@@ -119,17 +119,16 @@ class Partition:
             scatter(whole, len(self), positions, arrays)
         return whole
 
-    # -- going through it
-    # ----------------------------------------------------------------------------------------
+    # -- going through it ------------------------------------------------------------------------------------
 
     def rows(self, positions: Any, columns: Sequence[str] | None = None) -> dict[str, Array]:
         """The rows at these positions, in this order. Raises SpecError for positions that there are not."""
-        wanted, at = self._known(columns), np.atleast_1d(np.asarray(positions, dtype=np.int64))
+        wanted, at = self._check_columns(columns), np.atleast_1d(np.asarray(positions, dtype=np.int64))
         if len(at) and not (-len(self) <= at.min() and at.max() < len(self)):
             raise SpecError(f"{self!r} has no row {at.max() if at.max() >= len(self) else at.min()}")
         at = np.where(at < 0, at + len(self), at)
         if self.load(wanted):
-            return {name: _taken(self._loaded[name], at) for name in wanted}
+            return {name: _take_rows(self._loaded[name], at) for name in wanted}
         return self._reader.take(at, wanted)
 
     def batches(
@@ -144,7 +143,7 @@ class Partition:
         """Every row once, `size` at a time, the last batch with what is left. seed: shuffled by it; None in
         the partition's own order. steps: exactly so many batches, of sizes that differ by one at most. Raises
         SpecError for a size below 1."""
-        wanted = self._known(columns)
+        wanted = self._check_columns(columns)
         if size < 1 or (steps is not None and not 1 <= steps <= max(1, len(self))):
             raise SpecError(
                 f"batches of {size} rows (steps: {steps}) cannot be made of {len(self)}",
@@ -152,10 +151,10 @@ class Partition:
             )
         if len(self) == 0:
             return
-        bounds = cuts(len(self), size, drop_last=drop_last, steps=steps)
+        bounds = batch_bounds(len(self), size, drop_last=drop_last, steps=steps)
         there = self.load(wanted)
         if self._reader.blocks is not None and not there:
-            yield from self._streamed(bounds, seed, wanted)
+            yield from self._stream_batches(bounds, seed, wanted)
             return
         order = self.order(seed)
         whole = {name: self._loaded[name] for name in wanted} if there else {}
@@ -165,7 +164,7 @@ class Partition:
                 continue
             at = order[begin:end] if order is not None else np.arange(begin, end)
             yield (
-                {name: _taken(array, at) for name, array in whole.items()}
+                {name: _take_rows(array, at) for name, array in whole.items()}
                 if there
                 else self._reader.take(at, wanted)
             )
@@ -178,7 +177,7 @@ class Partition:
         if seed not in self._orders:  # many trials in turn go through it in the same order
             made = epoch_order(len(self), seed, self._reader.blocks, self._window)
             made.flags.writeable = False
-            self._orders = dict([*self._orders.items(), (seed, made)][-_ORDERS:])
+            self._orders = dict([*self._orders.items(), (seed, made)][-_MAX_CACHED_ORDERS:])
         return self._orders[seed]
 
     def items(self) -> Iterator[dict[str, Any]]:
@@ -187,7 +186,7 @@ class Partition:
             for at in range(len(next(iter(batch.values())))):
                 yield {name: array[at] for name, array in batch.items()}
 
-    def _streamed(
+    def _stream_batches(
         self, bounds: list[tuple[int, int]], seed: int | None, columns: Sequence[str]
     ) -> Iterator[dict[str, Array]]:
         """The same batches, read window by window: what a window leaves over is carried into the next."""
@@ -197,10 +196,10 @@ class Partition:
         sizes = iter([end - begin for begin, end in bounds])
         size = next(sizes, None)
         for numbers, positions in (
-            own_windows(blocks) if seed is None else windows(seed, blocks, self._window)
+            storage_windows(blocks) if seed is None else shuffle_windows(seed, blocks, self._window)
         ):
-            read = _window(self._reader, columns, numbers, positions)
-            held = {name: joined([left[name], read[name]]) if left else read[name] for name in columns}
+            read = _read_window(self._reader, columns, numbers, positions)
+            held = {name: concatenate([left[name], read[name]]) if left else read[name] for name in columns}
             at, there = 0, len(next(iter(held.values())))
             while size is not None and at + size <= there:
                 yield {name: array[at : at + size] for name, array in held.items()}
@@ -208,22 +207,21 @@ class Partition:
                 size = next(sizes, None)
             left = {name: array[at:] for name, array in held.items()}
 
-    # -- other shapes of it
-    # --------------------------------------------------------------------------------------
+    # -- other shapes of it ----------------------------------------------------------------------------------
 
-    def view(self, **sources: Source) -> Partition:
+    def view(self, **sources: ColumnSource) -> Partition:
         """The same rows with columns of these names: `view(x=("age", "height"), y="label")` makes one matrix
         (rows, 2) of float32 and one column. Asked for again, it is the same object. Raises SpecError for a
         column that there is not."""
         for source in sources.values():
-            self._known((source,) if isinstance(source, str) else source)
+            self._check_columns((source,) if isinstance(source, str) else source)
         key = tuple(sorted(sources.items()))
         if key not in self._views:
             self._views[key] = self.like(ViewReader(self._reader, sources), what=repr(key))
             self._views[key]._root = self._root
         return self._views[key]
 
-    def like(self, reader: Reader, *, what: str) -> Partition:
+    def like(self, reader: PartitionReader, *, what: str) -> Partition:
         """Other columns of the same rows. what: tells them from others, in the key."""
         return Partition(
             reader,
@@ -240,32 +238,34 @@ class Partition:
     def torch_dataset(self) -> Any:
         """A `torch.utils.data.Dataset` of dictionaries, for a `DataLoader`; an iterable one where rows cannot
         be had singly."""
-        from hopyard.datasets.partitions.torch_dataset import iterated, mapped
+        from hopyard.datasets.partitions.torch_dataset import iterable_dataset, map_dataset
 
-        return mapped(self) if self._reader.blocks is None or self.load() else iterated(self)
+        return map_dataset(self) if self._reader.blocks is None or self.load() else iterable_dataset(self)
 
-    def _known(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+    def _check_columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         if columns is None:
             return self.columns
         for name in columns:
             if name not in self.columns:
                 raise SpecError(
                     f"{self.kind} partition {self.index} of {self.of} has no column `{name}`",
-                    hints=instead_of(name, self.columns),
+                    hints=unknown_name_hints(name, self.columns),
                 )
         return tuple(columns)
 
 
-def _taken(array: Array, at: Array) -> Array:
+def _take_rows(array: Array, positions: Array) -> Array:
     """`array[at]`, of positions that are known to be there: a quarter faster than NumPy's indexing, which
     looks at each first. Of rows that do not lie one after the other, `take` would copy the whole array each
     time."""
     return (
-        array.take(at, axis=0, mode="clip") if array.flags.c_contiguous and array.flags.aligned else array[at]
+        array.take(positions, axis=0, mode="clip")
+        if array.flags.c_contiguous and array.flags.aligned
+        else array[positions]
     )
 
 
-def in_memory(
+def partition_of_arrays(
     arrays: Mapping[str, Any],
     *,
     index: int = 0,
@@ -283,7 +283,7 @@ def in_memory(
     )
 
 
-def own_windows(blocks: Array) -> list[tuple[list[int], Array]]:
+def storage_windows(blocks: Array) -> list[tuple[list[int], Array]]:
     """The windows of the partition's own order, which `split` made: as long as each needs its blocks
     whole."""
     found: list[tuple[list[int], Array]] = []
@@ -299,11 +299,11 @@ def own_windows(blocks: Array) -> list[tuple[list[int], Array]]:
     return found
 
 
-def _window(
-    reader: Reader, columns: Sequence[str], blocks: Sequence[int], positions: Array
+def _read_window(
+    reader: PartitionReader, columns: Sequence[str], blocks: Sequence[int], positions: Array
 ) -> dict[str, Array]:
     """These positions, which are all rows of these blocks, in this order."""
     parts = list(reader.chunks(columns, blocks))
     stored = np.concatenate([at for at, _ in parts])
     order = np.argsort(stored, kind="stable")[np.searchsorted(np.sort(stored), positions)]
-    return {name: joined([arrays[name] for _, arrays in parts])[order] for name in columns}
+    return {name: concatenate([arrays[name] for _, arrays in parts])[order] for name in columns}

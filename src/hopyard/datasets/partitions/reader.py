@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from hopyard.datasets.partitions.arrays import Array, bytes_of, np
+from hopyard.datasets.partitions.arrays import Array, array_bytes, np
 from hopyard.errors import SpecError
 
 
-class Reader(Protocol):
+class PartitionReader(Protocol):
     """The rows of one partition, by position 0 … rows - 1.
     Everything it returns has rows along the first axis."""
 
@@ -55,7 +55,7 @@ class ArrayReader:
         self.rows = next(iter(lengths.values()), 0)
 
     def row_bytes(self, columns: Sequence[str]) -> float:
-        return sum(bytes_of(self.arrays[name]) for name in columns) / max(1, self.rows)
+        return sum(array_bytes(self.arrays[name]) for name in columns) / max(1, self.rows)
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         return {name: self.arrays[name][positions] for name in columns}
@@ -74,7 +74,7 @@ class ViewReader:
     """Another reader's columns under other names; several of one number a row each become one matrix of
     float32."""
 
-    def __init__(self, base: Reader, sources: Mapping[str, str | tuple[str, ...]]) -> None:
+    def __init__(self, base: PartitionReader, sources: Mapping[str, str | tuple[str, ...]]) -> None:
         self._base, self._sources = base, dict(sources)
         self.columns = tuple(sources)
 
@@ -93,29 +93,29 @@ class ViewReader:
         )
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
-        return self._named(self._base.take(positions, self._needed(columns)), columns)
+        return self._rename_columns(self._base.take(positions, self._source_columns(columns)), columns)
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        for positions, arrays in self._base.chunks(self._needed(columns), blocks):
-            yield positions, self._named(arrays, columns)
+        for positions, arrays in self._base.chunks(self._source_columns(columns), blocks):
+            yield positions, self._rename_columns(arrays, columns)
 
-    def _needed(self, columns: Sequence[str]) -> list[str]:
+    def _source_columns(self, columns: Sequence[str]) -> list[str]:
         named = (self._sources[name] for name in columns)
         return list(
             dict.fromkeys(source for one in named for source in ((one,) if isinstance(one, str) else one))
         )
 
-    def _named(self, arrays: Mapping[str, Array], columns: Sequence[str]) -> dict[str, Array]:
+    def _rename_columns(self, arrays: Mapping[str, Array], columns: Sequence[str]) -> dict[str, Array]:
         made: dict[str, Array] = {}
         for name in columns:
             source = self._sources[name]
-            made[name] = arrays[source] if isinstance(source, str) else _matrix(arrays, source)
+            made[name] = arrays[source] if isinstance(source, str) else _stack_columns(arrays, source)
         return made
 
 
-def _matrix(arrays: Mapping[str, Array], names: Sequence[str]) -> Array:
+def _stack_columns(arrays: Mapping[str, Array], names: Sequence[str]) -> Array:
     made = np.empty((len(arrays[names[0]]), len(names)), dtype=np.float32)
     for at, name in enumerate(names):
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "biuf":

@@ -9,27 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hopyard.datasets.partitions.arrays import Array, np
-from hopyard.datasets.partitions.images import stacked
-from hopyard.datasets.partitions.members import decoded, is_image, look_at, uniform
-from hopyard.datasets.partitions.names import instead_of
-from hopyard.datasets.partitions.source import About, Scan, strata_of
+from hopyard.datasets.partitions.data_format import FormatInfo, FormatScan, number_strata
+from hopyard.datasets.partitions.images import stack_images
+from hopyard.datasets.partitions.name_errors import unknown_name_hints
+from hopyard.datasets.partitions.tar_members import decode_member, inspect_member, is_image, stack_values
 from hopyard.errors import SpecError
 
-_CHUNK = 64
+_CHUNK_ROWS = 64
 _SAMPLES = 16
 _OPEN_FILES = 64
-Places = dict[str, tuple[int, int]]  # of one sample: where each column lies
+MemberPositions = dict[str, tuple[int, int]]  # of one sample: where each column lies
 
 
-def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> About:
+def inspect_files(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> FormatInfo:
     """The first samples of the first and the last file."""
     del prefix  # samples are named within
     wanted: tuple[str, ...] = ()
-    seen: list[tuple[str, str, Places]] = []
+    seen: list[tuple[str, str, MemberPositions]] = []
     for path in dict.fromkeys((files[0], files[-1])):
         for (key, places), _ in zip(_samples(folder, path), range(_SAMPLES), strict=False):
             wanted = wanted or columns or tuple(sorted(places))
-            _complete(path, key, places, wanted)
+            _check_sample(path, key, places, wanted)
             seen.append((path, key, places))
     bytes_each = dict.fromkeys(wanted, 0.0)
     colours = False
@@ -38,16 +38,17 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
             for name in wanted:
                 at, size = places[name]
                 file.seek(at)
-                coloured, held = look_at(file.read(size), name, f"{path}: {key}.{name}")
+                coloured, held = inspect_member(file.read(size), name, f"{path}: {key}.{name}")
                 colours |= coloured
                 bytes_each[name] += held / len(seen)
-    return About(wanted, bytes_each, None, (), {"files": list(files), "grey": not colours})
+    return FormatInfo(wanted, bytes_each, None, (), {"files": list(files), "grey": not colours})
 
 
-def scan(folder: Path, about: About, stratify: str) -> Scan:
-    if stratify and stratify not in about.columns:
+def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
+    if stratify and stratify not in info.columns:
         raise SpecError(
-            f"partitions.stratify: samples have no `.{stratify}`", hints=instead_of(stratify, about.columns)
+            f"partitions.stratify: samples have no `.{stratify}`",
+            hints=unknown_name_hints(stratify, info.columns),
         )
     if stratify and is_image(stratify):
         raise SpecError(
@@ -55,12 +56,12 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
             hints=("`cls` is what classes are called",),
         )
     shards: list[int] = []
-    places: dict[str, list[tuple[int, int]]] = {name: [] for name in about.columns}
-    for number, path in enumerate(about.inner["files"]):
+    places: dict[str, list[tuple[int, int]]] = {name: [] for name in info.columns}
+    for number, path in enumerate(info.inner["files"]):
         for key, sample in _samples(folder, path):
-            _complete(path, key, sample, about.columns)
+            _check_sample(path, key, sample, info.columns)
             shards.append(number)
-            for name in about.columns:
+            for name in info.columns:
                 places[name].append(sample[name])
     locators: dict[str, Array] = {
         "shard": np.array(shards, dtype=np.int32),
@@ -68,15 +69,15 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
     }
     strata = None
     if stratify:
-        every = TarReader(folder, about, locators)
-        strata = strata_of(every.take(np.arange(len(shards)), (stratify,))[stratify])
-    return Scan(len(shards), locators, strata)
+        every = TarReader(folder, info, locators)
+        strata = number_strata(every.take(np.arange(len(shards)), (stratify,))[stratify])
+    return FormatScan(len(shards), locators, strata)
 
 
-def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
+def _samples(folder: Path, path: str) -> Iterator[tuple[str, MemberPositions]]:
     """The samples of one file in order: members that follow one another and whose names are alike up to the
     first dot."""
-    key, sample = "", Places()
+    key, sample = "", MemberPositions()
     length = (folder / path).stat().st_size
     try:
         with tarfile.open(folder / path, "r:") as archive:
@@ -87,7 +88,7 @@ def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
                     continue
                 if sample and key != f"{parent}/{stem}":
                     yield key.removeprefix("/"), sample
-                    sample = Places()
+                    sample = MemberPositions()
                 key = f"{parent}/{stem}"
                 if suffix in sample:
                     raise SpecError(f"`{path}`: sample `{key.removeprefix('/')}` has `.{suffix}` twice")
@@ -104,7 +105,7 @@ def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
         yield key.removeprefix("/"), sample
 
 
-def _complete(path: str, key: str, sample: Places, columns: Sequence[str]) -> None:
+def _check_sample(path: str, key: str, sample: MemberPositions, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in sample:
             hint = (
@@ -119,10 +120,10 @@ class TarReader:
 
     blocks = None
 
-    def __init__(self, folder: Path, about: About, locators: Mapping[str, Array]) -> None:
-        self._folder, self._about, self._places = folder, about, locators
+    def __init__(self, folder: Path, info: FormatInfo, locators: Mapping[str, Array]) -> None:
+        self._folder, self._info, self._member_positions = folder, info, locators
         self._shard = locators["shard"]
-        self.columns, self.rows = about.columns, len(self._shard)
+        self.columns, self.rows = info.columns, len(self._shard)
         self._files: dict[int, int] = {}
 
     def __del__(self) -> None:
@@ -130,41 +131,43 @@ class TarReader:
             os.close(descriptor)
 
     def row_bytes(self, columns: Sequence[str]) -> float:
-        return sum(self._about.row_bytes[name] for name in columns)
+        return sum(self._info.row_bytes[name] for name in columns)
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         read: dict[str, Array] = {}
         for name in columns:
             values = [
-                decoded(self._read(at, name), name, self._named(at, name), grey=self._about.inner["grey"])
+                decode_member(
+                    self._read(at, name), name, self._member_name(at, name), grey=self._info.inner["grey"]
+                )
                 for at in positions
             ]
-            read[name] = stacked(values) if is_image(name) and values else uniform(values)
+            read[name] = stack_images(values) if is_image(name) and values else stack_values(values)
         return read
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
-        order = np.lexsort((self._places[self.columns[0]][:, 0], self._shard))
-        for at in range(0, self.rows, _CHUNK):
-            yield order[at : at + _CHUNK], self.take(order[at : at + _CHUNK], columns)
+        order = np.lexsort((self._member_positions[self.columns[0]][:, 0], self._shard))
+        for at in range(0, self.rows, _CHUNK_ROWS):
+            yield order[at : at + _CHUNK_ROWS], self.take(order[at : at + _CHUNK_ROWS], columns)
 
     def _read(self, at: int, name: str) -> bytes:
-        offset, size = self._places[name][at]
+        offset, size = self._member_positions[name][at]
         number = int(self._shard[at])
         if number not in self._files:
             if len(self._files) >= _OPEN_FILES:
                 os.close(self._files.pop(next(iter(self._files))))
             self._files[number] = os.open(
-                self._folder / self._about.inner["files"][number], os.O_RDONLY | os.O_CLOEXEC
+                self._folder / self._info.inner["files"][number], os.O_RDONLY | os.O_CLOEXEC
             )
         return os.pread(self._files[number], int(size), int(offset))
 
-    def _named(self, at: int, name: str) -> str:
+    def _member_name(self, at: int, name: str) -> str:
         return (
-            f"{self._about.inner['files'][int(self._shard[at])]}: the .{name} at byte "
-            f"{int(self._places[name][at][0]):,}"
+            f"{self._info.inner['files'][int(self._shard[at])]}: the .{name} at byte "
+            f"{int(self._member_positions[name][at][0]):,}"
         )
 
 

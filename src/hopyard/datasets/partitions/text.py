@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hopyard.datasets.partitions.arrays import Array, np, objects
-from hopyard.datasets.partitions.source import About, Scan
+from hopyard.datasets.partitions.arrays import Array, np, object_array
+from hopyard.datasets.partitions.data_format import FormatInfo, FormatScan
 from hopyard.errors import SpecError
 
 _SPAN_BYTES = 8 * 1024 * 1024
 _OBJECT_BYTES = 57  # of a str, beside its letters
 
 
-def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> About:
+def inspect_files(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> FormatInfo:
     del prefix  # the names of files mean nothing
     for column in columns:
         if column != "text":
@@ -24,22 +24,24 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
     with (folder / files[0]).open("rb") as file:
         sample = file.read(64 * 1024)
     lines = sample.count(b"\n") or 1
-    return About(("text",), {"text": len(sample) / lines + _OBJECT_BYTES}, None, (), {"files": list(files)})
+    return FormatInfo(
+        ("text",), {"text": len(sample) / lines + _OBJECT_BYTES}, None, (), {"files": list(files)}
+    )
 
 
-def scan(folder: Path, about: About, stratify: str) -> Scan:
+def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
     if stratify:
         raise SpecError(
             f"partitions.stratify: lines of text have no column `{stratify}`", hints=("leave `stratify` out",)
         )
-    found = [_lines(folder / path) for path in about.inner["files"]]
+    found = [_lines(folder / path) for path in info.inner["files"]]
     numbers = np.repeat(np.arange(len(found), dtype=np.int32), [len(starts) for starts, _ in found])
     locators = {
         "file": numbers,
         "at": np.concatenate([starts for starts, _ in found]),
         "size": np.concatenate([sizes for _, sizes in found]),
     }
-    return Scan(len(numbers), locators)
+    return FormatScan(len(numbers), locators)
 
 
 def _lines(path: Path) -> tuple[Array, Array]:
@@ -67,10 +69,10 @@ class TextReader:
 
     blocks = None
 
-    def __init__(self, folder: Path, about: About, locators: Mapping[str, Array]) -> None:
-        self._folder, self._files = folder, list(about.inner["files"])
-        self._file, self._at, self._size = locators["file"], locators["at"], locators["size"]
-        self.columns, self.rows = about.columns, len(self._at)
+    def __init__(self, folder: Path, info: FormatInfo, locators: Mapping[str, Array]) -> None:
+        self._folder, self._files = folder, list(info.inner["files"])
+        self._file, self._line_starts, self._size = locators["file"], locators["at"], locators["size"]
+        self.columns, self.rows = info.columns, len(self._line_starts)
         self._mean = float(self._size.mean()) + _OBJECT_BYTES if self.rows else 0.0
 
     def row_bytes(self, columns: Sequence[str]) -> float:
@@ -82,37 +84,40 @@ class TextReader:
             with (self._folder / self._files[number]).open("rb") as file:
                 for nth in np.flatnonzero(self._file[positions] == number):
                     at = positions[nth]
-                    file.seek(self._at[at])
+                    file.seek(self._line_starts[at])
                     lines[nth] = self._text(file.read(self._size[at]), at)
-        return dict.fromkeys(columns, objects(lines))
+        return dict.fromkeys(columns, object_array(lines))
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
         del blocks  # it has none
-        order = np.lexsort((self._at, self._file))
+        order = np.lexsort((self._line_starts, self._file))
         for number in np.unique(self._file):
             own = order[self._file[order] == number]
             with (self._folder / self._files[number]).open("rb") as file:
-                for positions in _spans(own, self._at):
-                    first = self._at[positions[0]]
+                for positions in _read_spans(own, self._line_starts):
+                    first = self._line_starts[positions[0]]
                     file.seek(first)
-                    piece = file.read(self._at[positions[-1]] + self._size[positions[-1]] - first)
-                    lines = [self._text(piece[self._at[p] - first :][: self._size[p]], p) for p in positions]
-                    yield positions, dict.fromkeys(columns, objects(lines))
+                    piece = file.read(self._line_starts[positions[-1]] + self._size[positions[-1]] - first)
+                    lines = [
+                        self._text(piece[self._line_starts[p] - first :][: self._size[p]], p)
+                        for p in positions
+                    ]
+                    yield positions, dict.fromkeys(columns, object_array(lines))
 
     def _text(self, line: bytes, position: int) -> str:
         try:
             return line.removesuffix(b"\r").decode()
         except UnicodeDecodeError as bad:
-            where = f"`{self._files[self._file[position]]}`, the line at byte {self._at[position]:,}"
+            where = f"`{self._files[self._file[position]]}`, the line at byte {self._line_starts[position]:,}"
             raise SpecError(f"{where} is not UTF-8", hints=("iconv -f latin1 -t utf-8 makes it so",)) from bad
 
 
 reader = TextReader
 
 
-def _spans(positions: Array, starts: Array) -> Iterator[Array]:
+def _read_spans(positions: Array, starts: Array) -> Iterator[Array]:
     """Lines in order of storage, as many together as lie within one span."""
     which = starts[positions] // _SPAN_BYTES
     for piece in np.split(positions, np.flatnonzero(np.diff(which)) + 1):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from hopyard.datasets.partitions.arrays import Array, np
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """What is needed of a partition."""
 
     def __len__(self) -> int: ...
@@ -18,7 +18,7 @@ class Rows(Protocol):
     def items(self) -> Iterator[dict[str, Any]]: ...
 
 
-def mapped(partition: Rows) -> Any:
+def map_dataset(partition: RowSource) -> Any:
     """Any row at once."""
     from torch.utils.data import Dataset
 
@@ -32,13 +32,13 @@ def mapped(partition: Rows) -> Any:
         def __getitems__(self, positions: Sequence[int]) -> list[dict[str, Any]]:
             taken = partition.rows(positions)
             return [
-                {name: _tensor(array[at]) for name, array in taken.items()} for at in range(len(positions))
+                {name: _to_tensor(array[at]) for name, array in taken.items()} for at in range(len(positions))
             ]
 
     return Mapped()
 
 
-def iterated(partition: Rows) -> Any:
+def iterable_dataset(partition: RowSource) -> Any:
     """Row by row; of several workers of a loader, each gives every so-many-th."""
     from torch.utils.data import IterableDataset, get_worker_info
 
@@ -47,12 +47,12 @@ def iterated(partition: Rows) -> Any:
             worker = get_worker_info()
             for at, item in enumerate(partition.items()):
                 if worker is None or at % worker.num_workers == worker.id:
-                    yield {name: _tensor(value) for name, value in item.items()}
+                    yield {name: _to_tensor(value) for name, value in item.items()}
 
     return Iterated()
 
 
-def _tensor(value: Array | Any) -> Any:
+def _to_tensor(value: Array | Any) -> Any:
     import torch
 
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hopyard.engines.local.node import cgroup_chain
+from hopyard.engines.local.node_detection import cgroup_chain
 
 _LIMIT_FILES = {
     "memory": ("memory.max", "memory.limit_in_bytes"),
@@ -15,7 +15,7 @@ _LIMIT_FILES = {
     "pids": ("pids.max",),
 }
 _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2^63
-FOLDER = "hopyard"
+CGROUP_FOLDER = "hopyard"
 
 
 def find_cgroups() -> Mapping[str, Path]:
@@ -26,7 +26,7 @@ def find_cgroups() -> Mapping[str, Path]:
     then a replica outlives the group of whoever started the server, and never escapes what the machine's
     owner set.
     """
-    found = {controller: _ours(controller) for controller in _LIMIT_FILES}
+    found = {controller: _own_cgroup(controller) for controller in _LIMIT_FILES}
     return {controller: folder for controller, folder in found.items() if folder is not None}
 
 
@@ -37,18 +37,18 @@ def remove_groups(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _ours(controller: str) -> Path | None:
+def _own_cgroup(controller: str) -> Path | None:
     chain = cgroup_chain(controller)
     limited = next((i for i, folder in enumerate(chain) if _is_limited(folder, controller)), len(chain) - 1)
     for parent in reversed(chain[: limited + 1]):
-        folder = parent / FOLDER
+        folder = parent / CGROUP_FOLDER
         try:
             folder.mkdir(exist_ok=True)
-            _enable(parent, controller)
-            _enable(folder, controller)
+            _enable_controller(parent, controller)
+            _enable_controller(folder, controller)
         except OSError:
             continue
-        if _works(folder, controller):
+        if _is_usable(folder, controller):
             _set_weight(folder)
             return folder
     return None
@@ -76,14 +76,14 @@ def _is_limited(folder: Path, controller: str) -> bool:
     return False
 
 
-def _enable(folder: Path, controller: str) -> None:
+def _enable_controller(folder: Path, controller: str) -> None:
     """Version 2 hands a controller down only where it is told to."""
     control = folder / "cgroup.subtree_control"
     if control.exists() and controller not in control.read_text().split():
         control.write_text(f"+{controller}")
 
 
-def _works(folder: Path, controller: str) -> bool:
+def _is_usable(folder: Path, controller: str) -> bool:
     """Whether a group can be made here, has the limit's file, and can be joined as far as permissions
     tell."""
     probe = folder / f"probe-{os.getpid()}"

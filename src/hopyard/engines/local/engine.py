@@ -26,28 +26,30 @@ from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
-from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder, order_to_peers
+from hopyard.domain.replica import NodeContext, ReplicaSpec, ReplicaState, StopOrder, stop_order_for_peers
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run_environment import for_replicas
+from hopyard.domain.run_environment import replica_variables
+from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
-from hopyard.engines.local.folder import ReplicaFolder, is_frozen, process_state, replica_folders
-from hopyard.engines.local.health import Checks, Health
-from hopyard.engines.local.held import Held
-from hopyard.engines.local.node import NodeSettings, find_node
+from hopyard.engines.local.node_detection import LocalNodeSettings, find_node
+from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 from hopyard.engines.local.ports import choose_port
-from hopyard.engines.local.spawner import SpawnerLink
+from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
+from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
 
-ADOPT_EVERY_S = 2.0  # between two adoptions of one folder
-ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
-FROZEN_AFTER_S = 5.0  # beyond the grace of an order: a replica that lives needs no second to kill its script
+ADOPT_INTERVAL_S = 2.0  # between two adoptions of one folder
+MAX_ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
+FROZEN_TIMEOUT_S = (
+    5.0  # beyond the grace of an order: a replica that lives needs no second to kill its script
+)
 log = logging.getLogger("hopyard.engines")
-LEAVE_WITHIN_S = 30.0  # a replica that has said that all is sent
-_GONE = ".gone-"  # prefix of a folder that is being removed
+EXIT_TIMEOUT_S = 30.0  # a replica that has said that all is sent
+_REMOVED_PREFIX = ".gone-"  # prefix of a folder that is being removed
 
 
-class Places(Protocol):
+class EnginePaths(Protocol):
     """Of `hopyard.config.home.Home`, what the engine needs."""
 
     @property
@@ -59,7 +61,7 @@ class Places(Protocol):
 
 
 @dataclass(slots=True)
-class _Share:
+class _ReplicaShare:
     """What a live attempt holds of the node beside what the scheduler counts."""
 
     port: int = 0
@@ -68,7 +70,7 @@ class _Share:
 
 @dataclass(slots=True)
 class _Adoption:
-    tried: int = 0
+    attempts: int = 0
     last_at: float = float("-inf")
 
 
@@ -77,12 +79,12 @@ class LocalEngine:
 
     home: where the folders lie. node: what the user declared of this machine. server_url: the server's
     address now; replicas get it in their spec. spawner_command: the argument vector of the spawner (`python
-    -m hopyard.replica.spawner`), to which the number of a socket is added. adopt: whether `observe` takes
-    care of replicas that died (a second engine on the same home must not). make_room: gives up some of the
-    disk space that is reserved where this folder lies; False when there is none. use_cgroups: False limits by
-    watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for each of several
-    servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from
-    starting anything.
+    -m hopyard.replica.spawner`), to which the number of a socket is added. adopt_replicas: whether `observe`
+    takes care of replicas that died (a second engine on the same home must not). free_disk_space: gives up
+    some of the disk space that is reserved where this folder lies; False when there is none. use_cgroups:
+    False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
+    each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps
+    this node from starting anything.
     max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes: of each
     stream of its reports. pass_environment: patterns of variables of this process that runs get beside the
     usual ones. namespaces: whether runs get a view of the home of their own.
@@ -90,54 +92,54 @@ class LocalEngine:
 
     def __init__(
         self,
-        home: Places,
+        home: EnginePaths,
         *,
         server_url: Callable[[], str],
         spawner_command: Sequence[str],
-        node: NodeSettings | None = None,
-        adopt: bool = True,
+        node: LocalNodeSettings | None = None,
+        adopt_replicas: bool = True,
         use_cgroups: bool = True,
         grace: timedelta = timedelta(seconds=10),
         name: str = "local",
         umask: int | None = None,
-        checks: Checks | None = None,
+        checks: HealthChecks | None = None,
         pass_environment: Sequence[str] = (),
         max_output_bytes: int = 0,
         max_metrics_bytes: int = 0,
         namespaces: bool = True,
-        make_room: Callable[[Path], bool] = lambda _: False,
+        free_disk_space: Callable[[Path], bool] = lambda _: False,
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
-        self._make_room = make_room
+        self._free_disk_space = free_disk_space
         self._node, self._nvml = find_node(node, engine=name)
-        self._processes = (node or NodeSettings()).processes
+        self._processes = (node or LocalNodeSettings()).processes
         self._cgroups = find_cgroups() if use_cgroups else {}
         # homes of one machine share a folder of cgroups
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()
-        self._health = Health(
-            checks or Checks(),
+        self._health = NodeHealth(
+            checks or HealthChecks(),
             home.root,
             home.attempts,
             [gpu.index for gpu in self._node.gpus] if self._nvml else [],
         )
-        self._held = Held(home.root / "cache")
-        self._spawner = SpawnerLink(
-            spawner_command, env=for_replicas(os.environ, pass_environment), umask=umask
+        self._cached_keys = CachedKeys(home.root / "cache")
+        self._spawner = SpawnerClient(
+            spawner_command, env=replica_variables(os.environ, pass_environment), umask=umask
         )
         self._pass_environment, self._max_output_bytes, self._max_metrics_bytes = (
             tuple(pass_environment),
             max_output_bytes,
             max_metrics_bytes,
         )
-        self._adopts, self._namespaces = adopt, namespaces
+        self._adopts_replicas, self._namespaces = adopt_replicas, namespaces
         self._adoptions: dict[Path, _Adoption] = {}
-        self._shares: dict[AttemptId, _Share] | None = None
+        self._shares: dict[AttemptId, _ReplicaShare] | None = None
         # one launch at a time: each is short, and the spawner is single-threaded anyway
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
-        self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
-        self._doubted: set[Path] = set()  # replicas with faults for which the GPUs were asked
+        self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
+        self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were asked
         self._stopped_since: dict[Path, float] = {}  # replicas that are frozen, by the monotonic clock
         self._overdue_at: dict[AttemptId, float] = {}  # by the monotonic clock
 
@@ -146,12 +148,12 @@ class LocalEngine:
         """This machine."""
         return self._node
 
-    def left_attempts(self) -> dict[AttemptId, bool]:
+    def leftover_attempts(self) -> dict[AttemptId, bool]:
         """The attempts that an earlier engine left with something to do or to send, and whether a replica of
         each lives. It blocks."""
         found: dict[AttemptId, bool] = {}
         for attempt in self._attempt_folders():
-            held = {folder: folder.is_held() for folder in replica_folders(attempt)}  # first: see `_see`
+            held = {folder: folder.is_alive() for folder in replica_folders(attempt)}  # first: see `_see`
             states = [folder.read_state() for folder in held]
             if any(held.values()) or not all(state is not None and state.shipped for state in states):
                 found[AttemptId(attempt.name)] = any(held.values())
@@ -164,12 +166,11 @@ class LocalEngine:
 
     async def close(self) -> None:
         """End the spawner and finish removals. Running attempts go on."""
-        if self._leaving:
-            await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        if self._stopping_tasks:
+            await asyncio.gather(*self._stopping_tasks.values(), return_exceptions=True)
         await self._spawner.close()
 
-    # -- launch
-    # ----------------------------------------------------------------------------------------------------
+    # -- launch ----------------------------------------------------------------------------------------------
 
     async def launch(self, launch: Launch, /) -> None:
         """See `Engine.launch`. A few milliseconds; what takes longer (data, environment) is the replicas'
@@ -182,48 +183,50 @@ class LocalEngine:
                     f"replica {replica.rank} is not placed on node {self._node.id}, the only one of "
                     "the local engine"
                 )
-        trouble = await asyncio.to_thread(self._health.trouble)
+        trouble = await asyncio.to_thread(self._health.current_problem)
         if trouble:
             raise LaunchFailed(trouble)
-        async with self._turn:
+        async with self._lock:
             self._launching.add(launch.attempt)
             try:
                 await self._launch(launch, places)
             except OSError as failed:
-                await self._undo(launch.attempt)
+                await self._undo_launch(launch.attempt)
                 reason = f"the replicas' folders could not be written: {failed.strerror or failed}"
-                self._health.failed(reason)
+                self._health.record_failure(reason)
                 raise LaunchFailed(reason) from failed
             except HopyardError as failed:
-                await self._undo(launch.attempt)
+                await self._undo_launch(launch.attempt)
                 if isinstance(failed, LaunchFailed):
-                    self._health.failed(failed.message)
+                    self._health.record_failure(failed.message)
                 raise
             finally:
                 self._launching.discard(launch.attempt)
 
-    async def _launch(self, launch: Launch, places: Mapping[int, Assignment]) -> None:
+    async def _launch(self, launch: Launch, resources: Mapping[int, Assignment]) -> None:
         folders = [ReplicaFolder(self._home.attempts / launch.attempt / str(r.rank)) for r in launch.replicas]
         if self._shares is None:
             self._shares = await asyncio.to_thread(self._read_shares)
         todo = [
             (folder, replica)
             for folder, replica in zip(folders, launch.replicas, strict=True)
-            if folder.read_state() is None and not folder.is_held()
+            if folder.read_state() is None and not folder.is_alive()
         ]
         if todo:
-            share = self._shares.setdefault(launch.attempt, _Share())
+            share = self._shares.setdefault(launch.attempt, _ReplicaShare())
             share.port = (
                 share.port
                 or self._earlier_port(folders)
                 or choose_port({s.port for s in self._shares.values()})
             )
             for folder, replica in todo:
-                folder.write_spec(self._spec(launch, replica, places[replica.rank], share))
+                folder.write_spec(self._replica_spec(launch, replica, resources[replica.rank], share))
             await self._spawner.spawn([folder.root for folder, _ in todo])
         self._launched.add(launch.attempt)
 
-    def _spec(self, launch: Launch, replica: ReplicaLaunch, place: Assignment, share: _Share) -> ReplicaSpec:
+    def _replica_spec(
+        self, launch: Launch, replica: ReplicaLaunch, place: Assignment, share: _ReplicaShare
+    ) -> ReplicaSpec:
         cores: tuple[int, ...] | None = None
         # a quota leaves the choice of cores to the kernel; without one, cores are the limit
         if replica.resources.cpu_limited and "cpu" not in self._cgroups:
@@ -233,7 +236,7 @@ class LocalEngine:
             share.cores.extend(cores or ())
         return ReplicaSpec(
             replace(replica, server_url=self._server_url()),
-            NodeShare(
+            NodeContext(
                 id=self._node.id,
                 home=str(self._home.root),
                 server_file=str(self._home.server_file),
@@ -241,7 +244,7 @@ class LocalEngine:
                 gang_folder=str(self._home.attempts / launch.attempt),
                 gpus=place.gpus,
                 gpu_milli=place.gpu_milli,
-                gpu_memory_bytes=self._gpu_memory(replica, place),
+                gpu_memory_bytes=self._gpu_memory_limit(replica, place),
                 cpus=cores,
                 cgroups={
                     name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}")
@@ -263,10 +266,10 @@ class LocalEngine:
             ),
         )
 
-    def _gpu_memory(self, replica: ReplicaLaunch, place: Assignment) -> int:
+    def _gpu_memory_limit(self, replica: ReplicaLaunch, place: Assignment) -> int:
         """What a replica may use of the one GPU that it shares; 0 where it has whole ones, or where nobody
         knows how much there is."""
-        if not replica.resources.shares_gpu:
+        if not replica.resources.is_gpu_share:
             return 0
         return replica.resources.gpu_memory_bytes or min(
             (
@@ -277,14 +280,14 @@ class LocalEngine:
             default=0,
         )
 
-    def _read_shares(self) -> dict[AttemptId, _Share]:
+    def _read_shares(self) -> dict[AttemptId, _ReplicaShare]:
         """What attempts of an earlier engine hold."""
-        found: dict[AttemptId, _Share] = {}
+        found: dict[AttemptId, _ReplicaShare] = {}
         for attempt in self._attempt_folders():
             for folder in replica_folders(attempt):
-                spec = folder.read_spec() if folder.is_held() else None
+                spec = folder.read_spec() if folder.is_alive() else None
                 if spec is not None:
-                    share = found.setdefault(AttemptId(attempt.name), _Share())
+                    share = found.setdefault(AttemptId(attempt.name), _ReplicaShare())
                     share.port = spec.node.master_port
                     share.cores.extend(spec.node.cpus or ())
         return found
@@ -296,13 +299,13 @@ class LocalEngine:
         return next(
             (
                 spec.node.master_port
-                for spec in (f.read_spec() for f in folders if f.is_held())
+                for spec in (f.read_spec() for f in folders if f.is_alive())
                 if spec is not None
             ),
             0,
         )
 
-    async def _undo(self, attempt: AttemptId) -> None:
+    async def _undo_launch(self, attempt: AttemptId) -> None:
         """Nothing of a failed launch stays: its replicas are killed (and the kernel kills their children),
         its folder goes."""
         folder = self._home.attempts / attempt
@@ -311,8 +314,7 @@ class LocalEngine:
             replica.signal(signal.SIGKILL)
         await self._remove(attempt)
 
-    # -- stop, observe, forget
-    # ---------------------------------------------------------------------------------------
+    # -- stop, observe, forget -------------------------------------------------------------------------------
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
         """See `Engine.stop`. Replicas keep their orders' time themselves; one that is asked again long after
@@ -322,8 +324,8 @@ class LocalEngine:
         folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
         if not folder.exists():
             return
-        order = StopOrder.preempt(seconds) if preempt else StopOrder(seconds)
-        overdue_at = time.monotonic() + seconds + FROZEN_AFTER_S
+        order = StopOrder.for_preemption(seconds) if preempt else StopOrder(seconds)
+        overdue_at = time.monotonic() + seconds + FROZEN_TIMEOUT_S
         overdue_at = self._overdue_at[attempt] = min(self._overdue_at.get(attempt, overdue_at), overdue_at)
         await asyncio.to_thread(self._order_stop, folder, order, overdue=time.monotonic() > overdue_at)
 
@@ -353,7 +355,7 @@ class LocalEngine:
                 folder.request_stop(order)
                 return
             except OSError as failed:
-                if is_disk_full(failed) and self._make_room(self._home.attempts):
+                if is_disk_full(failed) and self._free_disk_space(self._home.attempts):
                     continue
                 log.warning(
                     "the order to stop cannot be left in %s: %s", folder.root, failed.strerror or failed
@@ -362,99 +364,103 @@ class LocalEngine:
                 return
 
     async def observe(self) -> Observation:
-        statuses, dead, held = await asyncio.to_thread(self._look)
+        statuses, dead, held = await asyncio.to_thread(self._observe_replicas)
         if self._shares is not None:
             for status in statuses:
                 if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
                     self._shares.pop(status.attempt, None)
         await self._adopt(dead)
-        await self._try_again()
-        trouble = await asyncio.to_thread(self._health.trouble)
+        await self._retry_health_checks()
+        trouble = await asyncio.to_thread(self._health.current_problem)
         if (held, trouble) != (self._node.holds, self._node.trouble):
             self._node = replace(self._node, holds=held, trouble=trouble)
         return Observation(nodes=(self._node,), attempts=tuple(statuses))
 
-    async def _try_again(self) -> None:
+    async def _retry_health_checks(self) -> None:
         """After a launch that failed: whether the next one can work."""
-        if not self._health.is_due() or not await asyncio.to_thread(self._health.try_again):
+        if not self._health.is_due() or not await asyncio.to_thread(self._health.recheck):
             return
         with suppress(LaunchFailed):
             await self._spawner.start()
-            self._health.works()
+            self._health.record_success()
 
     async def forget(self, attempt: AttemptId, /) -> None:
-        if attempt in self._leaving or not (self._home.attempts / attempt).exists():
+        if attempt in self._stopping_tasks or not (self._home.attempts / attempt).exists():
             return
         task = asyncio.create_task(self._remove(attempt))
-        self._leaving[attempt] = task
-        task.add_done_callback(lambda _: self._leaving.pop(attempt, None))
+        self._stopping_tasks[attempt] = task
+        task.add_done_callback(lambda _: self._stopping_tasks.pop(attempt, None))
 
-    def _look(self) -> tuple[list[AttemptStatus], list[ReplicaFolder], frozenset[str]]:
+    def _observe_replicas(self) -> tuple[list[AttemptStatus], list[ReplicaFolder], frozenset[str]]:
         statuses: list[AttemptStatus] = []
         dead: list[ReplicaFolder] = []
         for attempt in self._attempt_folders():
             name = AttemptId(attempt.name)
-            if name in self._leaving or name in self._launching:
+            if name in self._stopping_tasks or name in self._launching:
                 continue  # on its way out; or in: the launch that is under way says how it went
             folders = replica_folders(attempt)
             if not folders or (
                 name not in self._launched
-                and not all(folder.has_begun() or folder.is_held() for folder in folders)
+                and not all(folder.is_started() or folder.is_alive() for folder in folders)
             ):
                 # half launched by an engine that was killed meanwhile: not seen, so that it is launched again
                 continue
-            replicas = tuple(self._see(folder, dead) for folder in folders)
+            replicas = tuple(self._observe_replica(folder, dead) for folder in folders)
             statuses.append(AttemptStatus(name, replicas))
             if not all(r.phase is ReplicaPhase.EXITED for r in replicas):
-                self._end_peers(attempt)
-        return statuses, dead, self._held.keys()
+                self._stop_peers(attempt)
+        return statuses, dead, self._cached_keys.keys()
 
-    def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
-        held = folder.is_held()  # first: a replica that ends between the two looks has written its last state
+    def _observe_replica(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
+        held = (
+            folder.is_alive()
+        )  # first: a replica that ends between the two looks has written its last state
         state = folder.read_state()
         if (
             state is not None
             and state.exit is not None
             and state.exit.kind is ExitKind.NODE_FAULT
-            and folder.root not in self._doubted
+            and folder.root not in self._gpu_suspects
         ):
-            self._doubted.add(folder.root)
-            self._health.doubt_gpus()
+            self._gpu_suspects.add(folder.root)
+            self._health.recheck_gpus()
         if state is not None and state.shipped and state.exit is not None:
             self._adoptions.pop(folder.root, None)
-            return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, state.detail, state.exit, *state.times())
+            return ReplicaStatus(
+                folder.rank, ReplicaPhase.EXITED, state.detail, state.exit, *state.start_and_end()
+            )
         if not held:
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
-            if adoption.tried >= ADOPTIONS:
-                return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, "", self._given_up(state))
+            if adoption.attempts >= MAX_ADOPTIONS:
+                return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, "", self._failed_adoption_state(state))
             dead.append(folder)
         if state is None:
             return ReplicaStatus(folder.rank, ReplicaPhase.PREPARING, "starting")
         if state.phase is ReplicaPhase.EXITED:
             return ReplicaStatus(folder.rank, ReplicaPhase.RUNNING, "sending the rest of its output")
         if held and is_frozen(state.pid):
-            return ReplicaStatus(folder.rank, state.phase, self._of_frozen(folder, state))
+            return ReplicaStatus(folder.rank, state.phase, self._frozen_state(folder, state))
         self._stopped_since.pop(folder.root, None)
-        return ReplicaStatus(folder.rank, state.phase, state.detail, None, *state.times())
+        return ReplicaStatus(folder.rank, state.phase, state.detail, None, *state.start_and_end())
 
-    def _of_frozen(self, folder: ReplicaFolder, state: ReplicaState) -> str:
+    def _frozen_state(self, folder: ReplicaFolder, state: ReplicaState) -> str:
         """What is said of a replica that is stopped. Where its script has ended meanwhile, it can tell
         nothing of that any more: it is killed, and the attempt is lost."""
         since = self._stopped_since.setdefault(folder.root, time.monotonic())
         if (
             state.child_pid
             and process_state(state.child_pid) in ("", "Z", "X")
-            and time.monotonic() - since > FROZEN_AFTER_S
+            and time.monotonic() - since > FROZEN_TIMEOUT_S
         ):
             folder.signal(signal.SIGKILL)
         return "its replica is stopped, and reports nothing"
 
-    def _given_up(self, state: ReplicaState | None) -> Exit:
+    def _failed_adoption_state(self, state: ReplicaState | None) -> Exit:
         if state is not None and state.exit is not None:
             return state.exit
         return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._node.id}")
 
-    def _end_peers(self, attempt: Path) -> None:
+    def _stop_peers(self, attempt: Path) -> None:
         """Once an essential replica of a gang has ended badly, or all of them have ended, the others are
         asked to end, though its streams may still be on their way."""
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
@@ -465,7 +471,7 @@ class LocalEngine:
         ]
         counting = [(folder.rank, exit) for folder, exit in ended if self._is_essential(folder)]
         grace_s = self._grace.total_seconds()
-        order = order_to_peers(counting, grace_s)
+        order = stop_order_for_peers(counting, grace_s)
         if order is None:
             if not counting or any(
                 self._is_essential(folder) for folder, state in states if state is None or state.exit is None
@@ -483,12 +489,12 @@ class LocalEngine:
 
     async def _adopt(self, dead: Sequence[ReplicaFolder]) -> None:
         now = time.monotonic()
-        for folder in dead if self._adopts else ():
+        for folder in dead if self._adopts_replicas else ():
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
-            if now - adoption.last_at < ADOPT_EVERY_S:
+            if now - adoption.last_at < ADOPT_INTERVAL_S:
                 continue
             adoption.last_at = now
-            adoption.tried += 1
+            adoption.attempts += 1
             try:
                 await self._spawner.spawn([folder.root], adopt=True)
             except LaunchFailed:
@@ -499,21 +505,21 @@ class LocalEngine:
         folder."""
         folder = self._home.attempts / attempt
         begun_at, killed = time.monotonic(), False
-        while held := [replica for replica in replica_folders(folder) if replica.is_held()]:
+        while held := [replica for replica in replica_folders(folder) if replica.is_alive()]:
             waited_s = time.monotonic() - begun_at
             # frozen, or its script wrote an end in its name: the kernel ends the script with it
-            if waited_s > LEAVE_WITHIN_S and not killed:
+            if waited_s > EXIT_TIMEOUT_S and not killed:
                 killed = True
                 for replica in held:
                     replica.signal(signal.SIGKILL)
-            if waited_s > 2 * LEAVE_WITHIN_S:
+            if waited_s > 2 * EXIT_TIMEOUT_S:
                 return  # `observe` still shows it
             await asyncio.sleep(0.02)
         groups: list[Path] = []
         for replica in replica_folders(folder):
             self._adoptions.pop(replica.root, None)
             self._stopped_since.pop(replica.root, None)
-            self._doubted.discard(replica.root)
+            self._gpu_suspects.discard(replica.root)
             spec = replica.read_spec()
             groups += map(Path, spec.node.cgroups.values() if spec is not None else ())
         remove_groups(groups)  # a replica removes its own, unless it was killed
@@ -521,7 +527,7 @@ class LocalEngine:
         self._overdue_at.pop(attempt, None)
         if self._shares is not None:
             self._shares.pop(attempt, None)
-        gone = folder.with_name(f"{_GONE}{attempt}-{os.urandom(4).hex()}")
+        gone = folder.with_name(f"{_REMOVED_PREFIX}{attempt}-{os.urandom(4).hex()}")
         try:
             # at once out of sight, and whole or not there when we are killed in the middle
             folder.rename(gone)
@@ -536,7 +542,7 @@ class LocalEngine:
         except FileNotFoundError:
             return []
         for entry in found:
-            if entry.name.startswith(_GONE) and not self._leaving and not self._launching:
+            if entry.name.startswith(_REMOVED_PREFIX) and not self._stopping_tasks and not self._launching:
                 _remove_tree(Path(entry.path))  # left by an engine that was killed while it removed it
         return [
             Path(entry.path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hopyard.errors import LaunchFailed
 
-_LOWEST, _HIGHEST = 10_000, 65_000
+_MIN_PORT, _MAX_PORT = 10_000, 65_000
 
 
 def choose_port(used: Collection[int]) -> int:
@@ -18,21 +18,21 @@ def choose_port(used: Collection[int]) -> int:
     Outside the ephemeral range, because between this choice and the replica's bind any outgoing connection of
     the machine could be given a port inside it.
     """
-    low, high = _ephemeral()
-    below, above = range(_LOWEST, min(low, _HIGHEST)), range(max(high + 1, _LOWEST), _HIGHEST)
+    low, high = _ephemeral_range()
+    below, above = range(_MIN_PORT, min(low, _MAX_PORT)), range(max(high + 1, _MIN_PORT), _MAX_PORT)
     if not below and not above:
-        below = range(_LOWEST, _HIGHEST)
+        below = range(_MIN_PORT, _MAX_PORT)
     count = len(below) + len(above)
     start = random.randrange(count)
     for at in range(start, start + count):
         place = at % count
         port = below[place] if place < len(below) else above[place - len(below)]
-        if port not in used and _is_free(port):
+        if port not in used and _is_port_free(port):
             return port
     raise LaunchFailed("no port is free for the rendezvous of the replicas")
 
 
-def _ephemeral() -> tuple[int, int]:
+def _ephemeral_range() -> tuple[int, int]:
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
         return int(low), int(high)
@@ -40,7 +40,7 @@ def _ephemeral() -> tuple[int, int]:
         return 32_768, 60_999
 
 
-def _is_free(port: int) -> bool:
+def _is_port_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -13,10 +13,10 @@ from typing import Any
 
 from hopyard.errors import LaunchFailed
 
-ANSWER_WITHIN_S = 60.0
+ANSWER_TIMEOUT_S = 60.0
 
 
-class SpawnerLink:
+class SpawnerClient:
     """Starts `command` with the number of an inherited socket as its last argument and speaks JSON lines over
     it.
 
@@ -28,7 +28,7 @@ class SpawnerLink:
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, umask: int | None = None
     ) -> None:
         self._command, self._env, self._umask = tuple(command), env, -1 if umask is None else umask
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -39,41 +39,43 @@ class SpawnerLink:
 
     async def start(self) -> None:
         """Have it running and ready, so that the first launch need not wait for it. Raises LaunchFailed."""
-        await self._ask({"start": [], "adopt": False})
+        await self._request({"start": [], "adopt": False})
 
     async def spawn(self, folders: Sequence[Path], *, adopt: bool = False) -> list[int | None]:
         """Fork one replica per folder, all or none; their process ids. None for a folder whose replica lives
         already, or (without `adopt`) has lived: it is not started again. Raises LaunchFailed."""
-        answer = await self._ask({"start": [str(folder) for folder in folders], "adopt": adopt})
+        answer = await self._request({"start": [str(folder) for folder in folders], "adopt": adopt})
         if "error" in answer:
             raise LaunchFailed(f"the replicas could not be started: {answer['error']}")
         return list(answer["started"])
 
     async def close(self) -> None:
         """End the spawner. Replicas live on."""
-        async with self._turn:
-            await self._drop()
+        async with self._lock:
+            await self._disconnect()
 
-    async def _ask(self, request: Mapping[str, Any]) -> Any:
-        async with self._turn:
+    async def _request(self, request: Mapping[str, Any]) -> Any:
+        async with self._lock:
             try:
-                return await self._try(request)
+                return await self._request_once(request)
             except (OSError, EOFError, ValueError, TimeoutError):
                 # asking a new one is safe: a replica that was forked holds its lock, and is answered with
                 # None
                 pass
             try:
-                return await self._try(request)
+                return await self._request_once(request)
             except (OSError, EOFError, ValueError, TimeoutError) as broken:
                 raise LaunchFailed(
                     f"the spawner of replicas does not work: {broken or type(broken).__name__}"
                 ) from broken
 
-    async def _try(self, request: Mapping[str, Any]) -> Any:
+    async def _request_once(self, request: Mapping[str, Any]) -> Any:
         try:
-            return await asyncio.wait_for(self._exchange(request), ANSWER_WITHIN_S)
+            return await asyncio.wait_for(self._exchange(request), ANSWER_TIMEOUT_S)
         except BaseException:
-            await self._drop()  # also when cancelled half-way: the next answer would belong to this request
+            await (
+                self._disconnect()
+            )  # also when cancelled half-way: the next answer would belong to this request
             raise
 
     async def _exchange(self, request: Mapping[str, Any]) -> Any:
@@ -108,7 +110,7 @@ class SpawnerLink:
         ours.setblocking(False)
         return await asyncio.open_connection(sock=ours, limit=1 << 20)
 
-    async def _drop(self) -> None:
+    async def _disconnect(self) -> None:
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hopyard.domain.cluster import Plan, Snapshot
-from hopyard.scheduler.cycle.standing import Standing
-from hopyard.scheduler.cycle.turn import Turn
+from hopyard.scheduler.cycle.cluster_state import ClusterState
+from hopyard.scheduler.cycle.scheduling_cycle import SchedulingCycle
 
 
 class Planner:
@@ -12,20 +12,20 @@ class Planner:
     Its plans are those of `plan`."""
 
     def __init__(self) -> None:
-        self._standing: Standing | None = None
+        self._cluster_state: ClusterState | None = None
 
     def __call__(self, snapshot: Snapshot, /) -> Plan:
         # lost if anything goes wrong: then the next turn begins anew
-        standing, self._standing = self._standing, None
+        standing, self._cluster_state = self._cluster_state, None
         if standing is None:
-            standing = Standing(snapshot)
+            standing = ClusterState(snapshot)
         else:
-            standing.follow(snapshot)
-        wanted = Turn(standing).plan()
-        self._standing = standing
+            standing.update(snapshot)
+        wanted = SchedulingCycle(standing).plan()
+        self._cluster_state = standing
         return wanted
 
 
 def plan(snapshot: Snapshot, /) -> Plan:
     """What should happen. Pure: equal snapshots give equal plans, in whatever order things are told."""
-    return Turn(Standing(snapshot)).plan()
+    return SchedulingCycle(ClusterState(snapshot)).plan()

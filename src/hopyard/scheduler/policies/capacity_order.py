@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from hopyard.domain.amounts import totals
+from hopyard.domain.amounts import total_amounts
 from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.effective_limits import child_queues, queue_path
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Amounts
-from hopyard.domain.quota import children, path
-from hopyard.scheduler.policies.followed import Followed, Tentative, shape_of
-from hopyard.scheduler.policies.holds import Holds, Reasons
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.scheduler.policies.incremental_state import IncrementalState, TentativePlan, class_of
 
-Fullness = tuple[tuple[float, QueueName], ...]
+GuaranteeUse = tuple[tuple[float, QueueName], ...]
 
 
 class CapacityOrder:
@@ -27,19 +27,21 @@ class CapacityOrder:
     """
 
     def __init__(self) -> None:
-        self._known: Followed[QueueName] = Followed(lambda gang: gang.queue)
+        self._incremental_state: IncrementalState[QueueName] = IncrementalState(lambda gang: gang.queue)
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        known = self._known
-        known.follow(snapshot)
-        now = Tentative(known, "best-fit")
-        waiting = {queue: iter(gangs) for queue, gangs in known.waiting.items()}
-        sure = dict(_sure(snapshot)) if waiting else {}
+        known = self._incremental_state
+        known.update(snapshot)
+        now = TentativePlan(known, "best-fit")
+        waiting = {queue: iter(gangs) for queue, gangs in known.pending.items()}
+        sure = dict(_effective_guarantees(snapshot)) if waiting else {}
         full: set[object] = set()  # of these shapes none fits any more
 
-        def fullness(queue: QueueName) -> Fullness:
-            levels = reversed(path(snapshot.queues, queue))
-            return tuple((_part_used(now.accounts.used(level), sure[level]), level) for level in levels)
+        def fullness(queue: QueueName) -> GuaranteeUse:
+            levels = reversed(queue_path(snapshot.queues, queue))
+            return tuple(
+                (_fraction_used(now.quota_usage.used(level), sure[level]), level) for level in levels
+            )
 
         line = sorted(waiting, key=fullness)
         while line:
@@ -47,35 +49,35 @@ class CapacityOrder:
             gang = next(waiting[queue], None)
             if gang is None:
                 continue
-            if known.hopeless(gang) is not None or now.accounts.refusal(gang) is not None:
+            if known.never_fits_reason(gang) is not None or now.quota_usage.refusal(gang) is not None:
                 line.insert(0, queue)  # it stands in nobody's way
-            elif shape_of(gang) not in full and now.start(gang) is not None:
+            elif class_of(gang) not in full and now.try_start(gang) is not None:
                 line = sorted([queue, *line], key=fullness)
-            elif not now.accounts.closed_models(gang):
-                full.add(shape_of(gang))
+            elif not now.quota_usage.closed_models(gang):
+                full.add(class_of(gang))
         return Plan(
             snapshot.version,
             tuple(now.placed),
-            Holds(snapshot.pending, now.placed, Reasons(now, known.hopeless)),
+            BaselineHolds(snapshot.pending, now.placed, BaselineHoldReasons(now, known.never_fits_reason)),
         )
 
 
-def _part_used(used: Amounts, sure: Amounts) -> float:
+def _fraction_used(used: Amounts, guarantee: Amounts) -> float:
     return max(
         (
-            amount / sure[name] if sure[name] else inf
+            amount / guarantee[name] if guarantee[name] else inf
             for name, amount in used.items()
-            if amount and name in sure
+            if amount and name in guarantee
         ),
         default=0.0,
     )
 
 
-def _sure(snapshot: Snapshot) -> Iterator[tuple[QueueName, Amounts]]:
+def _effective_guarantees(snapshot: Snapshot) -> Iterator[tuple[QueueName, Amounts]]:
     """What each queue is sure of, resource by resource."""
-    tree, below = snapshot.queues, children(snapshot.queues)
+    tree, below = snapshot.queues, child_queues(snapshot.queues)
     found: dict[QueueName | None, Amounts] = {
-        None: totals(node for node in snapshot.nodes.values() if node.open)
+        None: total_amounts(node for node in snapshot.nodes.values() if node.schedulable)
     }
     for name, queue in tree.queues.items():  # parents before children
         siblings = sum(tree.queues[one].weight for one in below[queue.parent])

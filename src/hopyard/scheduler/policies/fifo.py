@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import NodeId
-from hopyard.scheduler.policies.followed import Followed, Tentative
-from hopyard.scheduler.policies.holds import Holds, Reasons
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.scheduler.policies.incremental_state import IncrementalState, TentativePlan
 
 
 class Fifo:
@@ -17,23 +17,23 @@ class Fifo:
     """
 
     def __init__(self) -> None:
-        self._known: Followed[None] = Followed(lambda _: None)
+        self._incremental_state: IncrementalState[None] = IncrementalState(lambda _: None)
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        known = self._known
-        known.follow(snapshot)
-        now = Tentative(known, "best-fit")
-        reasons = Reasons(now, known.hopeless, strict=True)
+        known = self._incremental_state
+        known.update(snapshot)
+        now = TentativePlan(known, "best-fit")
+        reasons = BaselineHoldReasons(now, known.never_fits_reason, strict=True)
         claimed: set[NodeId] = set()
-        for gang in known.waiting.get(None, ()):
-            if known.hopeless(gang) is not None or now.accounts.refusal(gang) is not None:
+        for gang in known.pending.get(None, ()):
+            if known.never_fits_reason(gang) is not None or now.quota_usage.refusal(gang) is not None:
                 continue
-            if now.start(gang) is None:
-                able = known.able(gang)
+            if now.try_start(gang) is None:
+                able = known.capable_nodes(gang)
                 if not claimed & able:
-                    reasons.blocked[gang.id] = now.capacity.copy()
+                    reasons.capacity_at_refusal[gang.id] = now.capacity.copy()
                 claimed |= able
                 if len(claimed) == known.open_nodes:
                     break
-                now.capacity.close(able)
-        return Plan(snapshot.version, tuple(now.placed), Holds(snapshot.pending, now.placed, reasons))
+                now.capacity.close_nodes(able)
+        return Plan(snapshot.version, tuple(now.placed), BaselineHolds(snapshot.pending, now.placed, reasons))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.scheduler.policies.capacity_order import CapacityOrder
 from hopyard.scheduler.policies.fifo import Fifo
-from hopyard.scheduler.policies.las import LeastAttained
-from hopyard.scheduler.policies.overtaking import Overtaking
+from hopyard.scheduler.policies.greedy_fifo import GreedyFifo
+from hopyard.scheduler.policies.least_attained_service import LeastAttained
 
 
 def _hopyard() -> SchedulingPolicy:
@@ -22,7 +22,7 @@ POLICIES: Mapping[str, Callable[[], SchedulingPolicy]] = {
     "hopyard": _hopyard,
     "fifo": Fifo,
     "capacity": CapacityOrder,
-    "best-fit": lambda: Overtaking("best-fit"),
+    "best-fit": lambda: GreedyFifo("best-fit"),
     "las": LeastAttained,
-    "fgd": lambda: Overtaking("fgd"),
+    "fgd": lambda: GreedyFifo("fgd"),
 }

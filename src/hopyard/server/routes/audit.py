@@ -9,31 +9,32 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
-from hopyard.domain.suggest import closest
-from hopyard.domain.text import shown
+from hopyard.domain.suggest import closest_name
+from hopyard.domain.text import escape
 from hopyard.errors import Forbidden, SpecError
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import TEXT, In, Time
-from hopyard.server.parts import Parts
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.schemas.fields import TEXT, RequestModel, Time
+from hopyard.server.services import Services
 
-_Word = Annotated[str, Meta(max_length=400, pattern=TEXT)]
+_FilterText = Annotated[str, Meta(max_length=400, pattern=TEXT)]
 
 
-class AuditQuery(In):
+class AuditQuery(RequestModel):
     user: (
         Annotated[
-            _Word,
+            _FilterText,
             Meta(description="only what this user did; without it everything, for those who may see that"),
         ]
         | None
     ) = None
     action: (
         Annotated[
-            _Word, Meta(description="an action, as `run.stop`, or a noun for all of its actions, as `run`")
+            _FilterText,
+            Meta(description="an action, as `run.stop`, or a noun for all of its actions, as `run`"),
         ]
         | None
     ) = None
-    target: Annotated[_Word, Meta(description="a name or an id")] | None = None
+    target: Annotated[_FilterText, Meta(description="a name or an id")] | None = None
     outcome: Outcome | None = None
     since: Time | None = None
     until: Time | None = None
@@ -67,23 +68,23 @@ class AuditsOut(Struct, frozen=True):
     next: int | None
 
 
-def audit_endpoints(parts: Parts, actions: Collection[str]) -> Sequence[Endpoint[Any, Any]]:
+def audit_endpoints(services: Services, actions: Collection[str]) -> Sequence[Endpoint[Any, Any]]:
     """actions: all that the other endpoints are called in the log."""
 
-    async def audit(ask: Ask[AuditQuery, Nothing]) -> AuditsOut:
+    async def audit(ask: ApiRequest[AuditQuery, Empty]) -> AuditsOut:
         """List who changed what, and what was refused, newest first; also of what is deleted.
 
         The server's owner sees everything; every other user what they did themselves. 400 for an action that
         there is not.
         """
         query, user = ask.query, ask.caller.require_user()
-        if user != parts.queues.owner and query.user not in (None, user):
+        if user != services.queue_cache.owner and query.user not in (None, user):
             raise Forbidden(
-                f"only {parts.queues.owner}, who owns this server, sees the changes of other users",
+                f"only {services.queue_cache.owner}, who owns this server, sees the changes of other users",
                 hints=("leave `user` out to see your own",),
             )
         where = AuditFilter(
-            user=query.user if user == parts.queues.owner else user,
+            user=query.user if user == services.queue_cache.owner else user,
             action=query.action,
             target=query.target,
             outcome=query.outcome,
@@ -92,12 +93,12 @@ def audit_endpoints(parts: Parts, actions: Collection[str]) -> Sequence[Endpoint
             before=query.before,
             limit=query.limit + 1,
         )
-        found = await parts.audit.list(where)
+        found = await services.audit.list(where)
         # records of an older server may have other actions
         if query.action is not None and not found and query.before is None:
             _check_action(query.action, actions)
         page = found[: query.limit]
-        return AuditsOut([_out(one) for one in page], page[-1].id if len(found) > len(page) else None)
+        return AuditsOut([_to_out(one) for one in page], page[-1].id if len(found) > len(page) else None)
 
     return [Endpoint("GET", "/audit", audit, AuditQuery, returns=AuditsOut, errors=(400, 403), tag="audit")]
 
@@ -109,24 +110,24 @@ def _check_action(action: str, actions: Collection[str]) -> None:
         return
     noun = action.partition(".")[0]
     known = sorted(one for one in actions if one.startswith(f"{noun}.")) if noun in nouns else nouns
-    near = closest(action, [*known, *actions])
+    near = closest_name(action, [*known, *actions])
     hints = [f"did you mean `{near}`?"] if near else []
     raise SpecError(
-        f"there is no action `{shown(action[:80])}`",
+        f"there is no action `{escape(action[:80])}`",
         hints=(*hints, f"{'actions' if noun in nouns else 'nouns'}: {', '.join(known)}"),
     )
 
 
-def _out(one: AuditRecord) -> AuditOut:
+def _to_out(record: AuditRecord) -> AuditOut:
     return AuditOut(
-        one.id,
-        one.at,
-        one.user,
-        one.action,
-        one.target,
-        one.target_id,
-        one.outcome,
-        one.origin,
-        one.token,
-        one.detail,
+        record.id,
+        record.at,
+        record.user,
+        record.action,
+        record.target,
+        record.target_id,
+        record.outcome,
+        record.origin,
+        record.token,
+        record.detail,
     )

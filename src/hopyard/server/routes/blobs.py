@@ -12,37 +12,37 @@ from starlette.responses import Response, StreamingResponse
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, NotFound
-from hopyard.interfaces.locates_blobs import LocatesBlobs
-from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
-from hopyard.server.fields import Hex, In
-from hopyard.server.frames import (
-    FRAMES,
-    MOST_FRAMES,
+from hopyard.interfaces.blob_locator import BlobLocator
+from hopyard.server.authorization import check_owner, storage_user
+from hopyard.server.blob_frames import (
+    FRAMES_DESCRIPTION,
+    MAX_FRAMES,
     FramesResponse,
     FrameWriter,
     split_frames,
     stream_frames,
 )
-from hopyard.server.parts import Parts
-from hopyard.server.remote_blobs import Search
-from hopyard.server.rights import check_owner, user_of
+from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
+from hopyard.server.remote_blobs import RemoteLookup
+from hopyard.server.schemas.fields import Hex, RequestModel
+from hopyard.server.services import Services
 
 # parts of files have 8 MiB at most; the manifest of two million files is larger
-BLOB_LIMIT = 256 * 1024 * 1024
-PACK_LIMIT = 64 * 1024 * 1024
+MAX_BLOB_BYTES = 256 * 1024 * 1024
+MAX_PACK_BYTES = 64 * 1024 * 1024
 # an answer up to this size is read whole before it begins, so that damage is told as what it is
-_AT_ONCE = 12 * 1024 * 1024
+_BATCH_BYTES = 12 * 1024 * 1024
 
 _MISSING_HINTS = (
     "push the same dataset, or submit the same code, again; or restore them from a backup",
     "`hop doctor --verify` names all that is missing",
 )
-_NAMED_LOST = 1000
-_READS = "it changes nothing"
-_BYTES = "bytes that nothing refers to yet"
+_MAX_LISTED_LOST = 1000
+_READ_ONLY_REASON = "it changes nothing"
+_BYTES_REASON = "bytes that nothing refers to yet"
 
 
-class MissingIn(In):
+class MissingIn(RequestModel):
     digests: Annotated[tuple[Hex, ...], Meta(max_length=60_000)]
 
 
@@ -52,7 +52,7 @@ class MissingOut(Struct, frozen=True):
     missing: Sequence[Digest]
 
 
-class ScrubIn(In):
+class ScrubIn(RequestModel):
     after: Hex | None = None
 
 
@@ -67,7 +67,7 @@ class ScrubOut(Struct, frozen=True):
     lost_count: int
 
 
-class FetchIn(In):
+class FetchIn(RequestModel):
     """manifest: the tree that the blobs belong to, or the one blob that is asked for."""
 
     manifest: Hex
@@ -87,62 +87,62 @@ class VerifyOut(Struct, frozen=True):
     ok: bool
 
 
-def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    reach = parts.reach
+def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    reach = services.blob_access
 
-    async def check_storage(ask: Ask[Any, Any]) -> None:
+    async def check_storage(ask: ApiRequest[Any, Any]) -> None:
         """Raises QuotaExceeded for a user who stores too much already, and for a run of a user who stores
         twice as much as allowed."""
         if ask.caller.run is None:
-            await parts.storage.check(ask.caller.user)
-        elif parts.storage.limited:
-            await parts.storage.check_run(await user_of(ask.caller, parts.runs))
+            await services.storage.check_quota(ask.caller.user)
+        elif services.storage.has_quota:
+            await services.storage.check_run_quota(await storage_user(ask.caller, services.runs))
 
-    async def store(ask: Ask[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
+    async def store(ask: ApiRequest[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
         """What a user or one of the user's runs sends counts to the user's storage from then on."""
         new = (
-            set(await parts.blobs.missing([digest for digest, _ in blobs]))
-            if parts.storage.limited
+            set(await services.blobs.find_missing([digest for digest, _ in blobs]))
+            if services.storage.has_quota
             else set()
         )
         if len(blobs) == 1:
-            await parts.blobs.put(*blobs[0])
+            await services.blobs.put(*blobs[0])
         else:
-            await parts.blobs.put_many(blobs)
+            await services.blobs.put_many(blobs)
         if new:
-            await parts.storage.uploaded(
-                await user_of(ask.caller, parts.runs),
+            await services.storage.record_uploads(
+                await storage_user(ask.caller, services.runs),
                 [(digest, len(data)) for digest, data in blobs if digest in new],
             )
         if ask.caller.run is not None:
-            reach.sent(ask.caller.run, [digest for digest, _ in blobs])
+            reach.record_sent(ask.caller.run, [digest for digest, _ in blobs])
 
-    async def missing(ask: Ask[Nothing, MissingIn]) -> MissingOut:
+    async def missing(ask: ApiRequest[Empty, MissingIn]) -> MissingOut:
         """Tell which of these blobs the server lacks. To a run's own token all lack but those that it sent,
         and those of the run."""
         if ask.caller.run is not None:
-            return MissingOut(await reach.lacking(ask.caller.run, map(Digest, ask.body.digests)))
-        return MissingOut(await parts.blobs.missing([Digest(digest) for digest in ask.body.digests]))
+            return MissingOut(await reach.find_unsent(ask.caller.run, map(Digest, ask.body.digests)))
+        return MissingOut(await services.blobs.find_missing([Digest(digest) for digest in ask.body.digests]))
 
-    async def put(ask: Ask[Nothing, Nothing]) -> Nothing:
+    async def put(ask: ApiRequest[Empty, Empty]) -> Empty:
         """Store one blob; it is durable when this is answered.
         422 `damaged`: the bytes have another digest."""
         await check_storage(ask)
-        digest, data = Digest(ask.path["digest"]), await ask.read_body(BLOB_LIMIT)
+        digest, data = Digest(ask.path["digest"]), await ask.read_body(MAX_BLOB_BYTES)
         await check_storage(ask)  # others of the user came meanwhile
         await store(ask, [(digest, data)])
-        return Nothing()
+        return Empty()
 
-    async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
+    async def put_pack(ask: ApiRequest[Empty, Empty]) -> Empty:
         """Store many small blobs, all or none; durable when this is answered.
         422 `damaged`: one has another digest."""
         await check_storage(ask)
-        body = await ask.read_body(PACK_LIMIT)
+        body = await ask.read_body(MAX_PACK_BYTES)
         blobs = await asyncio.to_thread(split_frames, body)
         await store(ask, blobs)
-        return Nothing()
+        return Empty()
 
-    async def fetch(ask: Ask[Nothing, FetchIn]) -> Response:
+    async def fetch(ask: ApiRequest[Empty, FetchIn]) -> Response:
         """Send these blobs in the order asked for, checked.
         Those that are not here are fetched from another server of the database.
 
@@ -151,71 +151,72 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
         if ask.caller.run is not None:
-            await reach.check(ask.caller.run, manifest, digests)
+            await reach.check_readable(ask.caller.run, manifest, digests)
         if ask.caller.server:
-            found = Search(await parts.blobs.missing(digests))
+            found = RemoteLookup(await services.blobs.find_missing(digests))
         else:
-            found = await parts.remote.bring(digests)
-        found.check("blobs asked for", hints=_MISSING_HINTS)
-        await ask.lease.reserve(_AT_ONCE)
-        frames, rest = FrameWriter(), parts.blobs.get_many(digests)
+            found = await services.remote_blobs.fetch_missing(digests)
+        found.check_found("blobs asked for", hints=_MISSING_HINTS)
+        await ask.lease.reserve_response(_BATCH_BYTES)
+        frames, rest = FrameWriter(), services.blobs.get_many(digests)
         try:
             async for digest, data in rest:
                 frames.add(digest, data)
-                if frames.size >= _AT_ONCE:
-                    await ask.lease.reserve(frames.size)
+                if frames.size >= _BATCH_BYTES:
+                    await ask.lease.reserve_response(frames.size)
                     return StreamingResponse(
-                        _watched(parts, stream_frames(frames, rest)), media_type="application/octet-stream"
+                        _logging_damage(services, stream_frames(frames, rest)),
+                        media_type="application/octet-stream",
                     )
         except (IntegrityError, NotFound):
-            parts.trees.forget()
+            services.manifests.clear()
             raise
-        return FramesResponse(frames.take())
+        return FramesResponse(frames.take_pieces())
 
-    async def locate(ask: Ask[Nothing, FetchIn]) -> LocateOut:
+    async def locate(ask: ApiRequest[Empty, FetchIn]) -> LocateOut:
         """Tell where on the server's machine these blobs lie as files, for readers on the same machine.
 
         They have to check what they read. A run's own token may ask for what belongs to the run only.
         """
         manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
         if ask.caller.run is not None:
-            await reach.check(ask.caller.run, manifest, digests)
+            await reach.check_readable(ask.caller.run, manifest, digests)
         found = (
-            await parts.blobs.locate(digests)
-            if isinstance(parts.blobs, LocatesBlobs)
+            await services.blobs.locate(digests)
+            if isinstance(services.blobs, BlobLocator)
             else [None] * len(digests)
         )
         return LocateOut(found)
 
-    async def verify(ask: Ask[Nothing, Nothing]) -> VerifyOut:
+    async def verify(ask: ApiRequest[Empty, Empty]) -> VerifyOut:
         """Read a blob and check it. A damaged one is set aside, so that the next push replaces it.
 
         A run's own token is told of the run's blobs alone; of all others it is told that there is none.
         """
-        if ask.caller.run is not None and not await reach.may_know(
+        if ask.caller.run is not None and not await reach.may_know_presence(
             ask.caller.run, Digest(ask.path["digest"])
         ):
             return VerifyOut(False)
         try:
-            await parts.blobs.get(Digest(ask.path["digest"]))
+            await services.blobs.get(Digest(ask.path["digest"]))
         except (IntegrityError, NotFound):
-            parts.trees.forget()
+            services.manifests.clear()
             return VerifyOut(False)
         return VerifyOut(True)
 
-    async def scrub(ask: Ask[Nothing, ScrubIn]) -> ScrubOut:
+    async def scrub(ask: ApiRequest[Empty, ScrubIn]) -> ScrubOut:
         """Read and check stored blobs, in the order of their digests, some at a time: the next request goes
         on after `last`. Damaged ones are set aside, so that the next push replaces them. The last answer
         names what runs, versions and checkpoints refer to and is not here. Only the server's owner may."""
-        check_owner(ask.caller, parts.queues.owner, "checks its blobs")
-        found = await parts.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
+        check_owner(ask.caller, services.queue_cache.owner, "checks its blobs")
+        found = await services.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
         if found.damaged:
-            parts.trees.forget()
-        lost = await _lost(parts) if found.last is None else ()
-        return ScrubOut(found.size_bytes, found.damaged, found.last, lost[:_NAMED_LOST], len(lost))
+            services.manifests.clear()
+        lost = await _find_lost(services) if found.last is None else ()
+        return ScrubOut(found.size_bytes, found.damaged, found.last, lost[:_MAX_LISTED_LOST], len(lost))
 
-    one = Raw("the blob's bytes")
-    pack = Raw(f"at most {PACK_LIMIT >> 20} MiB and {MOST_FRAMES} blobs; {FRAMES}")
+    one = BinaryBody("the blob's bytes")
+    pack = BinaryBody(f"at most {MAX_PACK_BYTES >> 20} MiB and {MAX_FRAMES} blobs; {FRAMES_DESCRIPTION}")
     return [
         Endpoint(
             "POST",
@@ -223,31 +224,31 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             missing,
             body=MissingIn,
             returns=MissingOut,
-            who="run",
+            auth="run",
             scope=Scope.READ,
-            unaudited=_READS,
-            heavy=True,
+            unaudited_reason=_READ_ONLY_REASON,
+            is_heavy=True,
         ),
         Endpoint(
             "POST",
             "/blobs/pack",
             put_pack,
             body=pack,
-            who="run",
+            auth="run",
             errors=(507,),
             rate="upload_bytes",
-            unaudited=_BYTES,
+            unaudited_reason=_BYTES_REASON,
         ),
         Endpoint(
             "POST",
             "/blobs/fetch",
             fetch,
             body=FetchIn,
-            returns=Raw(FRAMES),
-            who="run",
+            returns=BinaryBody(FRAMES_DESCRIPTION),
+            auth="run",
             errors=(404, 409),
             scope=Scope.READ,
-            unaudited=_READS,
+            unaudited_reason=_READ_ONLY_REASON,
         ),
         Endpoint(
             "POST",
@@ -255,49 +256,55 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             locate,
             body=FetchIn,
             returns=LocateOut,
-            who="run",
+            auth="run",
             errors=(404,),
             scope=Scope.READ,
-            unaudited=_READS,
-            heavy=True,
+            unaudited_reason=_READ_ONLY_REASON,
+            is_heavy=True,
         ),
         Endpoint(
-            "POST", "/blobs/scrub", scrub, body=ScrubIn, returns=ScrubOut, scope=Scope.ADMIN, unaudited=_READS
+            "POST",
+            "/blobs/scrub",
+            scrub,
+            body=ScrubIn,
+            returns=ScrubOut,
+            scope=Scope.ADMIN,
+            unaudited_reason=_READ_ONLY_REASON,
         ),
         Endpoint(
             "PUT",
             "/blobs/{digest}",
             put,
             body=one,
-            who="run",
+            auth="run",
             errors=(507,),
             rate="upload_bytes",
-            unaudited=_BYTES,
+            unaudited_reason=_BYTES_REASON,
         ),
         Endpoint(
             "POST",
             "/blobs/{digest}/verify",
             verify,
             returns=VerifyOut,
-            who="run",
+            auth="run",
             scope=Scope.READ,
-            unaudited=_READS,
+            unaudited_reason=_READ_ONLY_REASON,
         ),
     ]
 
 
-async def _lost(parts: Parts) -> Sequence[Digest]:
+async def _find_lost(services: Services) -> Sequence[Digest]:
     """Blobs that are in use and that no server has. While one cannot be asked, none is known to be lost."""
-    search = await parts.remote.find(await parts.sweeper.lost())
-    return () if search.unasked else search.lacking
+    search = await services.remote_blobs.find_missing(await services.blob_collector.find_lost())
+    return () if search.unreachable else search.missing
 
 
-async def _watched(parts: Parts, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _logging_damage(services: Services, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """An answer that has begun cannot tell of damage any more: the connection breaks off, and the client asks
     `verify`."""
     try:
         async for piece in frames:
             yield piece
     except (IntegrityError, NotFound):
-        parts.trees.forget()
+        services.manifests.clear()
         raise

@@ -15,34 +15,34 @@ from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
-from hopyard.server.accept import accept
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import (
+from hopyard.server.authorization import check_owns_run
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.fork_study import BEST_CHECKPOINT, fork_study
+from hopyard.server.masking import inherit_run, with_added_env
+from hopyard.server.pages import PageQuery
+from hopyard.server.queue_cache import without_removed_queue
+from hopyard.server.routes.runs import SubmitQuery, submission_response
+from hopyard.server.schemas.fields import (
     MAX_NAMES,
     EnvKey,
     Id,
-    In,
-    KeptBytes,
+    Int64,
     Key,
     Label,
+    LimitBytes,
     LongText,
     Name,
-    Param,
+    ParamField,
+    RequestModel,
     Seconds,
     SecretName,
     Text,
-    Whole,
 )
-from hopyard.server.masking import taken_over, with_env
-from hopyard.server.pages import PageQuery
-from hopyard.server.parts import Parts
-from hopyard.server.queues import without_gone_queue
-from hopyard.server.rights import check_own
-from hopyard.server.routes.runs import SubmitQuery, submitted
-from hopyard.server.studyfork import BEST, fork_study
-from hopyard.server.wire import MAX_ROLES, RoleIn, RunOut, TopologyIn
+from hopyard.server.schemas.runs import MAX_ROLES, RoleIn, RunOut, TopologyIn
+from hopyard.server.services import Services
+from hopyard.server.submit_run import submit_run
 
-_READ_BYTES = 2**30  # of a checkpoint that is read whole before a fork begins with it
+_MAX_VERIFIED_BYTES = 2**30  # of a checkpoint that is read whole before a fork begins with it
 
 
 class CheckpointsOut(Struct, frozen=True):
@@ -52,11 +52,11 @@ class CheckpointsOut(Struct, frozen=True):
     next: str | None
 
 
-class KeepQuery(In):
+class KeepQuery(RequestModel):
     kept: Annotated[int, Meta(ge=0, le=1, description="0 lets the clean-up have it again")] = 1
 
 
-class ForkIn(In):
+class ForkIn(RequestModel):
     """What the fork changes; everything else is the run's. params, env, secrets and tags are merged in; null
     keeps what is there. Another user's fork takes over no values of `env`, and of `secrets` the names that
     its user has secrets for.
@@ -68,7 +68,7 @@ class ForkIn(In):
     retries.
     """
 
-    params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] | None = None
+    params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] | None = None
     env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
     secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
@@ -78,49 +78,49 @@ class ForkIn(In):
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
     preemptible: bool | None = None
     topology: TopologyIn | None = None
-    max_output_bytes: KeptBytes | None = None
-    max_metrics_bytes: KeptBytes | None = None
+    max_output_bytes: LimitBytes | None = None
+    max_metrics_bytes: LimitBytes | None = None
     project: Name | None = None
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
-    checkpoint: Literal["newest", "best"] | Whole | None = None
+    checkpoint: Literal["newest", "best"] | Int64 | None = None
     epochs: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     trust: bool = False
     id: Id | None = None
 
 
-def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_checkpoints(ask: Ask[PageQuery, Nothing]) -> CheckpointsOut:
+def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_checkpoints(ask: ApiRequest[PageQuery, Empty]) -> CheckpointsOut:
         """List a run's checkpoints in the order in which they were saved.
         Those of which something was found damaged, or is gone, are marked: they are not used.
 
         409 where the one before the next page was removed meanwhile: list them again.
         """
-        page = _page(await parts.runs.checkpoints(RunId(ask.path["id"]), damaged=True), ask.query)
+        page = _to_page(await services.runs.checkpoints(RunId(ask.path["id"]), damaged=True), ask.query)
         return CheckpointsOut(
             [
-                replace(one, damaged=one.damaged or bool(await parts.trees.lack(one.manifest)))
+                replace(one, damaged=one.damaged or bool(await services.manifests.known_damage(one.manifest)))
                 for one in page.checkpoints
             ],
             page.next,
         )
 
-    async def keep(ask: Ask[KeepQuery, Nothing]) -> CheckpointsOut:
+    async def keep(ask: ApiRequest[KeepQuery, Empty]) -> CheckpointsOut:
         """Exempt a checkpoint from clean-up; answers those of this step.
         403 unless the caller is the run's user, or owns the server."""
         run, step = RunId(ask.path["id"]), int(ask.path["step"])
-        check_own(ask.caller, await parts.runs.get(run), owner=parts.queues.owner)
-        if not any(checkpoint.step == step for checkpoint in await parts.runs.checkpoints(run)):
+        check_owns_run(ask.caller, await services.runs.get(run), owner=services.queue_cache.owner)
+        if not any(checkpoint.step == step for checkpoint in await services.runs.checkpoints(run)):
             raise NotFound(f"the run has no checkpoint of step {step}")
-        await parts.runs.keep_checkpoint(run, step, bool(ask.query.kept))
-        return CheckpointsOut([one for one in await parts.runs.checkpoints(run) if one.step == step], None)
+        await services.runs.set_checkpoint_kept(run, step, bool(ask.query.kept))
+        return CheckpointsOut([one for one in await services.runs.checkpoints(run) if one.step == step], None)
 
-    async def fork(ask: Ask[SubmitQuery, ForkIn]) -> RunOut:
+    async def fork(ask: ApiRequest[SubmitQuery, ForkIn]) -> RunOut:
         """Submit a run with the same code, data versions and environment as another one.
 
         Of a study it searches anew, or with `checkpoint: "best"` trains its best model on.
         """
-        source, change = await parts.runs.get(RunId(ask.path["id"])), ask.body
-        if change.epochs is not None and change.checkpoint != BEST:
+        source, change = await services.runs.get(RunId(ask.path["id"])), ask.body
+        if change.epochs is not None and change.checkpoint != BEST_CHECKPOINT:
             raise SpecError(
                 "epochs: only a study's best model is trained for so many more",
                 hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',),
@@ -131,30 +131,41 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 f"run {source.name} was recorded offline, without its code: it cannot be forked",
                 hints=(hint,),
             )
-        source, dropped = await taken_over(parts, source, ask.caller)
-        inherited, gone = without_gone_queue(await parts.queues.tree(), source.spec)
+        source, dropped = await inherit_run(services, source, ask.caller)
+        inherited, gone = without_removed_queue(await services.queue_cache.tree(), source.spec)
         source = replace(source, spec=inherited)
         if source.spec.study is None:
-            spec = _forked(source, change, await _resume(parts, source, change.checkpoint))
+            spec = _fork_spec(
+                source, change, await _find_resume_checkpoint(services, source, change.checkpoint)
+            )
         else:
             fork = await fork_study(
-                parts, source, checkpoint=change.checkpoint, params=change.params or {}, epochs=change.epochs
+                services,
+                source,
+                checkpoint=change.checkpoint,
+                params=change.params or {},
+                epochs=change.epochs,
             )
             spec = replace(
-                _forked(source, msgspec.structs.replace(change, params=None), fork.resume), study=fork.study
+                _fork_spec(source, msgspec.structs.replace(change, params=None), fork.resume),
+                study=fork.study,
             )
-            if change.checkpoint == BEST:  # by its label the study is found, whose best others train on, too
+            if (
+                change.checkpoint == BEST_CHECKPOINT
+            ):  # by its label the study is found, whose best others train on, too
                 spec = replace(spec, label=change.label or "")
-        spec = with_env(spec, change.env or {}, change.secrets)
-        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=change.trust)
+        spec = with_added_env(spec, change.env or {}, change.secrets)
+        run = await submit_run(
+            services, spec, user=ask.caller.user, run_id=ask.body.id, trust_checkpoint=change.trust
+        )
         given = {*(change.env or ()), *spec.secrets}
-        return await submitted(
-            parts,
+        return await submission_response(
+            services,
             ask,
             run,
             spec,
             not_inherited=[name for name in dropped if name not in given],
-            queue_gone=None if change.queue else gone,
+            removed_queue=None if change.queue else gone,
         )
 
     return [
@@ -164,7 +175,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             list_checkpoints,
             PageQuery,
             returns=CheckpointsOut,
-            who="study",
+            auth="study",
             errors=(409,),
         ),
         Endpoint(
@@ -181,24 +192,24 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def _page(saved: Sequence[Checkpoint], query: PageQuery) -> CheckpointsOut:
+def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> CheckpointsOut:
     begin = 0
     if query.after is not None:
-        begin = next((at for at, one in enumerate(saved, 1) if _cursor(one) == query.after), 0)
+        begin = next((at for at, one in enumerate(checkpoints, 1) if _cursor(one) == query.after), 0)
         if not begin:
             raise Conflict(
                 "the checkpoint that the page before ended with is gone",
                 hints=("list them again from the beginning",),
             )
-    page = saved[begin : begin + query.limit]
-    return CheckpointsOut(page, _cursor(page[-1]) if begin + len(page) < len(saved) else None)
+    page = checkpoints[begin : begin + query.limit]
+    return CheckpointsOut(page, _cursor(page[-1]) if begin + len(page) < len(checkpoints) else None)
 
 
 def _cursor(checkpoint: Checkpoint) -> str:
     return f"{checkpoint.attempt}:{checkpoint.rank}:{checkpoint.step}"
 
 
-def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
+def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
     spec = source.spec
     return replace(
         spec,
@@ -212,7 +223,7 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         topology=spec.topology
         if change.topology is None
         else msgspec.convert(change.topology, Topology, from_attributes=True),
-        roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
+        roles=spec.roles if change.roles is None else tuple(_to_role(role) for role in change.roles),
         forked_from=source.id,
         parent=None,
         max_output_bytes=change.max_output_bytes or spec.max_output_bytes,
@@ -222,30 +233,32 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
     )
 
 
-def _role(given: RoleIn) -> RoleSpec:
-    return msgspec.convert(given, RoleSpec, from_attributes=True)
+def _to_role(role: RoleIn) -> RoleSpec:
+    return msgspec.convert(role, RoleSpec, from_attributes=True)
 
 
-async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume | None:
-    if wanted is None:
+async def _find_resume_checkpoint(
+    services: Services, source: Run, requested: str | int | None
+) -> Resume | None:
+    if requested is None:
         return None
-    if wanted == BEST:
+    if requested == BEST_CHECKPOINT:
         hint = "`newest`, or the step of one: `hop info RUN` lists them"
         raise SpecError(
             f"checkpoint: {source.name} is no study, so none of its checkpoints is known to be the best",
             hints=(hint,),
         )
-    every = await parts.runs.checkpoints(source.id, damaged=True)
+    every = await services.runs.checkpoints(source.id, damaged=True)
     saved = [one for one in every if not one.damaged]
     found, damaged = None, set[int]()
     for one in reversed(saved):
-        if wanted in ("newest", one.step) and one.step not in damaged:
-            if not await _is_damaged(parts, source, one):
+        if requested in ("newest", one.step) and one.step not in damaged:
+            if not await _is_unavailable(services, source, one):
                 found = one
                 break
             damaged.add(one.step)
     if found is None:
-        if damaged or any(one.damaged and wanted in ("newest", one.step) for one in every):
+        if damaged or any(one.damaged and requested in ("newest", one.step) for one in every):
             raise NotFound(
                 f"run {source.name} has no such checkpoint that can be read",
                 hints=("`hop info RUN` lists those that it has, and says what is wrong with others",),
@@ -255,31 +268,31 @@ async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume
             raise NotFound(f"run {source.name} has no checkpoint", hints=(hint,))
         steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved))
         raise NotFound(
-            f"run {source.name} has no checkpoint of step {wanted}",
+            f"run {source.name} has no checkpoint of step {requested}",
             hints=(f"there are checkpoints of steps: {steps}",),
         )
     return Resume(source.id, found.step, found.manifest)
 
 
-async def _is_damaged(parts: Parts, source: Run, checkpoint: Checkpoint) -> bool:
+async def _is_unavailable(services: Services, source: Run, checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint cannot be had any more; it is not used again then.
     A large one is not read whole for a fork: its manifest is, and the blobs must be there."""
     wrong = ""
-    if checkpoint.size_bytes <= _READ_BYTES:
-        wrong = await parts.trees.damage(checkpoint.manifest)
+    if checkpoint.size_bytes <= _MAX_VERIFIED_BYTES:
+        wrong = await services.manifests.verify(checkpoint.manifest)
     else:
         try:
-            await parts.trees.whole(checkpoint.manifest, what="checkpoint")
+            await services.manifests.require_complete(checkpoint.manifest, subject="checkpoint")
         except MissingBlobs as bad:
-            (await parts.remote.find(map(Digest, bad.digests))).check_elsewhere()
+            (await services.remote_blobs.find_missing(map(Digest, bad.digests))).check_reachable()
             wrong = bad.message
     if not wrong:
         return False
-    await parts.runs.mark_damaged(
+    await services.runs.mark_damaged(
         source.id,
         checkpoint.step,
         f"the checkpoint of step {checkpoint.step} cannot be read ({wrong})",
-        now=parts.now(),
+        now=services.now(),
     )
-    parts.hub.state_changed(source.id)
+    services.subscriptions.notify_state(source.id)
     return True

@@ -8,19 +8,19 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hopyard.domain.brief import brief_text
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
+from hopyard.domain.spec_summary import truncate_text
 from hopyard.errors import Forbidden, NotFound
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import LINE, Hex, In, LongText
-from hopyard.server.pages import MOST_ROWS, Limit, PageQuery
-from hopyard.server.parts import Parts
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.pages import MAX_ROWS, Limit, PageQuery
+from hopyard.server.schemas.fields import LINE, Hex, LongText, RequestModel
+from hopyard.server.services import Services
 
 Metric = Annotated[str, Meta(max_length=1024, pattern=LINE)]
 
 
-class PushIn(In):
+class PushIn(RequestModel):
     """manifest: of a tree whose blobs are all on the server. metric: what the leaderboard is to rank by."""
 
     manifest: Hex
@@ -42,8 +42,8 @@ class DatasetsOut(Struct, frozen=True):
     next: str | None
 
 
-class VersionsQuery(In):
-    limit: Limit = MOST_ROWS
+class VersionsQuery(RequestModel):
+    limit: Limit = MAX_ROWS
     before: Annotated[int, Meta(ge=1, le=10**9, description="only versions older than this one")] | None = (
         None
     )
@@ -56,7 +56,7 @@ class VersionsOut(Struct, frozen=True):
     next: int | None
 
 
-class MetricIn(In):
+class MetricIn(RequestModel):
     """metric: "" leaves it to what most runs summarise.
     higher_is_better: null tells it from the metric's name."""
 
@@ -64,7 +64,7 @@ class MetricIn(In):
     higher_is_better: bool | None = None
 
 
-class DeleteVersionsQuery(In):
+class DeleteVersionsQuery(RequestModel):
     version: (
         Annotated[
             int, Meta(ge=1, le=10**9, description="one version; without it, the dataset with all of them")
@@ -79,82 +79,91 @@ class DeletedOut(Struct, frozen=True):
     deleted: int
 
 
-def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_datasets(ask: Ask[PageQuery, Nothing]) -> DatasetsOut:
+def dataset_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_datasets(ask: ApiRequest[PageQuery, Empty]) -> DatasetsOut:
         """List datasets with their newest versions. Long messages are cut; a version by itself has all of
         it."""
-        found = await parts.datasets.list(after=ask.query.after, limit=ask.query.limit + 1)
+        found = await services.datasets.list(after=ask.query.after, limit=ask.query.limit + 1)
         page = found[: ask.query.limit]
-        rows = [replace(one, newest=None if one.newest is None else _brief(one.newest)) for one in page]
+        rows = [
+            replace(one, newest=None if one.newest is None else _without_damage_detail(one.newest))
+            for one in page
+        ]
         return DatasetsOut(rows, page[-1].name if len(found) > len(page) else None)
 
-    async def get(ask: Ask[Nothing, Nothing]) -> Dataset:
+    async def get(ask: ApiRequest[Empty, Empty]) -> Dataset:
         """Get a dataset."""
-        return await _get(parts, ask.path["name"])
+        return await _get_dataset(services, ask.path["name"])
 
-    async def versions(ask: Ask[VersionsQuery, Nothing]) -> VersionsOut:
+    async def versions(ask: ApiRequest[VersionsQuery, Empty]) -> VersionsOut:
         """List the versions of a dataset. Long messages are cut; a version by itself has all of it."""
-        found = await parts.datasets.versions(
+        found = await services.datasets.versions(
             ask.path["name"], before=ask.query.before, limit=ask.query.limit + 1
         )
         page = found[: ask.query.limit]
-        return VersionsOut([_brief(one) for one in page], page[-1].number if len(found) > len(page) else None)
+        return VersionsOut(
+            [_without_damage_detail(one) for one in page], page[-1].number if len(found) > len(page) else None
+        )
 
-    async def version(ask: Ask[Nothing, Nothing]) -> DatasetVersion:
+    async def version(ask: ApiRequest[Empty, Empty]) -> DatasetVersion:
         """Get one version."""
         number = ask.path["version"]
-        found = await parts.datasets.version(ask.path["name"], 0 if number == "newest" else int(number))
-        return replace(found, damaged=await parts.trees.lack(found.manifest))
+        found = await services.datasets.version(ask.path["name"], 0 if number == "newest" else int(number))
+        return replace(found, damaged=await services.manifests.known_damage(found.manifest))
 
-    async def push(ask: Ask[Nothing, PushIn]) -> PushOut:
+    async def push(ask: ApiRequest[Empty, PushIn]) -> PushOut:
         """Make a version of a tree, and the dataset if it is new.
 
         Pushing what the newest version holds changes nothing. 409 `missing_blobs` names what has to be
         uploaded first.
         """
-        name, body = check_name(ask.path["name"], what="dataset"), ask.body
+        name, body = check_name(ask.path["name"], subject="dataset"), ask.body
         manifest = Digest(body.manifest)
-        known = await parts.datasets.find(name) if body.metric is not None else None
+        known = await services.datasets.find(name) if body.metric is not None else None
         ranks_anew = body.metric is not None and (known is None or known.metric != body.metric)
         if ranks_anew:
-            await _check_ranks(parts, ask.caller.user, name)
-        async with parts.sweeper.held_off():
-            tree = await parts.trees.whole(manifest, what="dataset")
+            await _check_may_set_metric(services, ask.caller.user, name)
+        async with services.blob_collector.paused():
+            tree = await services.manifests.require_complete(manifest, subject="dataset")
             uploads = (
-                await parts.trees.blobs(manifest) if parts.storage.has_uploads(ask.caller.user) else set()
+                await services.manifests.referenced_blobs(manifest)
+                if services.storage.has_uploads(ask.caller.user)
+                else set()
             )
-            await parts.storage.check(ask.caller.user, adding=tree.size_bytes, of=uploads)
-            made, created = await parts.datasets.push(
+            await services.storage.check_quota(
+                ask.caller.user, added_bytes=tree.size_bytes, excluded_uploads=uploads
+            )
+            made, created = await services.datasets.push(
                 name,
                 manifest,
                 size_bytes=tree.size_bytes,
                 files=tree.files,
                 user=ask.caller.user,
                 message=body.message,
-                now=parts.now(),
+                now=services.now(),
             )
-        await parts.storage.referred(ask.caller.user, uploads)
+        await services.storage.mark_referenced(ask.caller.user, uploads)
         if ranks_anew and body.metric is not None:
-            await parts.datasets.set_metric(name, body.metric, None)
+            await services.datasets.set_metric(name, body.metric, None)
         return PushOut(made, created)
 
-    async def set_metric(ask: Ask[Nothing, MetricIn]) -> Dataset:
+    async def set_metric(ask: ApiRequest[Empty, MetricIn]) -> Dataset:
         """Say what the dataset's leaderboard ranks by, and in which direction.
         403 unless the caller pushed the dataset's first version, or owns the server."""
-        await _get(parts, ask.path["name"])
-        await _check_ranks(parts, ask.caller.require_user(), ask.path["name"])
-        await parts.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
-        return await _get(parts, ask.path["name"])
+        await _get_dataset(services, ask.path["name"])
+        await _check_may_set_metric(services, ask.caller.require_user(), ask.path["name"])
+        await services.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
+        return await _get_dataset(services, ask.path["name"])
 
-    async def delete(ask: Ask[DeleteVersionsQuery, Nothing]) -> DeletedOut:
+    async def delete(ask: ApiRequest[DeleteVersionsQuery, Empty]) -> DeletedOut:
         """Delete one version, or the dataset with all of them; 409 while a live run uses it.
         Bytes go with the next sweep.
 
         403 unless the caller pushed all that would go, or owns the server.
         """
-        await _check_pushed(parts, ask.caller.require_user(), ask.path["name"], ask.query.version)
-        gone = await parts.datasets.delete(ask.path["name"], ask.query.version)
-        parts.storage.forget()
+        await _check_pushed(services, ask.caller.require_user(), ask.path["name"], ask.query.version)
+        gone = await services.datasets.delete(ask.path["name"], ask.query.version)
+        services.storage.invalidate_all()
         return DeletedOut(gone)
 
     return [
@@ -179,42 +188,44 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def _brief(version: DatasetVersion) -> DatasetVersion:
-    return replace(version, message=brief_text(version.message))
+def _without_damage_detail(version: DatasetVersion) -> DatasetVersion:
+    return replace(version, message=truncate_text(version.message))
 
 
-async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) -> None:
+async def _check_pushed(services: Services, user: str, name: str, number: int | None) -> None:
     """Raises Forbidden unless the user pushed the version (None: all of them), or owns the server;
     NotFound."""
-    if user == parts.queues.owner:
+    if user == services.queue_cache.owner:
         return
-    found = [await parts.datasets.version(name, number)] if number else await parts.datasets.versions(name)
+    found = (
+        [await services.datasets.version(name, number)] if number else await services.datasets.versions(name)
+    )
     others = {version.created_by: version.number for version in found if version.created_by != user}
     for other, pushed in others.items():
-        who = f"{other}, {parts.queues.owner}" if other != parts.queues.owner else other
+        who = f"{other}, {services.queue_cache.owner}" if other != services.queue_cache.owner else other
         raise Forbidden(
             f"version {pushed} of `{name}` was pushed by {other}; those who may delete it: {who}",
             hints=("ask one of them",),
         )
 
 
-async def _check_ranks(parts: Parts, user: str, name: str) -> None:
+async def _check_may_set_metric(services: Services, user: str, name: str) -> None:
     """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric
     changes the ranks of all runs."""
-    first = await parts.datasets.first_version(name)
-    if first is None or user in (first.created_by, parts.queues.owner):
+    first = await services.datasets.first_version(name)
+    if first is None or user in (first.created_by, services.queue_cache.owner):
         return
     hint = f"ask one of them; `hop board {name} --metric METRIC` ranks by another metric for you alone"
     raise Forbidden(
-        f"`{name}` was made by {first.created_by}, who says with {parts.queues.owner} what its "
+        f"`{name}` was made by {first.created_by}, who says with {services.queue_cache.owner} what its "
         "leaderboard ranks by",
         hints=(hint,),
     )
 
 
-async def _get(parts: Parts, name: str) -> Dataset:
-    found = await parts.datasets.find(name)
+async def _get_dataset(services: Services, name: str) -> Dataset:
+    found = await services.datasets.find(name)
     if found is None:
-        await parts.datasets.versions(name, limit=1)  # raises NotFound with close names
+        await services.datasets.versions(name, limit=1)  # raises NotFound with close names
         raise NotFound(f"there is no dataset `{name}`", hints=("`hop dataset ls` lists them",))
     return found

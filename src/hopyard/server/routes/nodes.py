@@ -10,19 +10,19 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from hopyard.config.suggest import closest
+from hopyard.config.suggest import closest_name
 from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import WHOLE_GPU, Gpu
 from hopyard.errors import Conflict, NotFound
-from hopyard.scheduler.timeline.booked import holds
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import LINE, In
-from hopyard.server.parts import Parts
-from hopyard.server.reservation_wire import ReservationOut, coming
-from hopyard.server.rights import check_owner
-from hopyard.server.servers import Servers
+from hopyard.scheduler.timeline.reservation_windows import is_active
+from hopyard.server.authorization import check_owner
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.schemas.fields import LINE, RequestModel
+from hopyard.server.schemas.reservations import ReservationOut, upcoming_reservations
+from hopyard.server.server_directory import ServerDirectory
+from hopyard.server.services import Services
 
 
 class UsedOut(Struct, frozen=True):
@@ -115,11 +115,11 @@ class PoolsOut(Struct, frozen=True):
     pools: list[PoolOut]
 
 
-class CordonIn(In):
+class CordonIn(RequestModel):
     reason: Annotated[str, Meta(max_length=1024, pattern=LINE)] = ""
 
 
-class DrainIn(In):
+class DrainIn(RequestModel):
     """reason: kept with the node, and told to the runs. all: also those that asked never to make room."""
 
     reason: Annotated[str, Meta(max_length=1024, pattern=LINE)] = ""
@@ -134,7 +134,7 @@ class DrainOut(Struct, frozen=True):
     left: list[str]
 
 
-class RemoveNodeQuery(In):
+class RemoveNodeQuery(RequestModel):
     force: Annotated[
         int,
         Meta(
@@ -152,67 +152,70 @@ class RemovedNodeOut(Struct, frozen=True):
     lost: list[str]
 
 
-_IN_AND_OUT = "takes nodes in and out of service"
+_CORDON_ACTION = "takes nodes in and out of service"
 
 
-def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
+def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def nodes(_ask: ApiRequest[Empty, Empty]) -> NodesOut:
         """List the nodes with what of them is in use."""
         return NodesOut(
-            nodes_of(
-                await parts.cluster.snapshot(now=parts.now()),
-                await Servers.get(parts.cluster, now=parts.now()),
+            all_node_outs(
+                await services.cluster.snapshot(now=services.now()),
+                await ServerDirectory.load(services.cluster, now=services.now()),
             )
         )
 
-    async def get(ask: Ask[Nothing, Nothing]) -> NodeDetailOut:
+    async def get(ask: ApiRequest[Empty, Empty]) -> NodeDetailOut:
         """Get a node with the runs that are on it."""
-        snapshot = await parts.cluster.snapshot(now=parts.now())
-        node = _find(snapshot, ask.path["node"])
+        snapshot = await services.cluster.snapshot(now=services.now())
+        node = _find_node(snapshot, ask.path["node"])
         return NodeDetailOut(
-            _one(snapshot, node, await Servers.get(parts.cluster, now=parts.now())),
-            [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)],
-            coming(snapshot, lambda one: node.id in one.nodes),
+            _node_out_of(snapshot, node, await ServerDirectory.load(services.cluster, now=services.now())),
+            [
+                await _to_run_on_node_out(services, running, node.id)
+                for running in _running_on(snapshot, node.id)
+            ],
+            upcoming_reservations(snapshot, lambda one: node.id in one.nodes),
         )
 
-    async def cordon(ask: Ask[Nothing, CordonIn]) -> NodeOut:
+    async def cordon(ask: ApiRequest[Empty, CordonIn]) -> NodeOut:
         """Let nothing new start on a node; what runs there goes on. Only the server's owner may."""
-        return await _cordon(parts, ask, on=True, reason=ask.body.reason)
+        return await _set_cordon(services, ask, on=True, reason=ask.body.reason)
 
-    async def uncordon(ask: Ask[Nothing, Nothing]) -> NodeOut:
+    async def uncordon(ask: ApiRequest[Empty, Empty]) -> NodeOut:
         """Let runs start on a node again. Only the server's owner may."""
-        return await _cordon(parts, ask, on=False)
+        return await _set_cordon(services, ask, on=False)
 
-    async def drain(ask: Ask[Nothing, DrainIn]) -> DrainOut:
+    async def drain(ask: ApiRequest[Empty, DrainIn]) -> DrainOut:
         """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere.
         Only the server's owner may."""
-        node = await _cordon(parts, ask, on=True, reason=ask.body.reason)
+        node = await _set_cordon(services, ask, on=True, reason=ask.body.reason)
         why = f"node {node.id} is drained" + (f": {node.cordon_reason}" if node.cordon_reason else "")
         asked, left = [], []
-        for running in _there(await parts.cluster.snapshot(now=parts.now()), NodeId(node.id)):
-            run = await parts.runs.get(RunId(running.gang.id))
+        for running in _running_on(await services.cluster.snapshot(now=services.now()), NodeId(node.id)):
+            run = await services.runs.get(RunId(running.gang.id))
             if running.gang.preemptible or ask.body.all:
-                await parts.controller.preempt(run.id, why)
+                await services.controller.preempt(run.id, why)
                 asked.append(str(run.name))
             else:
                 left.append(str(run.name))
         return DrainOut(node, asked, left)
 
-    async def remove(ask: Ask[RemoveNodeQuery, Nothing]) -> RemovedNodeOut:
+    async def remove(ask: ApiRequest[RemoveNodeQuery, Empty]) -> RemovedNodeOut:
         """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run.
         With force, where its server is away, what is live with that server is lost. Only the server's owner
         may."""
-        check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
-        snapshot = await parts.cluster.snapshot(now=parts.now())
-        node = _find(snapshot, ask.path["node"])
-        servers = await Servers.get(parts.cluster, now=parts.now())
-        gone = node.engine != parts.engine and not servers.is_up(node.engine)
+        check_owner(ask.caller, services.queue_cache.owner, _CORDON_ACTION)
+        snapshot = await services.cluster.snapshot(now=services.now())
+        node = _find_node(snapshot, ask.path["node"])
+        servers = await ServerDirectory.load(services.cluster, now=services.now())
+        gone = node.engine != services.engine and not servers.is_up(node.engine)
         lost: Sequence[RunId] = ()
         if gone and ask.query.force:
-            lost = await parts.controller.give_up_engine(
+            lost = await services.controller.mark_engine_lost(
                 node.engine, f"its node {node.id} was declared gone for good by {ask.caller.user}"
             )
-        elif gone and _there(snapshot, node.id):
+        elif gone and _running_on(snapshot, node.id):
             raise Conflict(
                 f"a run holds resources of node {node.id}, and its server is away",
                 hints=(
@@ -222,21 +225,21 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                     ),
                 ),
             )
-        elif ask.query.force and node.engine != parts.engine:
+        elif ask.query.force and node.engine != services.engine:
             raise Conflict(
-                f"the server of node {node.id} ({servers.place(node.engine)}) is up",
+                f"the server of node {node.id} ({servers.location(node.engine)}) is up",
                 hints=("end it first: `hop down` there",),
             )
-        await parts.cluster.remove_node(node.id)
-        return RemovedNodeOut([str((await parts.runs.get(run)).name) for run in lost])
+        await services.cluster.remove_node(node.id)
+        return RemovedNodeOut([str((await services.runs.get(run)).name) for run in lost])
 
-    async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
+    async def pools(_ask: ApiRequest[Empty, Empty]) -> PoolsOut:
         """List the pools of nodes with what of them is in use."""
         return PoolsOut(
-            pools_of(
-                nodes_of(
-                    await parts.cluster.snapshot(now=parts.now()),
-                    await Servers.get(parts.cluster, now=parts.now()),
+            pool_outs(
+                all_node_outs(
+                    await services.cluster.snapshot(now=services.now()),
+                    await ServerDirectory.load(services.cluster, now=services.now()),
                 )
             )
         )
@@ -265,31 +268,31 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def nodes_of(snapshot: Snapshot, servers: Servers) -> list[NodeOut]:
+def all_node_outs(snapshot: Snapshot, servers: ServerDirectory) -> list[NodeOut]:
     """All nodes by id."""
-    used, reserved = usage(snapshot.running), _reserved(snapshot)
+    used, reserved = usage_by_node(snapshot.running), _reservations_by_node(snapshot)
     return [
-        _node(node, used.get(node.id, UsedOut()), reserved.get(node.id, ()), servers)
+        _to_node_out(node, used.get(node.id, UsedOut()), reserved.get(node.id, ()), servers)
         for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)
     ]
 
 
-def pools_of(nodes: Sequence[NodeOut]) -> list[PoolOut]:
+def pool_outs(nodes: Sequence[NodeOut]) -> list[PoolOut]:
     """The pools that nodes are in, by name."""
     return [
-        _pool(name, [node for node in nodes if node.pool == name])
+        _to_pool_out(name, [node for node in nodes if node.pool == name])
         for name in sorted({node.pool for node in nodes})
     ]
 
 
-def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
+def usage_by_node(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
     """What the running gangs hold of each node."""
     cpu: Counter[NodeId] = Counter()
     memory: Counter[NodeId] = Counter()
     gpus: dict[NodeId, Counter[int]] = {}
     extras: dict[NodeId, Counter[str]] = {}
     for gang in running:
-        for (_, role), assignment in zip(gang.gang.requests(), gang.placement.assignments, strict=True):
+        for (_, role), assignment in zip(gang.gang.replica_roles(), gang.placement.assignments, strict=True):
             cpu[assignment.node] += role.resources.cpu_milli
             memory[assignment.node] += role.resources.memory_bytes
             cards = gpus.setdefault(assignment.node, Counter())
@@ -308,18 +311,18 @@ def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
     }
 
 
-def _reserved(snapshot: Snapshot) -> dict[NodeId, list[str]]:
+def _reservations_by_node(snapshot: Snapshot) -> dict[NodeId, list[str]]:
     """Names of reservations that hold now, by node."""
     found: dict[NodeId, list[str]] = {}
     for name, nodes in sorted(
-        (one.name, one.nodes) for one in snapshot.reservations if holds(one, snapshot.now)
+        (one.name, one.nodes) for one in snapshot.reservations if is_active(one, snapshot.now)
     ):
         for node in nodes:
             found.setdefault(node, []).append(name)
     return found
 
 
-def _node(node: Node, used: UsedOut, reserved: Sequence[str], servers: Servers) -> NodeOut:
+def _to_node_out(node: Node, used: UsedOut, reserved: Sequence[str], servers: ServerDirectory) -> NodeOut:
     return NodeOut(
         id=node.id,
         engine=node.engine,
@@ -335,18 +338,18 @@ def _node(node: Node, used: UsedOut, reserved: Sequence[str], servers: Servers) 
         extras=node.extras,
         used=used,
         reserved=reserved,
-        server=servers.place(node.engine),
-        away_since=servers.away_since(node.engine),
-        not_ready=servers.not_ready(node),
+        server=servers.location(node.engine),
+        away_since=servers.down_since(node.engine),
+        not_ready=servers.not_ready_reason(node),
     )
 
 
-def _one(snapshot: Snapshot, node: Node, servers: Servers) -> NodeOut:
-    used = usage(_there(snapshot, node.id)).get(node.id, UsedOut())
-    return _node(node, used, _reserved(snapshot).get(node.id, ()), servers)
+def _node_out_of(snapshot: Snapshot, node: Node, servers: ServerDirectory) -> NodeOut:
+    used = usage_by_node(_running_on(snapshot, node.id)).get(node.id, UsedOut())
+    return _to_node_out(node, used, _reservations_by_node(snapshot).get(node.id, ()), servers)
 
 
-def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
+def _to_pool_out(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
     cards: Counter[str] = Counter()
     busy: Counter[str] = Counter()
     extras: Counter[str] = Counter()
@@ -376,10 +379,10 @@ def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
     )
 
 
-def _find(snapshot: Snapshot, name: str) -> Node:
+def _find_node(snapshot: Snapshot, name: str) -> Node:
     found = snapshot.nodes.get(NodeId(name))
     if found is None:
-        near = closest(name, snapshot.nodes)
+        near = closest_name(name, snapshot.nodes)
         raise NotFound(
             f"there is no node `{name}`",
             hints=(f"did you mean `{near}`?" if near else "`hop node ls` lists them",),
@@ -387,7 +390,7 @@ def _find(snapshot: Snapshot, name: str) -> Node:
     return found
 
 
-def _there(snapshot: Snapshot, node: NodeId) -> list[Running]:
+def _running_on(snapshot: Snapshot, node: NodeId) -> list[Running]:
     return [
         running
         for running in snapshot.running
@@ -395,8 +398,8 @@ def _there(snapshot: Snapshot, node: NodeId) -> list[Running]:
     ]
 
 
-async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:
-    run = await parts.runs.get(RunId(running.gang.id))
+async def _to_run_on_node_out(services: Services, running: Running, node: NodeId) -> OnNodeOut:
+    run = await services.runs.get(RunId(running.gang.id))
     gang, ranks = (
         running.gang,
         [assignment.rank for assignment in running.placement.assignments if assignment.node == node],
@@ -404,11 +407,15 @@ async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:
     return OnNodeOut(run.id, str(run.name), gang.user, gang.queue, ranks, gang.preemptible, running.stopping)
 
 
-async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool, reason: str = "") -> NodeOut:
-    check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
-    await parts.cluster.cordon(NodeId(ask.path["node"]), on, reason=reason)
-    parts.controller.wake()
-    snapshot = await parts.cluster.snapshot(now=parts.now())
-    return _one(
-        snapshot, _find(snapshot, ask.path["node"]), await Servers.get(parts.cluster, now=parts.now())
+async def _set_cordon(
+    services: Services, request: ApiRequest[Empty, Any], *, on: bool, reason: str = ""
+) -> NodeOut:
+    check_owner(request.caller, services.queue_cache.owner, _CORDON_ACTION)
+    await services.cluster.set_cordon(NodeId(request.path["node"]), on, reason=reason)
+    services.controller.request_cycle()
+    snapshot = await services.cluster.snapshot(now=services.now())
+    return _node_out_of(
+        snapshot,
+        _find_node(snapshot, request.path["node"]),
+        await ServerDirectory.load(services.cluster, now=services.now()),
     )

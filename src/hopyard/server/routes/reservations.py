@@ -8,49 +8,49 @@ from typing import Any
 
 from starlette.responses import Response
 
-from hopyard.config.reservations import check_reservation
+from hopyard.config.reservation_times import check_reservation
 from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Snapshot
+from hopyard.domain.effective_limits import effective_admins
 from hopyard.domain.ids import ReservationId
 from hopyard.domain.queue import QueueTree
-from hopyard.domain.quota import admins
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import Conflict, Forbidden
-from hopyard.scheduler.timeline.grant import Refused, grant
-from hopyard.server.answers import answer
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.known import unknown_users
-from hopyard.server.names import with_names
-from hopyard.server.pages import PageQuery, page_of
-from hopyard.server.parts import Parts
-from hopyard.server.reservation_wire import (
+from hopyard.scheduler.timeline.reservation_admission import Rejected, admit_reservation
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.pages import PageQuery, paginate
+from hopyard.server.responses import json_response
+from hopyard.server.run_names import replace_run_ids
+from hopyard.server.schemas.reservations import (
     GrantedOut,
     ReservationIn,
     ReservationOut,
     ReservationsOut,
     ReserveQuery,
-    reservation_out,
+    to_reservation_out,
 )
+from hopyard.server.services import Services
+from hopyard.server.unknown_users import unknown_users
 
-_TRIES = 3  # when others change what is reserved at the same moment
+_MAX_ATTEMPTS = 3  # when others change what is reserved at the same moment
 
 
-def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_all(ask: Ask[PageQuery, Nothing]) -> ReservationsOut:
+def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_all(ask: ApiRequest[PageQuery, Empty]) -> ReservationsOut:
         """List the reservations by start, those that are over too."""
-        now = parts.now()
-        page, after = page_of(
-            await parts.reservations.list(),
+        now = services.now()
+        page, after = paginate(
+            await services.reservations.list(),
             ask.query,
             key=lambda one: f"{one.start_at.isoformat(timespec='microseconds')} {one.name}",
         )
-        return ReservationsOut([reservation_out(one, now) for one in page], after)
+        return ReservationsOut([to_reservation_out(one, now) for one in page], after)
 
-    async def get(ask: Ask[Nothing, Nothing]) -> ReservationOut:
+    async def get(ask: ApiRequest[Empty, Empty]) -> ReservationOut:
         """Get a reservation."""
-        return reservation_out(await parts.reservations.get(ask.path["reservation"]), parts.now())
+        return to_reservation_out(await services.reservations.get(ask.path["reservation"]), services.now())
 
-    async def create(ask: Ask[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
+    async def create(ask: ApiRequest[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
         """Reserve nodes or resources for users or a queue.
 
         It is granted at once, with its nodes, or refused. 400 says what in it cannot be meant. 403 unless the
@@ -59,63 +59,65 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         is answered alike, with 200 instead of 201.
         """
         if ask.query.dry_run:
-            granted, warnings = await _grant(ask, await parts.controller.snapshot())
-            return answer(GrantedOut(reservation_out(granted, parts.now()), warnings, applied=False), 200)
-        for tries_left in reversed(range(_TRIES)):
+            granted, warnings = await _grant(ask, await services.controller.snapshot())
+            return json_response(
+                GrantedOut(to_reservation_out(granted, services.now()), warnings, applied=False), 200
+            )
+        for tries_left in reversed(range(_MAX_ATTEMPTS)):
             try:
                 granted, warnings = await _create(ask)
                 break
-            except _Changed:
+            except _SnapshotOutdated:
                 if not tries_left:
                     raise
-        parts.controller.wake()
-        return GrantedOut(reservation_out(granted, parts.now()), warnings, applied=True)
+        services.controller.request_cycle()
+        return GrantedOut(to_reservation_out(granted, services.now()), warnings, applied=True)
 
-    async def _create(ask: Ask[ReserveQuery, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
-        snapshot = await parts.controller.snapshot()
+    async def _create(ask: ApiRequest[ReserveQuery, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
+        snapshot = await services.controller.snapshot()
         granted, warnings = await _grant(ask, snapshot)
         try:
-            await parts.reservations.create(granted, based_on=snapshot.version)
+            await services.reservations.create(granted, based_on=snapshot.version)
         except Conflict as conflict:
-            raise _Changed(conflict.message, hints=conflict.hints) from conflict
+            raise _SnapshotOutdated(conflict.message, hints=conflict.hints) from conflict
         return granted, warnings
 
     async def _grant(
-        ask: Ask[ReserveQuery, ReservationIn], snapshot: Snapshot
+        ask: ApiRequest[ReserveQuery, ReservationIn], snapshot: Snapshot
     ) -> tuple[Reservation, Sequence[str]]:
         """With its nodes, and what it costs others. Raises SpecError, Forbidden or Conflict where it is
         refused."""
         user, now = ask.caller.require_user(), snapshot.now
-        wanted = ask.body.reservation(ReservationId(ask.body.name), by=user, at=now)
-        _check_may(snapshot.queues, wanted, user=user, owner=parts.queues.owner)
+        wanted = ask.body.to_reservation(ReservationId(ask.body.name), by=user, at=now)
+        _check_may_reserve(snapshot.queues, wanted, user=user, owner=services.queue_cache.owner)
         check_reservation(wanted, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)
-        if any(one.name == wanted.name for one in await parts.reservations.list()):
+        if any(one.name == wanted.name for one in await services.reservations.list()):
             raise Conflict(f"there is a reservation `{wanted.name}`", hints=("choose another name",))
-        found = await asyncio.to_thread(grant, wanted, snapshot)
-        if isinstance(found, Refused):
-            (detail,) = await with_names(parts.runs, [found.detail])
+        found = await asyncio.to_thread(admit_reservation, wanted, snapshot)
+        if isinstance(found, Rejected):
+            (detail,) = await replace_run_ids(services.runs, [found.detail])
             raise Conflict(f"it cannot be honoured: {detail}", hints=found.hints)
         return found.reservation, [
-            *await with_names(parts.runs, found.warnings),
-            *await unknown_users(parts.access, wanted.users),
+            *await replace_run_ids(services.runs, found.warnings),
+            *await unknown_users(services.access, wanted.users),
         ]
 
-    async def delete(ask: Ask[Nothing, Nothing]) -> ReservationOut:
+    async def delete(ask: ApiRequest[Empty, Empty]) -> ReservationOut:
         """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made
         it."""
         user = ask.caller.require_user()
-        found = await parts.reservations.get(ask.path["reservation"])
+        found = await services.reservations.get(ask.path["reservation"])
         if user != found.created_by:
-            _check_may(
-                await parts.queues.tree(),
+            _check_may_reserve(
+                await services.queue_cache.tree(),
                 found,
                 user=user,
-                owner=parts.queues.owner,
-                doing="give up what is reserved",
+                owner=services.queue_cache.owner,
+                action="give up what is reserved",
             )
-        gone = await parts.reservations.delete(found.name)
-        parts.controller.wake()
-        return reservation_out(gone, parts.now())
+        gone = await services.reservations.delete(found.name)
+        services.controller.request_cycle()
+        return to_reservation_out(gone, services.now())
 
     return [
         Endpoint("GET", "/reservations", list_all, PageQuery, returns=ReservationsOut),
@@ -127,7 +129,7 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             ReservationIn,
             returns=GrantedOut,
             status=201,
-            also=(200,),
+            other_statuses=(200,),
             errors=(400, 403, 404, 409),
             scope=Scope.ADMIN,
         ),
@@ -143,18 +145,20 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-class _Changed(Conflict):
+class _SnapshotOutdated(Conflict):
     """Reservations or queues were changed since the snapshot on which it was granted."""
 
 
-def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str, doing: str = "reserve") -> None:
+def _check_may_reserve(
+    tree: QueueTree, reservation: Reservation, *, user: str, owner: str, action: str = "reserve"
+) -> None:
     """Raises Forbidden unless the user may reserve, or give up, such a reservation."""
-    of_queue = one.queue is not None and not one.users
-    may = admins(tree, one.queue) if one.queue is not None and of_queue else ()
+    of_queue = reservation.queue is not None and not reservation.users
+    may = effective_admins(tree, reservation.queue) if reservation.queue is not None and of_queue else ()
     if user != owner and user not in may:
         who = ", ".join(dict.fromkeys([*may, owner]))
         raise Forbidden(
-            f"`{user}` may not {doing} for {f'queue {one.queue}' if of_queue else 'users'}; those who "
-            f"may: {who}",
+            f"`{user}` may not {action} for {f'queue {reservation.queue}' if of_queue else 'users'}; those "
+            f"who may: {who}",
             hints=("administrators of a queue reserve for that queue, without --user",),
         )

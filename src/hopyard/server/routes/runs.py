@@ -14,41 +14,37 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hopyard.config.home import Home
-from hopyard.controller.leftovers import remove_folder
+from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
-from hopyard.domain.brief import brief_values
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
 from hopyard.domain.run import Attempt, RoleSpec, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.spec_summary import truncate_values
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
-from hopyard.server.accept import accept
-from hopyard.server.audit import STOP
-from hopyard.server.auth import RUN_HINT, Caller
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.family import as_trial, trials_of
-from hopyard.server.fields import (
+from hopyard.server.audit import STOP_ACTION
+from hopyard.server.authentication import RUN_TOKEN_HINT, Caller
+from hopyard.server.authorization import check_current_study_attempt, check_may_stop
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.other_servers import attempts_elsewhere
+from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
+from hopyard.server.resolve_run import resolve_run
+from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name, with_readable_names
+from hopyard.server.schemas.fields import (
     MAX_NAMES,
     RUN_ID,
     TEXT,
     Id,
-    In,
     Key,
     Label,
     Name,
+    RequestModel,
     Seconds,
     Text,
     Time,
-    entire,
-    some_of,
+    full_match,
+    word_list_pattern,
 )
-from hopyard.server.names import names_of, readable, readable_one, with_names
-from hopyard.server.other_servers import attempts_elsewhere
-from hopyard.server.pages import MOST_ROWS, Limit, PageQuery, page_of
-from hopyard.server.parts import Parts
-from hopyard.server.resolve import resolve
-from hopyard.server.rights import check_live_study, check_may_end
-from hopyard.server.update import Wish, update_run
-from hopyard.server.wire import (
+from hopyard.server.schemas.runs import (
     MAX_ROLES,
     PinnedOut,
     ProgressOut,
@@ -56,31 +52,35 @@ from hopyard.server.wire import (
     RunOut,
     RunsOut,
     SpecIn,
-    run_out,
-    to_spec,
+    to_run_out,
+    to_run_spec,
 )
+from hopyard.server.services import Services
+from hopyard.server.submit_run import submit_run
+from hopyard.server.trial_access import check_trial_submission, list_trials
+from hopyard.server.update_run import RunUpdate, update_run
 
-PLAN_WAIT_S = 1.0
+PLAN_TIMEOUT_S = 1.0
 log = logging.getLogger("hopyard.server")
-_STOP_WAIT_S = 60.0
-NEWEST = 100  # attempts and events in the answer of a run
-_MOST_TAGS = 32  # that one listing asks for
+_STOP_TIMEOUT_S = 60.0
+MAX_NEWEST_EVENTS = 100  # attempts and events in the answer of a run
+_MAX_TAG_FILTERS = 32  # that one listing asks for
 
 
-class SubmitQuery(In):
+class SubmitQuery(RequestModel):
     plan: Annotated[
         int, Meta(ge=0, le=1, description="1 waits up to a second for the scheduler's word on the run")
     ] = 0
 
 
-class SubmitIn(In):
+class SubmitIn(RequestModel):
     """A run to be made. `id` is chosen by the client, so that sending the same again is harmless."""
 
     spec: SpecIn
     id: Id | None = None
 
 
-class OfflineIn(In):
+class OfflineIn(RequestModel):
     """A run that was recorded without a server. Its streams follow as those of attempt 1, rank 0."""
 
     spec: SpecIn
@@ -88,13 +88,16 @@ class OfflineIn(In):
     started_at: Time
 
 
-_Tag = Annotated[str, Meta(pattern=entire(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
+_TagFilter = Annotated[str, Meta(pattern=full_match(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
 
 
-class ListQuery(In):
+class ListQuery(RequestModel):
     phase: (
         Annotated[
-            str, Meta(description="phases, separated by commas", max_length=256, pattern=some_of(RunPhase))
+            str,
+            Meta(
+                description="phases, separated by commas", max_length=256, pattern=word_list_pattern(RunPhase)
+            ),
         ]
         | None
     ) = None
@@ -102,9 +105,10 @@ class ListQuery(In):
     project: Name | None = None
     label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
     tag: Annotated[
-        tuple[_Tag, ...],
+        tuple[_TagFilter, ...],
         Meta(
-            max_length=_MOST_TAGS, description="KEY=VALUE; given several times: runs that have all of these"
+            max_length=_MAX_TAG_FILTERS,
+            description="KEY=VALUE; given several times: runs that have all of these",
         ),
     ] = ()
     dataset: Name | None = None
@@ -118,10 +122,10 @@ class ListQuery(In):
     before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this one")] | None = None
 
 
-class EventsQuery(In):
+class EventsQuery(RequestModel):
     """after: `next` of the page before."""
 
-    limit: Limit = MOST_ROWS
+    limit: Limit = MAX_ROWS
     after: Annotated[
         int, Meta(ge=0, le=2**53, description="without the first so many: `next` of the page before")
     ] = 0
@@ -141,7 +145,7 @@ class AttemptsOut(Struct, frozen=True):
     next: str | None
 
 
-class RefQuery(In):
+class RefQuery(RequestModel):
     ref: Annotated[
         str, Meta(max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")
     ]
@@ -154,11 +158,11 @@ class RefQuery(In):
     ) = None
 
 
-class DeleteQuery(In):
+class DeleteQuery(RequestModel):
     force: Annotated[int, Meta(ge=0, le=1, description="1 stops it first, with a short grace")] = 0
 
 
-class UpdateIn(In):
+class UpdateIn(RequestModel):
     """What is to be different; what is left out stays. queue, priority, time_limit_s (null: no limit), roles
     (as they are, with other resources) and hold are for runs that wait; label, note, tags (merged in) and
     untag for every run. hold: false releases a run that is held."""
@@ -181,22 +185,22 @@ class UpdatedOut(Struct, frozen=True):
     changes: list[str]
 
 
-class StopIn(In):
+class StopIn(RequestModel):
     """at_safe_point: a script that has safe points leaves at its next one, with a checkpoint."""
 
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
     at_safe_point: bool = False
 
 
-def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def submit(ask: Ask[SubmitQuery, SubmitIn]) -> RunOut:
+def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def submit(ask: ApiRequest[SubmitQuery, SubmitIn]) -> RunOut:
         """Submit a run.
 
         409 `missing_blobs` names what of code, requirements and diff has to be uploaded first. 400 says what
         in the spec cannot be, or what is missing on every node for it to fit. A study's own token submits
         runs of its trials, with the study as `parent`; they wait in its queue, as its user.
         """
-        spec, user = to_spec(ask.body.spec), ask.caller.user
+        spec, user = to_run_spec(ask.body.spec), ask.caller.user
         if spec.study is not None and spec.study["continues"]:
             raise SpecError(
                 "study.continues: a study is continued by another request",
@@ -208,30 +212,32 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
             )
         _check_not_forked(spec)
-        await check_live_study(ask.caller, parts.runs)
+        await check_current_study_attempt(ask.caller, services.runs)
         if ask.caller.run is not None or spec.parent is not None:
-            spec, user = await as_trial(parts.runs, ask.caller, spec, ask.body.id)
-        run = await accept(parts, spec, user=user, run_id=ask.body.id)
+            spec, user = await check_trial_submission(services.runs, ask.caller, spec, ask.body.id)
+        run = await submit_run(services, spec, user=user, run_id=ask.body.id)
         # it ended meanwhile, and looked for its trials
-        if spec.parent is not None and (await parts.runs.get(spec.parent)).phase.final:
-            await parts.controller.stop(run.id)
-        return await submitted(parts, ask, run, spec)
+        if spec.parent is not None and (await services.runs.get(spec.parent)).phase.is_final:
+            await services.controller.stop(run.id)
+        return await submission_response(services, ask, run, spec)
 
-    async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
+    async def record_offline(ask: ApiRequest[Empty, OfflineIn]) -> RunOut:
         """Record a run that ended without a server: it counts as running until all of it has come.
         One with a clock that was ahead began now, at the latest."""
-        started_at = min(ask.body.started_at.astimezone(UTC), parts.now())
-        if started_at.timestamp() < _EARLIEST:
+        started_at = min(ask.body.started_at.astimezone(UTC), services.now())
+        if started_at.timestamp() < _MIN_TIMESTAMP:
             raise SpecError("started_at: that is before 1970")
-        spec = to_spec(ask.body.spec)
+        spec = to_run_spec(ask.body.spec)
         if spec.parent is not None or spec.study is not None:
             raise SpecError("spec: a study and its trials are never recorded offline")
         _check_not_forked(spec)
-        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at)
-        await parts.runs.record_synced(run.id, parts.now())
-        return run_out(await parts.runs.get(run.id), ask.caller)
+        run = await submit_run(
+            services, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, submitted_at=started_at
+        )
+        await services.runs.record_synced(run.id, services.now())
+        return to_run_out(await services.runs.get(run.id), ask.caller)
 
-    async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
+    async def list_runs(ask: ApiRequest[ListQuery, Empty]) -> RunsOut:
         """List runs, newest first, with the latest values of the first metrics.
 
         Rows are light: of a spec `env` and `environment.packages` are empty, of `params`, `tags`, `summary`,
@@ -240,15 +246,15 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         where = ask.query
         if ask.caller.run is not None and where.parent != ask.caller.run:
             raise Forbidden(
-                "a run's own token lists its trials only", hints=("`parent` names the run", RUN_HINT)
+                "a run's own token lists its trials only", hints=("`parent` names the run", RUN_TOKEN_HINT)
             )
-        found = await parts.runs.list(
+        found = await services.runs.list(
             RunFilter(
-                phases=_phases(where.phase),
+                phases=_parse_phases(where.phase),
                 user=where.user,
                 project=where.project,
                 label=where.label,
-                tags=_tags(where.tag),
+                tags=_parse_tags(where.tag),
                 dataset=where.dataset,
                 text=where.text,
                 parent=RunId(where.parent) if where.parent else None,
@@ -259,16 +265,18 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 before=RunId(where.before) if where.before else None,
             )
         )
-        page = await readable(parts.runs, found[: where.limit])
-        latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
-        counts = await parts.runs.count_trials([run.id for run in page if run.spec.study is not None])
+        page = await with_readable_names(services.runs, found[: where.limit])
+        latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id for run in page]))
+        counts = await services.runs.count_trials([run.id for run in page if run.spec.study is not None])
         rows = [
-            run_out(run, ask.caller, latest=brief_values(latest[run.id]), trials=_trials(run, counts))
+            to_run_out(
+                run, ask.caller, latest=truncate_values(latest[run.id]), trials=_trial_counts(run, counts)
+            )
             for run in page
         ]
         return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
 
-    async def find(ask: Ask[RefQuery, Nothing]) -> RunOut:
+    async def find(ask: ApiRequest[RefQuery, Empty]) -> RunOut:
         """Find a run by what people call it.
 
         An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the
@@ -276,59 +284,68 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         one of the caller with that number; 400 names the projects where there are several. 404 comes with
         close names.
         """
-        found = await resolve(parts.runs, ask.query.ref, user=ask.caller.user, project=ask.query.project)
-        return await whole(parts, ask.caller, found)
+        found = await resolve_run(
+            services.runs, ask.query.ref, user=ask.caller.user, project=ask.query.project
+        )
+        return await full_run(services, ask.caller, found)
 
-    async def get(ask: Ask[Nothing, Nothing]) -> RunOut:
+    async def get(ask: ApiRequest[Empty, Empty]) -> RunOut:
         """Get a run with its newest attempts, what was decided about it last, latest metrics and progress."""
-        return await whole(parts, ask.caller, await parts.runs.get(RunId(ask.path["id"])))
+        return await full_run(services, ask.caller, await services.runs.get(RunId(ask.path["id"])))
 
-    async def events(ask: Ask[EventsQuery, Nothing]) -> EventsOut:
+    async def events(ask: ApiRequest[EventsQuery, Empty]) -> EventsOut:
         """List what was decided about a run: promises, their breaches, requests to make room, changes."""
-        found = await parts.runs.events(
+        found = await services.runs.events(
             RunId(ask.path["id"]), after=ask.query.after, limit=ask.query.limit + 1
         )
         page = found[: ask.query.limit]
         return EventsOut(
-            await _readable_events(parts, page),
+            await _events_with_run_names(services, page),
             ask.query.after + len(page) if len(found) > len(page) else None,
         )
 
-    async def attempts(ask: Ask[PageQuery, Nothing]) -> AttemptsOut:
+    async def attempts(ask: ApiRequest[PageQuery, Empty]) -> AttemptsOut:
         """List the attempts of a run."""
-        page, after = page_of(
-            await parts.runs.attempts(RunId(ask.path["id"])), ask.query, key=lambda one: f"{one.number:010}"
+        page, after = paginate(
+            await services.runs.attempts(RunId(ask.path["id"])),
+            ask.query,
+            key=lambda one: f"{one.number:010}",
         )
-        return AttemptsOut(await _readable_attempts(parts, page), after)
+        return AttemptsOut(await _attempts_with_run_names(services, page), after)
 
-    async def by_name(ask: Ask[Nothing, Nothing]) -> RunOut:
+    async def by_name(ask: ApiRequest[Empty, Empty]) -> RunOut:
         """Get a run by its name: the address that `hop run` prints."""
         name = RunName(
-            check_name(ask.path["user"], what="user"),
-            check_name(ask.path["project"], what="project"),
+            check_name(ask.path["user"], subject="user"),
+            check_name(ask.path["project"], subject="project"),
             int(ask.path["number"]),
         )
-        run = await parts.runs.find_by_name(name)
+        run = await services.runs.find_by_name(name)
         if run is None:
             raise NotFound(f"there is no run {name}", hints=("`hop ps --all` lists the runs",))
-        return await whole(parts, ask.caller, run)
+        return await full_run(services, ask.caller, run)
 
-    async def stop(ask: Ask[Nothing, StopIn]) -> RunOut:
+    async def stop(ask: ApiRequest[Empty, StopIn]) -> RunOut:
         """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL.
 
         403 unless the caller is the run's user, administers its queue or one above it, owns the server, or is
         its study.
         """
         run_id = RunId(ask.path["id"])
-        check_may_end(
-            ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner
+        check_may_stop(
+            ask.caller,
+            await services.runs.get(run_id),
+            await services.queue_cache.tree(),
+            owner=services.queue_cache.owner,
         )
-        await check_live_study(ask.caller, parts.runs)
+        await check_current_study_attempt(ask.caller, services.runs)
         grace = timedelta(seconds=ask.body.grace_s)
-        await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
-        return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)), ask.caller)
+        await services.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
+        return to_run_out(
+            await with_readable_name(services.runs, await services.runs.get(run_id)), ask.caller
+        )
 
-    async def update(ask: Ask[Nothing, UpdateIn]) -> UpdatedOut:
+    async def update(ask: ApiRequest[Empty, UpdateIn]) -> UpdatedOut:
         """Change a run: its queue, priority, time limit, resources while it waits, and whether it is held;
         its name, tags and note always.
 
@@ -338,44 +355,44 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         body = ask.body
         limit = None if body.time_limit_s is UNSET else body.time_limit_s
-        wish = Wish(
+        wish = RunUpdate(
             queue=None if body.queue is None else QueueName(body.queue),
             priority=body.priority,
             time_limit_s=limit,
-            without_limit=body.time_limit_s is None,
+            remove_time_limit=body.time_limit_s is None,
             roles=None
             if body.roles is None
             else tuple(msgspec.convert(one, RoleSpec, from_attributes=True) for one in body.roles),
-            hold=body.hold,
+            held=body.hold,
             label=body.label,
             note=body.note,
             tags=body.tags,
             untag=body.untag,
         )
-        run, done = await update_run(parts, RunId(ask.path["id"]), wish, ask.caller)
-        return UpdatedOut(run_out(await readable_one(parts.runs, run), ask.caller), done)
+        run, done = await update_run(services, RunId(ask.path["id"]), wish, ask.caller)
+        return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), ask.caller), done)
 
-    async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
+    async def delete(ask: ApiRequest[DeleteQuery, Empty]) -> Empty:
         """Delete a run that is over, or is being synced, with its streams and checkpoints, and with those of
         its trials. 403 as for ending it."""
         run_id = RunId(ask.path["id"])
-        run = await parts.runs.get(run_id)
-        check_may_end(ask.caller, run, await parts.queues.tree(), owner=parts.queues.owner)
-        if ask.query.force and not (run.phase.final or run.being_synced):
-            await parts.controller.stop(run_id, grace=timedelta(seconds=1))
-            if not await _ended(parts, run_id):
+        run = await services.runs.get(run_id)
+        check_may_stop(ask.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner)
+        if ask.query.force and not (run.phase.is_final or run.is_being_synced):
+            await services.controller.stop(run_id, grace=timedelta(seconds=1))
+            if not await _wait_until_final(services, run_id):
                 raise Conflict("the run does not end", hints=("try again in a while",))
-        if run.spec.study is not None and (await parts.runs.get(run_id)).phase.final:
-            for trial in await trials_of(parts.runs, run_id):
-                if not trial.phase.final:
-                    await parts.controller.stop(trial.id, grace=timedelta(seconds=1))
-                    if not await _ended(parts, trial.id):
+        if run.spec.study is not None and (await services.runs.get(run_id)).phase.is_final:
+            for trial in await list_trials(services.runs, run_id):
+                if not trial.phase.is_final:
+                    await services.controller.stop(trial.id, grace=timedelta(seconds=1))
+                    if not await _wait_until_final(services, trial.id):
                         raise Conflict(
                             f"the trial {trial.name} does not end", hints=("try again in a while",)
                         )
-                await _delete(parts, trial.id)
-        await _delete(parts, run_id)
-        return Nothing()
+                await _delete_run(services, trial.id)
+        await _delete_run(services, run_id)
+        return Empty()
 
     return [
         Endpoint(
@@ -386,12 +403,12 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             SubmitIn,
             RunOut,
             201,
-            who="run",
+            auth="run",
             errors=(400, 404, 409, 507),
             rate="submissions",
             audit="run.submit",
         ),
-        Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, who="run"),
+        Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, auth="run"),
         Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
         Endpoint(
             "POST",
@@ -404,9 +421,9 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             audit="run.record",
         ),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
-        Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
-        Endpoint("GET", "/runs/{id}/events", events, EventsQuery, returns=EventsOut, who="study"),
-        Endpoint("GET", "/runs/{id}/attempts", attempts, PageQuery, returns=AttemptsOut, who="study"),
+        Endpoint("GET", "/runs/{id}", get, returns=RunOut, auth="study"),
+        Endpoint("GET", "/runs/{id}/events", events, EventsQuery, returns=EventsOut, auth="study"),
+        Endpoint("GET", "/runs/{id}/attempts", attempts, PageQuery, returns=AttemptsOut, auth="study"),
         Endpoint(
             "PATCH",
             "/runs/{id}",
@@ -416,12 +433,12 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             errors=(400, 409),
             audit="run.update",
         ),
-        Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
-        Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, who="study"),
+        Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Empty, errors=(409,)),
+        Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, auth="study"),
     ]
 
 
-_EARLIEST = 0.0
+_MIN_TIMESTAMP = 0.0
 
 
 def _check_not_forked(spec: RunSpec) -> None:
@@ -435,15 +452,15 @@ def _check_not_forked(spec: RunSpec) -> None:
         )
 
 
-async def _delete(parts: Parts, run_id: RunId) -> None:
+async def _delete_run(services: Services, run_id: RunId) -> None:
     """Raises Conflict while it is not over, StorageFull; then nothing of it is gone."""
-    await parts.runs.delete(run_id)  # first: what cannot be written down must not cost the run its output
-    parts.ingest.forget(run_id)
-    parts.storage.forget()
-    parts.hub.state_changed(run_id)
+    await services.runs.delete(run_id)  # first: what cannot be written down must not cost the run its output
+    services.ingest.forget(run_id)
+    services.storage.invalidate_all()
+    services.subscriptions.notify_state(run_id)
     try:
-        await parts.streams.delete(run_id)
-        await asyncio.to_thread(remove_folder, Home(Path(parts.home)).kept_of(run_id))
+        await services.streams.delete(run_id)
+        await asyncio.to_thread(remove_tree, Home(Path(services.home)).retained_of(run_id))
     except OSError as failed:
         log.warning(
             "something of the deleted run %s is still there (%s): it is swept later",
@@ -452,118 +469,122 @@ async def _delete(parts: Parts, run_id: RunId) -> None:
         )
 
 
-def _tags(given: Sequence[str]) -> dict[str, str]:
+def _parse_tags(texts: Sequence[str]) -> dict[str, str]:
     """Raises SpecError for a tag that has two values: no run has both."""
     found: dict[str, str] = {}
-    for one in given:
+    for one in texts:
         key, _, value = one.partition("=")
         if found.setdefault(key, value) != value:
             raise SpecError(f"tag: `{key}` is asked for with two values", hints=("name each tag once",))
     return found
 
 
-def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping[RunPhase, int] | UnsetType:
+def _trial_counts(
+    run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]
+) -> Mapping[RunPhase, int] | UnsetType:
     return UNSET if run.spec.study is None else counts.get(run.id, {})
 
 
-async def submitted(
-    parts: Parts,
-    ask: Ask[SubmitQuery, Any],
+async def submission_response(
+    services: Services,
+    request: ApiRequest[SubmitQuery, Any],
     run: Run,
-    asked: RunSpec,
+    requested: RunSpec,
     *,
     not_inherited: Sequence[str] = (),
-    queue_gone: str | None = None,
+    removed_queue: str | None = None,
 ) -> RunOut:
     """The answer to a submission: the run, after its first scheduling turn where that is asked for, and what
     its user should know."""
-    if ask.query.plan and run.phase is RunPhase.QUEUED:
-        await parts.controller.wait_planned(PLAN_WAIT_S)
-        run = await parts.runs.get(run.id)
+    if request.query.plan and run.phase is RunPhase.QUEUED:
+        await services.controller.wait_for_cycle(PLAN_TIMEOUT_S)
+        run = await services.runs.get(run.id)
     more = {
         "not_inherited": not_inherited,
-        "queue_gone": queue_gone,
-        "pinned": await _pushed_by_others(parts, run, asked),
+        "queue_gone": removed_queue,
+        "pinned": await _foreign_pinned(services, run, requested),
     }
-    return run_out(
-        await readable_one(parts.runs, run),
-        ask.caller,
+    return to_run_out(
+        await with_readable_name(services.runs, run),
+        request.caller,
         **{name: value for name, value in more.items() if value},
     )
 
 
-async def _pushed_by_others(parts: Parts, run: Run, asked: RunSpec) -> list[PinnedOut]:
+async def _foreign_pinned(services: Services, run: Run, requested: RunSpec) -> list[PinnedOut]:
     """Of the datasets that were asked for without a version: those whose newest one somebody else pushed."""
-    unnamed = {ref.name for ref in asked.datasets if not ref.version}
+    unnamed = {ref.name for ref in requested.datasets if not ref.version}
     found: list[PinnedOut] = []
     for ref in run.spec.datasets:
         if ref.name in unnamed:
-            version = await parts.datasets.version(ref.name, ref.version)
+            version = await services.datasets.version(ref.name, ref.version)
             if version.created_by != run.name.user:
                 found.append(PinnedOut(ref.name, version.number, version.created_by, version.created_at))
     return found
 
 
-async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
+async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
     """A run with everything that `GET /runs/{id}` tells."""
-    run = await readable_one(parts.runs, run)
-    latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id]))[run.id]
-    live = parts.ingest.live(run.id)
+    run = await with_readable_name(services.runs, run)
+    latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id]))[run.id]
+    live = services.ingest.get_live_run(run.id)
     told = live.progress if live is not None else None
     progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
     attempts, events = (
-        (await parts.runs.attempts(run.id))[-NEWEST:],
-        await parts.runs.events(run.id, limit=NEWEST, newest=True),
+        (await services.runs.attempts(run.id))[-MAX_NEWEST_EVENTS:],
+        await services.runs.events(run.id, limit=MAX_NEWEST_EVENTS, newest=True),
     )
     studies = [run.id] if run.spec.study is not None else []
-    trials = _trials(run, await parts.runs.count_trials(studies) if studies else {})
-    return run_out(
+    trials = _trial_counts(run, await services.runs.count_trials(studies) if studies else {})
+    return to_run_out(
         run,
         caller,
         latest=latest,
         trials=trials,
-        attempts=await _readable_attempts(parts, attempts),
-        events=await _readable_events(parts, events),
+        attempts=await _attempts_with_run_names(services, attempts),
+        events=await _events_with_run_names(services, events),
         progress=progress,
-        stopped_by=await _stopped_by(parts, run) if run.stop_requested else None,
-        machine_env=await parts.runs.machine_env(run.id),
-        elsewhere=list((await attempts_elsewhere(parts, run)).values()),
-        **await _origin(parts, run),
+        stopped_by=await _stopped_by(services, run) if run.stop_requested else None,
+        machine_env=await services.runs.machine_env(run.id),
+        elsewhere=list((await attempts_elsewhere(services, run)).values()),
+        **await _fork_origin(services, run),
     )
 
 
-async def _readable_attempts(parts: Parts, attempts: Sequence[Attempt]) -> list[Attempt]:
+async def _attempts_with_run_names(services: Services, attempts: Sequence[Attempt]) -> list[Attempt]:
     """With names of runs in what they make room for."""
-    texts = await with_names(parts.runs, [one.preempt_reason for one in attempts])
+    texts = await replace_run_ids(services.runs, [one.preempt_reason for one in attempts])
     return [replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=True)]
 
 
-async def _readable_events(parts: Parts, events: Sequence[RunEvent]) -> list[RunEvent]:
+async def _events_with_run_names(services: Services, events: Sequence[RunEvent]) -> list[RunEvent]:
     """With names of runs in their details."""
-    texts = await with_names(parts.runs, [one.detail for one in events])
+    texts = await replace_run_ids(services.runs, [one.detail for one in events])
     return [replace(one, detail=text) for one, text in zip(events, texts, strict=True)]
 
 
-async def _origin(parts: Parts, run: Run) -> Mapping[str, str | None]:
+async def _fork_origin(services: Services, run: Run) -> Mapping[str, str | None]:
     """The name of what a fork was forked from."""
     origin = run.spec.forked_from
-    return {} if origin is None else {"forked_from_name": (await names_of(parts.runs, [origin])).get(origin)}
+    return (
+        {} if origin is None else {"forked_from_name": (await run_names(services.runs, [origin])).get(origin)}
+    )
 
 
-async def _stopped_by(parts: Parts, run: Run) -> str | None:
+async def _stopped_by(services: Services, run: Run) -> str | None:
     """Who asked the run to end, first."""
-    asked = await parts.audit.list(AuditFilter(action=STOP, target=run.id, outcome=Outcome.DONE))
+    asked = await services.audit.list(AuditFilter(action=STOP_ACTION, target=run.id, outcome=Outcome.DONE))
     return asked[-1].user if asked else None
 
 
-def _phases(text: str | None) -> frozenset[RunPhase] | None:
+def _parse_phases(text: str | None) -> frozenset[RunPhase] | None:
     return None if text is None else frozenset(RunPhase(word) for word in text.split(","))
 
 
-async def _ended(parts: Parts, run: RunId) -> bool:
+async def _wait_until_final(services: Services, run: RunId) -> bool:
     """Wait until a run that was asked to end is final."""
-    with parts.hub.watch(run) as watch:
-        while not watch.closed and not (await parts.runs.get(run)).phase.final:
-            if not await watch.wait(_STOP_WAIT_S):
+    with services.subscriptions.subscribe(run) as watch:
+        while not watch.closed and not (await services.runs.get(run)).phase.is_final:
+            if not await watch.wait(_STOP_TIMEOUT_S):
                 return False
     return True

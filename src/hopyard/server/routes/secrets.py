@@ -11,14 +11,14 @@ from msgspec import Meta, Struct
 from hopyard.domain.access import Scope
 from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import In, LongText
-from hopyard.server.parts import Parts
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.schemas.fields import LongText, RequestModel
+from hopyard.server.services import Services
 
-_MOST = 1000  # secrets of one user
+_MAX_SECRETS = 1000  # secrets of one user
 
 
-class SecretIn(In):
+class SecretIn(RequestModel):
     """value: what processes of runs that name the secret get as a variable. It is never answered."""
 
     value: Annotated[LongText, Meta(min_length=1)]
@@ -33,28 +33,30 @@ class SecretsOut(Struct, frozen=True):
     secrets: list[SecretOut]
 
 
-def secret_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_secrets(ask: Ask[Nothing, Nothing]) -> SecretsOut:
+def secret_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_secrets(ask: ApiRequest[Empty, Empty]) -> SecretsOut:
         """List the names of the caller's secrets, and when each was set last."""
-        found = await parts.access.secret_names(ask.caller.require_user())
+        found = await services.access.secret_names(ask.caller.require_user())
         return SecretsOut([SecretOut(name, set_at) for name, set_at in found.items()])
 
-    async def put(ask: Ask[Nothing, SecretIn]) -> SecretOut:
+    async def put(ask: ApiRequest[Empty, SecretIn]) -> SecretOut:
         """Keep a secret of the caller, in the place of an earlier one of this name.
         Runs that start from now on get it."""
-        user, name, now = ask.caller.require_user(), ask.path["secret"], parts.now()
-        check_settable(name, what="secret")
-        known = await parts.access.secret_names(user)
-        if name not in known and len(known) >= _MOST:
-            raise Conflict(f"{user} has {_MOST} secrets already", hints=("remove one: `hop secret rm NAME`",))
-        await parts.access.put_secret(user, name, ask.body.value, now=now)
+        user, name, now = ask.caller.require_user(), ask.path["secret"], services.now()
+        check_settable(name, subject="secret")
+        known = await services.access.secret_names(user)
+        if name not in known and len(known) >= _MAX_SECRETS:
+            raise Conflict(
+                f"{user} has {_MAX_SECRETS} secrets already", hints=("remove one: `hop secret rm NAME`",)
+            )
+        await services.access.put_secret(user, name, ask.body.value, now=now)
         return SecretOut(name, now)
 
-    async def remove(ask: Ask[Nothing, Nothing]) -> Nothing:
+    async def remove(ask: ApiRequest[Empty, Empty]) -> Empty:
         """Remove a secret of the caller. Runs that have started keep what they got; those that wait for their
         start will fail."""
-        await parts.access.remove_secret(ask.caller.require_user(), ask.path["secret"])
-        return Nothing()
+        await services.access.remove_secret(ask.caller.require_user(), ask.path["secret"])
+        return Empty()
 
     at = "/secrets/{secret}"
     return [

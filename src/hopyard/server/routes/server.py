@@ -16,20 +16,20 @@ from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound, StorageFull, is_disk_full
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.audit import record_stops
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import In
-from hopyard.server.parts import Parts
-from hopyard.server.rights import check_owner
-from hopyard.server.routes.nodes import NodeOut, nodes_of
+from hopyard.server.authorization import check_owner
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.routes.nodes import NodeOut, all_node_outs
+from hopyard.server.schemas.fields import RequestModel
+from hopyard.server.server_directory import ServerDirectory
 from hopyard.server.server_tokens import server_proof
-from hopyard.server.servers import Servers
-from hopyard.server.signing import RUN_TOKEN_LIFE
+from hopyard.server.services import Services
+from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME
 
-_LIVE = frozenset(phase for phase in RunPhase if not phase.final)
+_LIVE_PHASES = frozenset(phase for phase in RunPhase if not phase.is_final)
 _STOP_GRACE = timedelta(seconds=5)
-_STOP_WAIT_S = 30.0
-_PAGE = 1000  # runs that are asked to end together
-_NAMED = 5  # in a refusal
+_STOP_TIMEOUT_S = 30.0
+_PAGE_SIZE = 1000  # runs that are asked to end together
+_MAX_NAMED_RUNS = 5  # in a refusal
 
 
 class HealthOut(Struct, frozen=True):
@@ -40,7 +40,7 @@ class HealthOut(Struct, frozen=True):
     url: str
 
 
-class ProveIn(In):
+class ProveIn(RequestModel):
     """nonce: 64 hexadecimal digits, drawn anew for each question."""
 
     nonce: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -91,60 +91,62 @@ class RotatedOut(Struct, frozen=True):
     until: datetime
 
 
-class ShutdownIn(In):
+class ShutdownIn(RequestModel):
     """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them back),
     `stop` ends them."""
 
     runs: Literal["refuse", "keep", "stop"] = "refuse"
 
 
-def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def health(_ask: Ask[Nothing, Nothing]) -> HealthOut:
+def server_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def health(_ask: ApiRequest[Empty, Empty]) -> HealthOut:
         """Tell that the server answers."""
-        return HealthOut("ok", parts.version, parts.pid, parts.started_at, parts.url)
+        return HealthOut("ok", services.version, services.pid, services.started_at, services.url)
 
-    async def ready(_ask: Ask[Nothing, Nothing]) -> ReadyOut:
+    async def ready(_ask: ApiRequest[Empty, Empty]) -> ReadyOut:
         """Tell that the server can serve: 503 with the reason while its database does not answer."""
-        await parts.cluster.live_attempts()
+        await services.cluster.live_attempts()
         return ReadyOut("ready")
 
-    async def prove(ask: Ask[ProveIn, Nothing]) -> ProofOut:
+    async def prove(ask: ApiRequest[ProveIn, Empty]) -> ProofOut:
         """Prove to a process of the owner that this is the server of its home, and to another server that it
         is one of the same database, before they send a token."""
-        return ProofOut(parts.prove(ask.query.nonce), server_proof(parts.server_key, ask.query.nonce))
+        return ProofOut(services.prove(ask.query.nonce), server_proof(services.server_key, ask.query.nonce))
 
-    async def status(ask: Ask[Nothing, Nothing]) -> StatusOut:
+    async def status(ask: ApiRequest[Empty, Empty]) -> StatusOut:
         """Tell what the server has and does."""
-        count, size = await parts.blobs.usage()
+        count, size = await services.blobs.usage()
         return StatusOut(
-            version=parts.version,
+            version=services.version,
             user=ask.caller.user,
-            url=parts.url,
-            home=parts.home,
-            pid=parts.pid,
-            uptime_s=(parts.now() - parts.started_at).total_seconds(),
-            nodes=nodes_of(
-                await parts.cluster.snapshot(now=parts.now()),
-                await Servers.get(parts.cluster, now=parts.now()),
+            url=services.url,
+            home=services.home,
+            pid=services.pid,
+            uptime_s=(services.now() - services.started_at).total_seconds(),
+            nodes=all_node_outs(
+                await services.cluster.snapshot(now=services.now()),
+                await ServerDirectory.load(services.cluster, now=services.now()),
             ),
-            runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
-            engine=parts.engine,
+            runs={
+                phase.value: count for phase, count in sorted((await services.runs.count_by_phase()).items())
+            },
+            engine=services.engine,
             blobs=BlobsOut(count, size),
-            warnings=list(parts.warnings),
+            warnings=list(services.warnings),
         )
 
-    async def sweep(ask: Ask[Nothing, Nothing]) -> SweptOut:
+    async def sweep(ask: ApiRequest[Empty, Empty]) -> SweptOut:
         """Remove blobs that nothing refers to and that are older than an hour.
         Only the server's owner may."""
-        check_owner(ask.caller, parts.queues.owner, "sweeps its blobs")
-        return SweptOut(await parts.sweeper.sweep())
+        check_owner(ask.caller, services.queue_cache.owner, "sweeps its blobs")
+        return SweptOut(await services.blob_collector.collect())
 
-    async def rotate_key(ask: Ask[Nothing, Nothing]) -> RotatedOut:
+    async def rotate_key(ask: ApiRequest[Empty, Empty]) -> RotatedOut:
         """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are
         renewed before. Only the server's owner may."""
-        check_owner(ask.caller, parts.queues.owner, "rotates its key")
+        check_owner(ask.caller, services.queue_cache.owner, "rotates its key")
         try:
-            await asyncio.to_thread(parts.tokens.rotate_key)
+            await asyncio.to_thread(services.tokens.rotate_key)
         except OSError as failed:
             if not is_disk_full(failed):
                 raise
@@ -152,22 +154,22 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 "no space left for a new key; the earlier one still signs",
                 hints=("free some space on the disk of the home",),
             ) from failed
-        return RotatedOut(parts.now() + RUN_TOKEN_LIFE)
+        return RotatedOut(services.now() + RUN_TOKEN_LIFETIME)
 
-    async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:
+    async def shutdown(ask: ApiRequest[Empty, ShutdownIn]) -> Empty:
         """End the server. 409 while runs are live and `runs` is `refuse`. Only the server's owner may."""
-        check_owner(ask.caller, parts.queues.owner, "ends it")
+        check_owner(ask.caller, services.queue_cache.owner, "ends it")
         if ask.body.runs == "refuse":
-            await _refuse_while_live(parts)
+            await _check_no_live_runs(services)
         elif ask.body.runs == "stop":
-            await _stop_all(parts, ask)
-        parts.end_server()
-        return Nothing()
+            await _stop_all_runs(services, ask)
+        services.request_shutdown()
+        return Empty()
 
     return [
-        Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
-        Endpoint("GET", "/ready", ready, returns=ReadyOut, who="anyone", errors=(503,)),
-        Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, who="anyone"),
+        Endpoint("GET", "/health", health, returns=HealthOut, auth="anyone"),
+        Endpoint("GET", "/ready", ready, returns=ReadyOut, auth="anyone", errors=(503,)),
+        Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, auth="anyone"),
         Endpoint("GET", "/status", status, audit="server.status", returns=StatusOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),
         Endpoint(
@@ -190,21 +192,21 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-async def _live(parts: Parts, *, limit: int = _PAGE) -> Sequence[Run]:
-    return await parts.runs.list(RunFilter(phases=_LIVE, offline=False, limit=limit, brief=True))
+async def _list_live_runs(services: Services, *, limit: int = _PAGE_SIZE) -> Sequence[Run]:
+    return await services.runs.list(RunFilter(phases=_LIVE_PHASES, offline=False, limit=limit, brief=True))
 
 
-async def _refuse_while_live(parts: Parts) -> None:
-    live = sum(count for phase, count in (await parts.runs.count()).items() if not phase.final)
+async def _check_no_live_runs(services: Services) -> None:
+    live = sum(count for phase, count in (await services.runs.count_by_phase()).items() if not phase.is_final)
     if live:
-        names = ", ".join(str(run.name) for run in await _live(parts, limit=_NAMED))
+        names = ", ".join(str(run.name) for run in await _list_live_runs(services, limit=_MAX_NAMED_RUNS))
         raise Conflict(
             f"{live} runs are not over ({names})",
             hints=("`keep` lets them go on without the server, `stop` ends them",),
         )
 
 
-async def _stop_all(parts: Parts, ask: Ask[Nothing, ShutdownIn]) -> None:
+async def _stop_all_runs(services: Services, request: ApiRequest[Empty, ShutdownIn]) -> None:
     """Returns when no run is live, after half a minute at most: what does not end by then is left to the next
     server.
 
@@ -213,30 +215,35 @@ async def _stop_all(parts: Parts, ask: Ask[Nothing, ShutdownIn]) -> None:
     """
     asked: set[RunId] = set()
     try:
-        async with asyncio.timeout(_STOP_WAIT_S):
-            while live := await _live(parts):
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            while live := await _list_live_runs(services):
                 fresh = [run for run in live if run.id not in asked]
                 asked.update(run.id for run in fresh)
-                await asyncio.gather(*(_stop(parts, run.id) for run in fresh))
+                await asyncio.gather(*(_stop_run(services, run.id) for run in fresh))
                 await record_stops(
-                    parts.audit, ask.request, ask.caller, fresh, cause="server.shutdown", now=parts.now()
+                    services.audit,
+                    request.request,
+                    request.caller,
+                    fresh,
+                    cause_action="server.shutdown",
+                    now=services.now(),
                 )
-                if not fresh and not await _over(parts, live[-1].id):
+                if not fresh and not await _wait_until_gone(services, live[-1].id):
                     return
     except TimeoutError:
         return
 
 
-async def _stop(parts: Parts, run: RunId) -> None:
+async def _stop_run(services: Services, run: RunId) -> None:
     with suppress(NotFound):  # deleted meanwhile
-        await parts.controller.stop(run, grace=_STOP_GRACE)
+        await services.controller.stop(run, grace=_STOP_GRACE)
 
 
-async def _over(parts: Parts, run: RunId) -> bool:
+async def _wait_until_gone(services: Services, run: RunId) -> bool:
     """Wait until a run is final or deleted; False when the server ends meanwhile."""
-    with parts.hub.watch(run) as watch, suppress(NotFound):
-        while not (await parts.runs.get(run)).phase.final:
+    with services.subscriptions.subscribe(run) as watch, suppress(NotFound):
+        while not (await services.runs.get(run)).phase.is_final:
             if watch.closed:
                 return False
-            await watch.wait(_STOP_WAIT_S)
+            await watch.wait(_STOP_TIMEOUT_S)
     return True

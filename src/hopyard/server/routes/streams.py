@@ -13,29 +13,29 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
-from hopyard.server.answers import encode
-from hopyard.server.auth import Caller
-from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
-from hopyard.server.fields import TEXT, In, entire, one_of, some_of
-from hopyard.server.names import readable_one
-from hopyard.server.other_servers import check_here
-from hopyard.server.pages import MOST_ROWS, Limit, PageQuery, page_of
-from hopyard.server.parts import Parts
-from hopyard.server.wire import run_out
-from hopyard.tracking.follow import Follower, Wish
+from hopyard.server.authentication import Caller
+from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
+from hopyard.server.other_servers import check_stored_here
+from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
+from hopyard.server.responses import encode
+from hopyard.server.run_names import with_readable_name
+from hopyard.server.schemas.fields import TEXT, RequestModel, full_match, word_list_pattern, word_pattern
+from hopyard.server.schemas.runs import to_run_out
+from hopyard.server.services import Services
+from hopyard.tracking.follow import FollowRequest, RunFrameStream
 from hopyard.tracking.ingest import STREAMS
-from hopyard.tracking.logs import read_parts, tail, visible_parts
-from hopyard.tracking.metrics import Series, read_series, series_bytes
-from hopyard.tracking.past import look_back
+from hopyard.tracking.logs import last_lines, read_ranges, visible_ranges
+from hopyard.tracking.metrics import Series, estimate_series_bytes, read_series
+from hopyard.tracking.run_history import load_history
 from hopyard.tracking.system import read_system
 
-RAW_LIMIT = 16 * 1024 * 1024
-_LIST = Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT)]
+MAX_RAW_BYTES = 16 * 1024 * 1024
+_ListText = Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT)]
 _Rank = Annotated[int, Meta(ge=0, lt=10**6)]
 _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
 
 
-class FollowQuery(In):
+class FollowQuery(RequestModel):
     cursors: Annotated[
         str,
         Meta(
@@ -44,34 +44,35 @@ class FollowQuery(In):
         ),
     ] = "{}"
     streams: Annotated[
-        str, Meta(max_length=256, pattern=some_of(STREAMS), description="names, separated by commas")
+        str,
+        Meta(max_length=256, pattern=word_list_pattern(STREAMS), description="names, separated by commas"),
     ] = "stdout,stderr"
     ranks: Annotated[
         str,
         Meta(
-            pattern=entire(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
+            pattern=full_match(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
             max_length=4096,
             description="`all`, or ranks separated by commas",
         ),
     ] = "all"
 
 
-class LogQuery(In):
-    stream: Annotated[str, Meta(pattern=one_of(("stdout", "stderr")))] = "stdout"
+class LogQuery(RequestModel):
+    stream: Annotated[str, Meta(pattern=word_pattern(("stdout", "stderr")))] = "stdout"
     rank: _Rank = 0
     tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
 
 
-class RawQuery(In):
+class RawQuery(RequestModel):
     offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    limit: Annotated[int, Meta(ge=0, le=RAW_LIMIT)] = RAW_LIMIT
+    limit: Annotated[int, Meta(ge=0, le=MAX_RAW_BYTES)] = MAX_RAW_BYTES
 
 
-class MetricsQuery(In):
-    names: Annotated[_LIST, Meta(description="names, separated by commas; all when absent")] | None = None
+class MetricsQuery(RequestModel):
+    names: Annotated[_ListText, Meta(description="names, separated by commas; all when absent")] | None = None
     rank: _Rank | None = None
     max_points: _MaxPoints | None = None
-    limit: Limit = MOST_ROWS
+    limit: Limit = MAX_ROWS
     after: (
         Annotated[
             str,
@@ -85,7 +86,7 @@ class MetricsQuery(In):
     ) = None
 
 
-class SystemQuery(In):
+class SystemQuery(RequestModel):
     max_points: _MaxPoints | None = None
 
 
@@ -137,83 +138,87 @@ class StreamsOut(Struct, frozen=True):
     next: str | None
 
 
-def follower_of(parts: Parts, caller: Caller) -> Follower:
+def make_frame_stream(services: Services, caller: Caller) -> RunFrameStream:
     """One that tells runs as this caller may see them and people read them."""
-    return Follower(
-        parts.runs,
-        parts.streams,
-        parts.ingest,
-        parts.hub,
-        frame=lambda head: frame(head, caller),
-        readable=lambda run: readable_one(parts.runs, run),
+    return RunFrameStream(
+        services.runs,
+        services.streams,
+        services.ingest,
+        services.subscriptions,
+        frame=lambda head: encode_frame(head, caller),
+        with_readable_names=lambda run: with_readable_name(services.runs, run),
     )
 
 
-def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def follow(ask: Ask[FollowQuery, Nothing]) -> Response:
+def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def follow(ask: ApiRequest[FollowQuery, Empty]) -> Response:
         """Follow a run until it is final.
 
         Frames: a line of JSON each, `kind` is state, output, progress, ping or end; after an output frame's
         line come `size` raw bytes. A client that lost the connection asks again with the cursors that it has.
         """
         run = RunId(ask.path["id"])
-        wish = Wish(
+        wish = FollowRequest(
             tuple(dict.fromkeys(ask.query.streams.split(","))),
-            _ranks(ask.query.ranks),
-            _cursors(ask.query.cursors, run),
+            _parse_ranks(ask.query.ranks),
+            _parse_cursors(ask.query.cursors, run),
         )
-        await check_here(parts, await parts.runs.get(run))
-        frames = follower_of(parts, ask.caller).frames(run, wish)
+        await check_stored_here(services, await services.runs.get(run))
+        frames = make_frame_stream(services, ask.caller).frames(run, wish)
         first = await anext(frames)  # raises NotFound before an answer begins
         return StreamingResponse(
-            _joined(first, frames),
+            _prepend(first, frames),
             media_type="application/octet-stream",
             headers={"Cache-Control": "no-store"},
         )
 
-    async def log(ask: Ask[LogQuery, Nothing]) -> Response:
+    async def log(ask: ApiRequest[LogQuery, Empty]) -> Response:
         """Read a stream of one rank as users see it: what later attempts rolled back is left out."""
-        past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
-        await check_here(parts, past.run)
-        found = await visible_parts(parts.streams, past, stream=ask.query.stream, rank=ask.query.rank)
+        past = await load_history(services.runs, services.streams, RunId(ask.path["id"]))
+        await check_stored_here(services, past.run)
+        found = await visible_ranges(services.streams, past, stream=ask.query.stream, rank=ask.query.rank)
         if ask.query.tail_lines is not None:
-            found = await tail(parts.streams, found, ask.query.tail_lines)
-        return StreamingResponse(read_parts(parts.streams, found), media_type="application/octet-stream")
+            found = await last_lines(services.streams, found, ask.query.tail_lines)
+        return StreamingResponse(read_ranges(services.streams, found), media_type="application/octet-stream")
 
-    async def raw(ask: Ask[RawQuery, Nothing]) -> Response:
+    async def raw(ask: ApiRequest[RawQuery, Empty]) -> Response:
         """Read a stream's bytes as they were shipped; `X-Length` tells how many there are in all."""
         attempt, rank, stream = AttemptId(ask.path["attempt"]), int(ask.path["rank"]), ask.path["stream"]
-        run = await parts.runs.get(RunId(ask.path["id"]))
+        run = await services.runs.get(RunId(ask.path["id"]))
         if split_attempt(attempt)[0] != run.id:
             raise NotFound(f"run {run.name} has no attempt {attempt}")
-        await check_here(parts, run, attempt)
-        length = (await parts.streams.lengths(attempt, rank)).get(stream, 0)
-        await ask.lease.reserve(max(0, min(ask.query.limit, length - ask.query.offset)))
-        data = await parts.streams.read(StreamKey(attempt, rank, stream), ask.query.offset, ask.query.limit)
+        await check_stored_here(services, run, attempt)
+        length = (await services.streams.lengths(attempt, rank)).get(stream, 0)
+        await ask.lease.reserve_response(max(0, min(ask.query.limit, length - ask.query.offset)))
+        data = await services.streams.read(
+            StreamKey(attempt, rank, stream), ask.query.offset, ask.query.limit
+        )
         return Response(data, media_type="application/octet-stream", headers={"X-Length": str(length)})
 
-    async def list_streams(ask: Ask[PageQuery, Nothing]) -> StreamsOut:
+    async def list_streams(ask: ApiRequest[PageQuery, Empty]) -> StreamsOut:
         """List the streams that a run has, of all attempts and ranks."""
-        run = await parts.runs.get(RunId(ask.path["id"]))
-        page, after = page_of(
-            await parts.streams.list(run.id),
+        run = await services.runs.get(RunId(ask.path["id"]))
+        page, after = paginate(
+            await services.streams.list(run.id),
             ask.query,
             key=lambda one: f"{split_attempt(one.attempt)[1]:010}:{one.rank:06}:{one.name}",
         )
         return StreamsOut([StreamOut(key.attempt, key.rank, key.name) for key in page], after)
 
-    async def metrics(ask: Ask[MetricsQuery, Nothing]) -> MetricsOut:
+    async def metrics(ask: ApiRequest[MetricsQuery, Empty]) -> MetricsOut:
         """Read metrics as columns. `max_points` thins: of each stretch the least and the largest value stay.
 
         Without `rank`, each name is that of the lowest rank that logged it. An answer has at most a million
         points: where there are more, all of its metrics are thinned.
         """
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
-        past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
-        await check_here(parts, past.run)
-        await ask.lease.reserve(await series_bytes(parts.streams, past, max_points=ask.query.max_points))
+        past = await load_history(services.runs, services.streams, RunId(ask.path["id"]))
+        await check_stored_here(services, past.run)
+        await ask.lease.reserve_response(
+            await estimate_series_bytes(services.streams, past, max_points=ask.query.max_points)
+        )
         found = await read_series(
-            parts.streams,
+            services.streams,
             past,
             names=names,
             after=ask.query.after,
@@ -223,69 +228,75 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         )
         page = list(found)[: ask.query.limit]
         return MetricsOut(
-            {name: _series(found[name]) for name in page}, page[-1] if len(found) > len(page) else None
+            {name: _to_series_out(found[name]) for name in page}, page[-1] if len(found) > len(page) else None
         )
 
-    async def system(ask: Ask[SystemQuery, Nothing]) -> SystemOut:
+    async def system(ask: ApiRequest[SystemQuery, Empty]) -> SystemOut:
         """Read what the run's processes used: CPU, memory, GPUs.
         Where there are more than a hundred thousand samples they are thinned."""
-        past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
-        await check_here(parts, past.run)
-        samples = await read_system(parts.streams, past, max_points=ask.query.max_points)
+        past = await load_history(services.runs, services.streams, RunId(ask.path["id"]))
+        await check_stored_here(services, past.run)
+        samples = await read_system(services.streams, past, max_points=ask.query.max_points)
         return SystemOut(msgspec.convert(samples, list[SampleOut]))
 
-    bytes_out = Raw("bytes")
+    bytes_out = BinaryBody("bytes")
     return [
         Endpoint(
             "GET",
             "/runs/{id}/follow",
             follow,
             FollowQuery,
-            returns=Raw("frames"),
-            who="run",
+            returns=BinaryBody("frames"),
+            auth="run",
             errors=(400, 409),
         ),
-        Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="study", errors=(409,)),
-        Endpoint("GET", "/runs/{id}/streams", list_streams, PageQuery, returns=StreamsOut, who="study"),
+        Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, auth="study", errors=(409,)),
+        Endpoint("GET", "/runs/{id}/streams", list_streams, PageQuery, returns=StreamsOut, auth="study"),
         Endpoint(
             "GET",
             "/runs/{id}/raw/{attempt}/{rank}/{stream}",
             raw,
             RawQuery,
-            returns=Raw("bytes", headers={"X-Length": "how many bytes the stream has"}),
-            who="run",
+            returns=BinaryBody("bytes", headers={"X-Length": "how many bytes the stream has"}),
+            auth="run",
             errors=(409,),
         ),
         Endpoint(
-            "GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study", errors=(409,)
+            "GET",
+            "/runs/{id}/metrics",
+            metrics,
+            MetricsQuery,
+            returns=MetricsOut,
+            auth="study",
+            errors=(409,),
         ),
         Endpoint(
-            "GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run", errors=(409,)
+            "GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, auth="run", errors=(409,)
         ),
     ]
 
 
-def frame(head: Mapping[str, Any], caller: Caller) -> bytes:
+def encode_frame(fields: Mapping[str, Any], caller: Caller) -> bytes:
     """One frame's line of JSON."""
-    run = head.get("run")
-    return encode({**head, "run": run_out(run, caller)} if isinstance(run, Run) else head) + b"\n"
+    run = fields.get("run")
+    return encode({**fields, "run": to_run_out(run, caller)} if isinstance(run, Run) else fields) + b"\n"
 
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _prepend(first: bytes, remaining: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    async for piece in rest:
+    async for piece in remaining:
         yield piece
 
 
-def _series(series: Series) -> SeriesOut:
+def _to_series_out(series: Series) -> SeriesOut:
     return SeriesOut(series.steps.tolist(), [*series.values], [*series.times], series.count)
 
 
-def _ranks(text: str) -> frozenset[int] | None:
+def _parse_ranks(text: str) -> frozenset[int] | None:
     return None if text == "all" else frozenset(int(rank) for rank in text.split(","))
 
 
-def _cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], int]:
+def _parse_cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], int]:
     try:
         given = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as bad:

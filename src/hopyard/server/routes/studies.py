@@ -20,43 +20,53 @@ from hopyard.domain.run import ResumeFrom, Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.interfaces.streams import StreamKey
-from hopyard.server.accept import accept
-from hopyard.server.answers import encode
-from hopyard.server.endpoint import Ask, Endpoint, Raw
-from hopyard.server.fields import MAX_NAMES, RUN_ID, EnvKey, Hex, Id, In, LongText, Name, SecretName
-from hopyard.server.masking import taken_over, with_env
-from hopyard.server.parts import Parts
-from hopyard.server.queues import without_gone_queue
-from hopyard.server.routes.runs import SubmitQuery, submitted
-from hopyard.server.study_wire import MAX_TRIALS
-from hopyard.server.wire import RunOut
+from hopyard.server.endpoint import ApiRequest, BinaryBody, Endpoint
+from hopyard.server.masking import inherit_run, with_added_env
+from hopyard.server.queue_cache import without_removed_queue
+from hopyard.server.responses import encode
+from hopyard.server.routes.runs import SubmitQuery, submission_response
+from hopyard.server.schemas.fields import (
+    MAX_NAMES,
+    RUN_ID,
+    EnvKey,
+    Hex,
+    Id,
+    LongText,
+    Name,
+    RequestModel,
+    SecretName,
+)
+from hopyard.server.schemas.runs import RunOut
+from hopyard.server.schemas.studies import MAX_TRIALS
+from hopyard.server.services import Services
+from hopyard.server.submit_run import submit_run
 
-JOURNAL_LIMIT = 16 * 1024 * 1024
-LOOK_BYTES = 4 * 1024 * 1024
-_METRICS = ("metrics", "tensorboard")
-_MOST = 4096
-_WAIT_S = 30.0
+MAX_JOURNAL_BYTES = 16 * 1024 * 1024
+MAX_METRIC_BYTES = 4 * 1024 * 1024
+_METRIC_STREAMS = ("metrics", "tensorboard")
+_MAX_TRIALS = 4096
+_MAX_WAIT_S = 30.0
 
 
-class JournalQuery(In):
+class JournalQuery(RequestModel):
     before: Annotated[int, Meta(ge=1, le=2**31, description="only of attempts before this one")] = 2**31
     offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    limit: Annotated[int, Meta(ge=0, le=JOURNAL_LIMIT)] = JOURNAL_LIMIT
+    limit: Annotated[int, Meta(ge=0, le=MAX_JOURNAL_BYTES)] = MAX_JOURNAL_BYTES
 
 
-class LookIn(In):
+class LookIn(RequestModel):
     """trials: the runs that are asked after, with the phase in which each was seen last. cursors: how much of
     their metric streams is known, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait where
     there is no news."""
 
-    trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MOST)]
-    cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MOST)] = (
+    trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MAX_TRIALS)]
+    cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MAX_TRIALS)] = (
         msgspec.field(default_factory=dict)
     )
-    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S)] = 0.0
+    wait_s: Annotated[float, Meta(ge=0, le=_MAX_WAIT_S)] = 0.0
 
 
-class ContinueIn(In):
+class ContinueIn(RequestModel):
     """trials: at most so many in all, null as many as before. code: a tree that takes the place of the
     study's code. queue, priority: of the new run and its trials, null the study's. trust: as of a fork. id:
     chosen by the client for safe retries."""
@@ -71,30 +81,30 @@ class ContinueIn(In):
     id: Id | None = None
 
 
-def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def journal(ask: Ask[JournalQuery, Any]) -> Response:
+def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def journal(ask: ApiRequest[JournalQuery, Any]) -> Response:
         """Read a study's journal: lines of JSON, over all of its attempts in order.
 
         `offset` counts over all attempts, so that whoever follows goes on from what he has; `X-Length` tells
         how many bytes there are.
         """
-        run = await parts.runs.get(RunId(ask.path["id"]))
+        run = await services.runs.get(RunId(ask.path["id"]))
         at, end = 0, ask.query.offset + ask.query.limit
-        await ask.lease.reserve(ask.query.limit)
+        await ask.lease.reserve_response(ask.query.limit)
         found: list[bytes] = []
-        for attempt in await parts.runs.attempts(run.id):
+        for attempt in await services.runs.attempts(run.id):
             if attempt.number >= ask.query.before:
                 break
-            length = (await parts.streams.lengths(attempt.id, 0)).get("journal", 0)
+            length = (await services.streams.lengths(attempt.id, 0)).get("journal", 0)
             begin, stop = max(ask.query.offset - at, 0), min(end - at, length)
             if begin < stop:
                 found.append(
-                    await parts.streams.read(StreamKey(attempt.id, 0, "journal"), begin, stop - begin)
+                    await services.streams.read(StreamKey(attempt.id, 0, "journal"), begin, stop - begin)
                 )
             at += length
         return Response(b"".join(found), media_type="application/x-ndjson", headers={"X-Length": str(at)})
 
-    async def look(ask: Ask[Any, LookIn]) -> Response:
+    async def look(ask: ApiRequest[Any, LookIn]) -> Response:
         """Ask after the runs of a study's trials: their phases, and what came to their metric streams.
 
         The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt",
@@ -103,25 +113,29 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         asked after, else when there is news, or after `wait_s`. At most 4 MiB of bytes come at a time, `more`
         where that was too little.
         """
-        study, body = (await parts.runs.get(RunId(ask.path["id"]))).id, ask.body
-        await ask.lease.reserve(LOOK_BYTES)
+        study, body = (await services.runs.get(RunId(ask.path["id"]))).id, ask.body
+        await ask.lease.reserve_response(MAX_METRIC_BYTES)
         until = asyncio.get_running_loop().time() + body.wait_s
         with ExitStack() as stack:
             bell = asyncio.Event()
             for trial in body.trials:
-                stack.enter_context(parts.hub.watch(RunId(trial), bell))
+                stack.enter_context(services.subscriptions.subscribe(RunId(trial), bell))
             while True:
                 bell.clear()
-                trials = await _trials(parts, study, body.trials)
-                segments, data, more = await _fresh(parts, trials, body.cursors)
+                trials = await _list_requested_trials(services, study, body.trials)
+                segments, data, more = await _new_metric_bytes(services, trials, body.cursors)
                 left = until - asyncio.get_running_loop().time()
                 news = (
                     segments
                     or any(body.trials[run.id] != run.phase for run in trials)
                     or len(trials) < len(body.trials)
                 )
-                if news or not body.trials or left <= 0 or parts.hub.closed:
-                    head = {"trials": [_head(run) for run in trials], "segments": segments, "more": more}
+                if news or not body.trials or left <= 0 or services.subscriptions.closed:
+                    head = {
+                        "trials": [_trial_fields(run) for run in trials],
+                        "segments": segments,
+                        "more": more,
+                    }
                     return Response(
                         encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream"
                     )
@@ -131,27 +145,31 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 except TimeoutError:
                     continue
 
-    async def go_on(ask: Ask[SubmitQuery, ContinueIn]) -> RunOut:
+    async def go_on(ask: ApiRequest[SubmitQuery, ContinueIn]) -> RunOut:
         """Go on with a study that has ended, in a new run.
 
         The new run begins with the journal, the trials and the states of the old one, and repeats nothing but
         what was under way when that ended. 409 where the study has not ended, or has finished and is not
         asked for more trials.
         """
-        source = await parts.runs.get(RunId(ask.path["id"]))
-        saved = await parts.runs.checkpoints(source.id)
+        source = await services.runs.get(RunId(ask.path["id"]))
+        saved = await services.runs.checkpoints(source.id)
         resume = ResumeFrom(source.id, saved[-1].step, saved[-1].manifest) if saved else source.spec.resume
-        source, dropped = await taken_over(parts, source, ask.caller)
-        inherited, gone = without_gone_queue(await parts.queues.tree(), source.spec)
+        source, dropped = await inherit_run(services, source, ask.caller)
+        inherited, gone = without_removed_queue(await services.queue_cache.tree(), source.spec)
         source = replace(source, spec=inherited)
-        spec = with_env(_continued(source, ask.body, resume), ask.body.env or {}, ask.body.secrets)
-        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=ask.body.trust)
+        spec = with_added_env(
+            _continuation_spec(source, ask.body, resume), ask.body.env or {}, ask.body.secrets
+        )
+        run = await submit_run(
+            services, spec, user=ask.caller.user, run_id=ask.body.id, trust_checkpoint=ask.body.trust
+        )
         lacking = [name for name in dropped if name not in {*(ask.body.env or ()), *spec.secrets}]
-        return await submitted(
-            parts, ask, run, spec, not_inherited=lacking, queue_gone=None if ask.body.queue else gone
+        return await submission_response(
+            services, ask, run, spec, not_inherited=lacking, removed_queue=None if ask.body.queue else gone
         )
 
-    bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
+    bytes_out = BinaryBody("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}
     return [
         Endpoint(
@@ -159,8 +177,8 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             "/runs/{id}/journal",
             journal,
             JournalQuery,
-            returns=Raw("lines of JSON", "application/x-ndjson", length),
-            who="study",
+            returns=BinaryBody("lines of JSON", "application/x-ndjson", length),
+            auth="study",
         ),
         Endpoint(
             "POST",
@@ -168,10 +186,10 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             look,
             body=LookIn,
             returns=bytes_out,
-            who="run",
+            auth="run",
             errors=(400, 404),
             scope=Scope.READ,
-            unaudited="it changes nothing",
+            unaudited_reason="it changes nothing",
         ),
         Endpoint(
             "POST",
@@ -187,12 +205,12 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> RunSpec:
+def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> RunSpec:
     """Raises SpecError where it is no study, Conflict where there is nothing to go on with."""
     spec, name = source.spec, source.name
     if spec.study is None:
         raise SpecError(f"{name} is a run, but no study", hints=("`hop fork` makes another run of a run",))
-    if not source.phase.final:
+    if not source.phase.is_final:
         raise Conflict(
             f"{name} has not ended: it is {source.phase}",
             hints=(f"a study that crashed goes on by itself; `hop stop {name}` ends it",),
@@ -231,13 +249,17 @@ def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> Ru
     return replace(spec, study=study, forked_from=source.id, parent=None, resume=resume)
 
 
-async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -> list[Run]:
+async def _list_requested_trials(
+    services: Services, study: RunId, requested: Mapping[str, str | None]
+) -> list[Run]:
     """Those of the runs asked after that are there. Raises Forbidden for one that is no trial of the
     study."""
-    if not asked:
+    if not requested:
         return []
     found = list(
-        await parts.runs.list(RunFilter(ids=frozenset(map(RunId, asked)), limit=len(asked), brief=True))
+        await services.runs.list(
+            RunFilter(ids=frozenset(map(RunId, requested)), limit=len(requested), brief=True)
+        )
     )
     for run in found:
         if run.spec.parent != study:
@@ -245,21 +267,21 @@ async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -
     return sorted(found, key=lambda run: run.id)
 
 
-async def _fresh(
-    parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]
+async def _new_metric_bytes(
+    services: Services, trials: Sequence[Run], cursors: Mapping[str, int]
 ) -> tuple[list[dict[str, Any]], list[bytes], bool]:
     """What the metric streams hold beyond the cursors, and whether there is more.
     Phases were read before: what a run said that is over is all there."""
     segments: list[dict[str, Any]] = []
     parts_of: list[bytes] = []
-    left, more = LOOK_BYTES, False
+    left, more = MAX_METRIC_BYTES, False
     for run in trials:
-        async for key, length in _streams(parts, run):
+        async for key, length in _metric_streams(services, run):
             at = cursors.get(f"{key.attempt}:{key.rank}:{key.name}", 0)
             more |= length - at > left
             if at >= length or left <= 0:
                 continue
-            data = await parts.streams.read(key, at, min(left, length - at))
+            data = await services.streams.read(key, at, min(left, length - at))
             left -= len(data)
             segments.append(
                 {
@@ -274,19 +296,19 @@ async def _fresh(
     return segments, parts_of, more
 
 
-async def _streams(parts: Parts, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:
+async def _metric_streams(services: Services, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:
     """The metric streams of a run, in order, with their lengths."""
     newest = run.attempt.number if run.attempt is not None else 0
     for number in range(1, newest + 1):
         attempt = AttemptId(f"{run.id}.{number}")
         for rank in range(run.spec.size):
-            lengths = await parts.streams.lengths(attempt, rank)
-            for name in _METRICS:
+            lengths = await services.streams.lengths(attempt, rank)
+            for name in _METRIC_STREAMS:
                 if name in lengths:
                     yield StreamKey(attempt, rank, name), lengths[name]
 
 
-def _head(run: Run) -> dict[str, Any]:
+def _trial_fields(run: Run) -> dict[str, Any]:
     attempt = run.attempt
     exit: Exit | None = run.exit
     return {

@@ -11,14 +11,14 @@ from msgspec import Meta, Struct
 from hopyard.domain.access import Scope, Token
 from hopyard.domain.ids import check_name
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
-from hopyard.server.auth import Caller, hash_token, new_user_token
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import NAME, In, Name, Time
-from hopyard.server.known import no_such_user
-from hopyard.server.pages import PageQuery, page_of
-from hopyard.server.parts import Parts
+from hopyard.server.authentication import Caller, hash_token, new_user_token
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.pages import PageQuery, paginate
+from hopyard.server.schemas.fields import NAME, Name, RequestModel, Time
+from hopyard.server.services import Services
+from hopyard.server.unknown_users import no_such_user_error
 
-_MOST = 1000  # tokens of one user
+_MAX_TOKENS = 1000  # tokens of one user
 
 
 class TokensQuery(PageQuery):
@@ -31,7 +31,7 @@ class TokensQuery(PageQuery):
     everybody: Annotated[int, Meta(ge=0, le=1, description="1: all users' tokens, for the owner")] = 0
 
 
-class TokenIn(In):
+class TokenIn(RequestModel):
     """name: unique among the user's tokens. scopes: each includes those before it. expires_at: null is valid
     until it is revoked. user: whose token it is; null the caller's. Only the owner of the server may name
     another user."""
@@ -42,7 +42,7 @@ class TokenIn(In):
     user: Name | None = None
 
 
-class RotateIn(In):
+class RotateIn(RequestModel):
     """expires_at: of the new token; null takes as long a life as the old one was given, counted from now."""
 
     expires_at: Time | None = None
@@ -77,54 +77,57 @@ class NewTokenOut(Struct, frozen=True):
     secret: str
 
 
-def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_tokens(ask: Ask[TokensQuery, Nothing]) -> TokensOut:
+def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_tokens(ask: ApiRequest[TokensQuery, Empty]) -> TokensOut:
         """List tokens: the caller's own, or for the owner those of another user or of all."""
         if ask.query.everybody:
-            _check_owner_of_all(parts, ask.caller)
-        user = None if ask.query.everybody else await _whose(parts, ask.caller, ask.query.user)
-        page, after = page_of(
-            await parts.access.tokens(user),
+            _check_server_owner(services, ask.caller)
+        user = None if ask.query.everybody else await _requested_user(services, ask.caller, ask.query.user)
+        page, after = paginate(
+            await services.access.list_tokens(user),
             ask.query,
             key=lambda one: f"{one.user} {one.created_at.isoformat(timespec='microseconds')} {one.id}",
         )
-        return TokensOut([_out(parts, ask.caller, one) for one in page], after)
+        return TokensOut([_to_out(services, ask.caller, one) for one in page], after)
 
-    async def create(ask: Ask[Nothing, TokenIn]) -> NewTokenOut:
+    async def create(ask: ApiRequest[Empty, TokenIn]) -> NewTokenOut:
         """Make a token and send it, this once. 409 when the user has one of that name, or a thousand."""
-        user, secret = await _whose(parts, ask.caller, ask.body.user), new_user_token()
-        if len(await parts.access.tokens(user)) >= _MOST:
+        user, secret = await _requested_user(services, ask.caller, ask.body.user), new_user_token()
+        if len(await services.access.list_tokens(user)) >= _MAX_TOKENS:
             raise Conflict(
-                f"{user} has {_MOST} tokens already", hints=("revoke one: `hop token revoke NAME`",)
+                f"{user} has {_MAX_TOKENS} tokens already", hints=("revoke one: `hop token revoke NAME`",)
             )
-        name, expires_at = check_name(ask.body.name, what="name"), _later(parts, ask.body.expires_at)
-        made = await parts.access.add_token(
+        name, expires_at = (
+            check_name(ask.body.name, subject="name"),
+            _checked_expiry(services, ask.body.expires_at),
+        )
+        made = await services.access.add_token(
             user,
             hash_token(secret),
-            now=parts.now(),
+            now=services.now(),
             name=name,
             scopes=frozenset(ask.body.scopes),
             expires_at=expires_at,
         )
-        return NewTokenOut(_out(parts, ask.caller, made), secret)
+        return NewTokenOut(_to_out(services, ask.caller, made), secret)
 
-    async def rotate(ask: Ask[Nothing, RotateIn]) -> NewTokenOut:
+    async def rotate(ask: ApiRequest[Empty, RotateIn]) -> NewTokenOut:
         """Replace a token by a new one of the same name and scopes. The old one is valid no longer."""
-        old, now, secret = await _find(parts, ask), parts.now(), new_user_token()
-        expires_at = _later(parts, ask.body.expires_at)
+        old, now, secret = await _find_token(services, ask), services.now(), new_user_token()
+        expires_at = _checked_expiry(services, ask.body.expires_at)
         if expires_at is None and old.expires_at is not None:
             expires_at = now + (old.expires_at - old.created_at)
-        made = await parts.access.replace_token(old.id, hash_token(secret), now=now, expires_at=expires_at)
-        parts.tokens.forget_users()
-        return NewTokenOut(_out(parts, ask.caller, made), secret)
+        made = await services.access.replace_token(old.id, hash_token(secret), now=now, expires_at=expires_at)
+        services.tokens.clear_user_cache()
+        return NewTokenOut(_to_out(services, ask.caller, made), secret)
 
-    async def revoke(ask: Ask[Nothing, Nothing]) -> TokenOut:
+    async def revoke(ask: ApiRequest[Empty, Empty]) -> TokenOut:
         """Revoke a token: it is valid no longer. 409 for the last one that its user could make others
         with."""
-        token = await _find(parts, ask)
-        others = [one for one in await parts.access.tokens(token.user) if one.id != token.id]
+        token = await _find_token(services, ask)
+        others = [one for one in await services.access.list_tokens(token.user) if one.id != token.id]
         if (
-            not any(Scope.ADMIN in one.scopes and not one.expired(parts.now()) for one in others)
+            not any(Scope.ADMIN in one.scopes and not one.is_expired(services.now()) for one in others)
             and Scope.ADMIN in token.scopes
         ):
             hints = (
@@ -134,9 +137,9 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise Conflict(
                 f"`{token.name}` is the last token of {token.user} with the scope `admin`", hints=hints
             )
-        gone = await parts.access.remove_token(token.id)
-        parts.tokens.forget_users()
-        return _out(parts, ask.caller, gone)
+        gone = await services.access.remove_token(token.id)
+        services.tokens.clear_user_cache()
+        return _to_out(services, ask.caller, gone)
 
     at = "/tokens/{token}"
     return [
@@ -172,48 +175,48 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-async def _whose(parts: Parts, caller: Caller, user: str | None) -> str:
+async def _requested_user(services: Services, caller: Caller, user: str | None) -> str:
     """The user whose tokens are meant. Raises Forbidden unless it is the caller or the caller owns the
     server; NotFound."""
     own = caller.require_user()
     if user is None or user == own:
         return own
-    _check_owner_of_all(parts, caller)
-    known = [one.name for one in await parts.access.users()]
+    _check_server_owner(services, caller)
+    known = [one.name for one in await services.access.list_users()]
     if user not in known:
-        raise no_such_user(user, known)
+        raise no_such_user_error(user, known)
     return user
 
 
-async def _find(parts: Parts, ask: Ask[Any, Any]) -> Token:
+async def _find_token(services: Services, request: ApiRequest[Any, Any]) -> Token:
     """The token of an address, of the caller or for the owner of anybody.
     Raises NotFound, also for those of others."""
-    caller, asked = ask.caller, ask.path["token"]
-    everybody = caller.require_user() == parts.queues.owner
-    for token in await parts.access.tokens(None if everybody else caller.user):
+    caller, asked = request.caller, request.path["token"]
+    everybody = caller.require_user() == services.queue_cache.owner
+    for token in await services.access.list_tokens(None if everybody else caller.user):
         if token.id == asked:
             return token
     raise NotFound(f"there is no token {asked} of yours", hints=("`hop token list` lists them",))
 
 
-def _check_owner_of_all(parts: Parts, caller: Caller) -> None:
-    if caller.require_user() != parts.queues.owner:
+def _check_server_owner(services: Services, caller: Caller) -> None:
+    if caller.require_user() != services.queue_cache.owner:
         raise Forbidden(
-            f"only {parts.queues.owner}, who owns this server, manages other users' tokens",
+            f"only {services.queue_cache.owner}, who owns this server, manages other users' tokens",
             hints=("ask them",),
         )
 
 
-def _later(parts: Parts, expires_at: datetime | None) -> datetime | None:
+def _checked_expiry(services: Services, expires_at: datetime | None) -> datetime | None:
     """Raises SpecError for a time that is over."""
     if expires_at is None:
         return None
-    if expires_at <= parts.now():
+    if expires_at <= services.now():
         raise SpecError("expires_at: that time is over", hints=("name a later one",))
     return expires_at.astimezone(UTC)
 
 
-def _out(parts: Parts, caller: Caller, token: Token) -> TokenOut:
+def _to_out(services: Services, caller: Caller, token: Token) -> TokenOut:
     scopes = [scope for scope in Scope if scope in token.scopes]
     return TokenOut(
         token.id,
@@ -223,6 +226,6 @@ def _out(parts: Parts, caller: Caller, token: Token) -> TokenOut:
         token.created_at,
         token.expires_at,
         token.used_at,
-        token.expired(parts.now()),
+        token.is_expired(services.now()),
         token.id == caller.token,
     )

@@ -8,21 +8,26 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hopyard.domain.usage import Period, Usage, UsageKey, pieces, sum_usage
+from hopyard.domain.usage import Period, Usage, UsageKey, split_period, sum_usage
 from hopyard.errors import SpecError
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import In, Time, some_of
-from hopyard.server.parts import Parts
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.schemas.fields import RequestModel, Time, word_list_pattern
+from hopyard.server.services import Services
 
-SPAN = timedelta(days=30)  # of which is told where nothing is said
-MOST_PIECES = 1000
+DEFAULT_SPAN = timedelta(days=30)  # of which is told where nothing is said
+MAX_PERIODS = 1000
 
 
-class UsageQuery(In):
+class UsageQuery(RequestModel):
     since: Annotated[Time, Meta(description="30 days before `until` where it is not given")] | None = None
     until: Annotated[Time, Meta(description="now where it is not given")] | None = None
     by: Annotated[
-        str, Meta(max_length=64, pattern=some_of(UsageKey), description="what to sum by, separated by commas")
+        str,
+        Meta(
+            max_length=64,
+            pattern=word_list_pattern(UsageKey),
+            description="what to sum by, separated by commas",
+        ),
     ] = "user"
     per: Annotated[Period, Meta(description="a row for each piece of the span, in UTC")] | None = None
 
@@ -50,30 +55,30 @@ class UsagesOut(Struct, frozen=True):
     usage: Sequence[UsageOut]
 
 
-def usage_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def usage(ask: Ask[UsageQuery, Nothing]) -> UsagesOut:
+def usage_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def usage(ask: ApiRequest[UsageQuery, Empty]) -> UsagesOut:
         """Sum what runs held of the machines, removed runs too.
 
         Live runs count until now. 400 when the span is empty or has too many pieces.
         """
-        now, query = parts.now(), ask.query
+        now, query = services.now(), ask.query
         until = min(query.until or now, now)
-        since = query.since or until - SPAN
+        since = query.since or until - DEFAULT_SPAN
         if since >= until:
             raise SpecError(
                 "since: it is not before `until`", hints=("give an earlier --from or a later --to",)
             )
-        spans = pieces(since, until, query.per)
-        if len(spans) > MOST_PIECES:
+        spans = split_period(since, until, query.per)
+        if len(spans) > MAX_PERIODS:
             raise SpecError(
-                f"per: the span has more than {MOST_PIECES} such pieces",
+                f"per: the span has more than {MAX_PERIODS} such pieces",
                 hints=("choose a shorter span, or longer pieces",),
             )
         by = [UsageKey(word) for word in query.by.split(",")]
         found: list[UsageOut] = []
         for begin, end in spans:
-            rows = await parts.usage.usage(begin, end, now=now)
-            found += [_out(one, by, begin, end) for one in sum_usage(rows, by)]
+            rows = await services.usage.usage(begin, end, now=now)
+            found += [_to_out(one, by, begin, end) for one in sum_usage(rows, by)]
         return UsagesOut(since, until, found)
 
     return [
@@ -85,21 +90,21 @@ def usage_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             returns=UsagesOut,
             errors=(400,),
             tag="usage",
-            heavy=True,
+            is_heavy=True,
         )
     ]
 
 
-def _out(one: Usage, by: Sequence[UsageKey], since: datetime, until: datetime) -> UsageOut:
+def _to_out(usage: Usage, by: Sequence[UsageKey], since: datetime, until: datetime) -> UsageOut:
     return UsageOut(
         since=since,
         until=until,
-        user=one.user if UsageKey.USER in by else None,
-        queue=one.queue if UsageKey.QUEUE in by else None,
-        project=one.project if UsageKey.PROJECT in by else None,
-        attempts=one.attempts,
-        held_s=one.held_s,
-        gpu_s=one.gpu_s,
-        cpu_s=one.cpu_s,
-        memory_byte_s=one.memory_byte_s,
+        user=usage.user if UsageKey.USER in by else None,
+        queue=usage.queue if UsageKey.QUEUE in by else None,
+        project=usage.project if UsageKey.PROJECT in by else None,
+        attempts=usage.attempts,
+        held_s=usage.held_s,
+        gpu_s=usage.gpu_s,
+        cpu_s=usage.cpu_s,
+        memory_byte_s=usage.memory_byte_s,
     )

@@ -15,16 +15,16 @@ from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Forbidden, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.audit import record_stops
-from hopyard.server.auth import Caller, hash_token, new_user_token
-from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import In, Name
-from hopyard.server.known import no_such_user
-from hopyard.server.pages import PageQuery, page_of
-from hopyard.server.parts import Parts
-from hopyard.server.rights import check_owner
+from hopyard.server.authentication import Caller, hash_token, new_user_token
+from hopyard.server.authorization import check_owner
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.pages import PageQuery, paginate
+from hopyard.server.schemas.fields import Name, RequestModel
+from hopyard.server.services import Services
+from hopyard.server.unknown_users import no_such_user_error
 
 
-class UserIn(In):
+class UserIn(RequestModel):
     name: Name
     returning: Annotated[
         bool,
@@ -55,7 +55,7 @@ class RemovedUserOut(Struct, frozen=True):
     live_runs: list[str]
 
 
-class RemoveQuery(In):
+class RemoveQuery(RequestModel):
     stop_runs: Annotated[int, Meta(ge=0, le=1, description="1: also ends the user's live runs")] = 0
 
 
@@ -73,22 +73,24 @@ class NewUserOut(Struct, frozen=True):
     token: str
 
 
-def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_users(ask: Ask[PageQuery, Nothing]) -> UsersOut:
+def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_users(ask: ApiRequest[PageQuery, Empty]) -> UsersOut:
         """List who has a token. Only the server's owner may."""
         _check(ask.caller)
-        page, after = page_of(await parts.access.users(), ask.query, key=lambda user: user.name)
+        page, after = paginate(await services.access.list_users(), ask.query, key=lambda user: user.name)
         return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
 
-    async def add(ask: Ask[Nothing, UserIn]) -> NewUserOut:
+    async def add(ask: ApiRequest[Empty, UserIn]) -> NewUserOut:
         """Make a user and tell their token, this once.
         409 when there is such a user, or was one who is not said to return. Only the server's owner may."""
         _check(ask.caller)
-        name, token = check_name(ask.body.name, what="name"), new_user_token()
-        await parts.access.add_user(name, hash_token(token), now=parts.now(), returning=ask.body.returning)
+        name, token = check_name(ask.body.name, subject="name"), new_user_token()
+        await services.access.add_user(
+            name, hash_token(token), now=services.now(), restored=ask.body.returning
+        )
         return NewUserOut(name, token)
 
-    async def remove(ask: Ask[RemoveQuery, Nothing]) -> RemovedUserOut:
+    async def remove(ask: ApiRequest[RemoveQuery, Empty]) -> RemovedUserOut:
         """Revoke all tokens of a user, and delete their secrets. Nobody else gets the name.
         Only the server's owner may; 403 for the owner.
 
@@ -96,32 +98,32 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         them.
         """
         _check(ask.caller)
-        name, known = ask.path["user"], {user.name: user for user in await parts.access.users()}
-        if name == parts.queues.owner:
+        name, known = ask.path["user"], {user.name: user for user in await services.access.list_users()}
+        if name == services.queue_cache.owner:
             raise Forbidden(
                 f"{name} owns this server and stays",
                 hints=("without its owner nobody could change anything",),
             )
         # runs of a user who was removed are still to be ended
-        if name not in known and not (ask.query.stop_runs and await _live_runs(parts, name)):
-            raise no_such_user(name, known)
-        tokens = await parts.access.remove_user(name) if name in known else 0
-        parts.tokens.forget_users()
-        live = await _live_runs(parts, name)
+        if name not in known and not (ask.query.stop_runs and await _list_live_runs(services, name)):
+            raise no_such_user_error(name, known)
+        tokens = await services.access.remove_user(name) if name in known else 0
+        services.tokens.clear_user_cache()
+        live = await _list_live_runs(services, name)
         if ask.query.stop_runs:
             for run in live:
                 with suppress(NotFound):  # deleted meanwhile
-                    await parts.controller.stop(run.id)
+                    await services.controller.stop(run.id)
             await record_stops(
-                parts.audit, ask.request, ask.caller, live, cause="user.remove", now=parts.now()
+                services.audit, ask.request, ask.caller, live, cause_action="user.remove", now=services.now()
             )
         return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
     def _check(caller: Caller) -> None:
-        check_owner(caller, parts.queues.owner, "lists, adds and removes users")
+        check_owner(caller, services.queue_cache.owner, "lists, adds and removes users")
 
     def _out(name: str, created_at: datetime, tokens: int) -> UserOut:
-        return UserOut(name, created_at, tokens, name == parts.queues.owner)
+        return UserOut(name, created_at, tokens, name == services.queue_cache.owner)
 
     return [
         Endpoint("GET", "/users", list_users, PageQuery, returns=UsersOut, errors=(403,)),
@@ -149,25 +151,25 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-async def _live_runs(parts: Parts, user: str) -> list[Run]:
+async def _list_live_runs(services: Services, user: str) -> list[Run]:
     """All runs of a user that have not ended, newest first, without those that are being synced: nothing of
     these is to be ended."""
     found: list[Run] = []
-    phases = frozenset(phase for phase in RunPhase if not phase.final)
+    phases = frozenset(phase for phase in RunPhase if not phase.is_final)
     while True:
-        page = await parts.runs.list(
+        page = await services.runs.list(
             RunFilter(
                 user=user,
                 phases=phases,
                 offline=False,
-                limit=_PAGE,
+                limit=_PAGE_SIZE,
                 before=found[-1].id if found else None,
                 brief=True,
             )
         )
         found += page
-        if len(page) < _PAGE:
+        if len(page) < _PAGE_SIZE:
             return found
 
 
-_PAGE = 500
+_PAGE_SIZE = 500

@@ -10,7 +10,7 @@ from hopyard.errors import SpecError
 
 
 @contextmanager
-def readable(file: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
     """What the machine says against reading the file becomes a SpecError that names it."""
     try:
         yield
@@ -23,7 +23,7 @@ def readable(file: Path) -> Iterator[None]:
         raise SpecError(f"{file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
 
 
-def not_text(file: Path, line: int) -> SpecError:
+def not_text_error(file: Path, line: int) -> SpecError:
     return SpecError(
         f"{file}: line {line}: not text in UTF-8",
         hints=("a compressed or binary file has to be unpacked first",),

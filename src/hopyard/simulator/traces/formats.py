@@ -6,31 +6,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from hopyard.config.suggest import hints_for
+from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import SpecError
-from hopyard.simulator.traces import history, openb, philly, plain, pollux, sacct
-from hopyard.simulator.traces.files import not_text, readable
+from hopyard.simulator.traces import hopyard_runs, hopyard_table, openb, philly, pollux, sacct
+from hopyard.simulator.traces.files import not_text_error, reading
 from hopyard.simulator.workload import Workload
 
 
-class Reader(Protocol):
+class TraceReader(Protocol):
     def __call__(self, file: Path, /, *, replica_gpus: int) -> Workload: ...
 
 
-FORMATS: dict[str, Reader] = {
-    "csv": plain.read,
-    "yaml": plain.read_listed,
-    "sacct": sacct.read,
-    "hopyard": history.read,
-    "philly": philly.read,
-    "openb": openb.read,
-    "pollux": pollux.read,
+FORMATS: dict[str, TraceReader] = {
+    "csv": hopyard_table.read_trace,
+    "yaml": hopyard_table.read_yaml_trace,
+    "sacct": sacct.read_trace,
+    "hopyard": hopyard_runs.read_trace,
+    "philly": philly.read_trace,
+    "openb": openb.read_trace,
+    "pollux": pollux.read_trace,
 }
-_BY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+_FORMAT_BY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("philly", philly.COLUMNS),
     ("pollux", pollux.COLUMNS),
     ("openb", openb.COLUMNS),
-    ("csv", plain.NEEDED),
+    ("csv", hopyard_table.REQUIRED_COLUMNS),
 )
 
 
@@ -43,22 +43,23 @@ def read_workload(file: Path, *, format: str | None = None, replica_gpus: int = 
     """
     if format is not None and format not in FORMATS:
         raise SpecError(
-            f"--format: there is no format `{format}`", hints=hints_for(format, FORMATS, what="formats")
+            f"--format: there is no format `{format}`",
+            hints=unknown_name_hints(format, FORMATS, subject="formats"),
         )
-    return replace(FORMATS[format or detect(file)](file, replica_gpus=replica_gpus), source=str(file))
+    return replace(FORMATS[format or detect_format(file)](file, replica_gpus=replica_gpus), source=str(file))
 
 
-def detect(file: Path) -> str:
+def detect_format(file: Path) -> str:
     """The format, from the file's name and its first line. Raises SpecError."""
     if file.suffix.lower() in (".yaml", ".yml"):
         return "yaml"
-    head = _head(file)
+    head = _first_line(file)
     if head.lstrip().startswith(("[", "{")):
         return "hopyard"
     if "|" in head:
         return "sacct"
     columns = {column.strip().strip('"').lower() for column in head.split(",")}
-    for name, needed in _BY_COLUMNS:
+    for name, needed in _FORMAT_BY_COLUMNS:
         if columns.issuperset(needed):
             return name
     shown = head.strip()[:60]
@@ -68,9 +69,9 @@ def detect(file: Path) -> str:
     )
 
 
-def _head(file: Path) -> str:
+def _first_line(file: Path) -> str:
     try:
-        with readable(file), file.open("rb") as stream:
+        with reading(file), file.open("rb") as stream:
             return stream.readline(64 * 1024).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise not_text(file, 1) from None
+        raise not_text_error(file, 1) from None

@@ -12,38 +12,38 @@ from hopyard.config.units import MIB
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
-from hopyard.simulator.traces.shape import spec_of
-from hopyard.simulator.traces.table import BadRow, Row, read_table, refuse
-from hopyard.simulator.workload import Submission, Workload, in_order
+from hopyard.simulator.traces.run_spec import trace_run_spec
+from hopyard.simulator.traces.table import BadRow, TraceRow, raise_first_problem, read_table
+from hopyard.simulator.workload import Workload, WorkloadRun, sorted_workload
 
 COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
-def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     """Pods with a creation and a deletion; a list without these columns is for placement alone and is
     refused."""
     table = read_table(file)
-    table.need(*COLUMNS)
-    table.need(
+    table.require_columns(*COLUMNS)
+    table.require_columns(
         "creation_time", "deletion_time", hint="a list without times says what is placed, not for how long"
     )
 
-    def make(row: Row) -> Submission:
+    def make(row: TraceRow) -> WorkloadRun:
         began, ended = row.number("scheduled_time", row.number("creation_time")), row.number("deletion_time")
         if ended <= began:
             raise BadRow("it was deleted before it was scheduled")
-        spec = spec_of("openb", resources_of(row), queue="", script=row.text("qos", "pod"))
-        return Submission(spec, row.number("creation_time"), ended - began, line=row.line)
+        spec = trace_run_spec("openb", resources_of(row), queue="", script=row.text("qos", "pod"))
+        return WorkloadRun(spec, row.number("creation_time"), ended - began, line=row.line)
 
-    made, problems = table.each(make)
+    made, problems = table.convert_rows(make)
     first = min(one.at_s for one in made)
-    return in_order("openb", (one.after(first) for one in made), problems=problems)
+    return sorted_workload("openb", (one.relative_to(first) for one in made), problems=problems)
 
 
-def resources_of(row: Row) -> Resources:
+def resources_of(row: TraceRow) -> Resources:
     """What a pod asks for: CPU, memory, whole GPUs or a share of one, and the models that it may have."""
-    count, milli = row.whole("num_gpu"), row.whole("gpu_milli")
+    count, milli = row.integer("num_gpu"), row.integer("gpu_milli")
     if count > 1 or milli >= WHOLE_GPU:
         gpus, share = count, 0
     else:
@@ -51,12 +51,12 @@ def resources_of(row: Row) -> Resources:
     models = (
         tuple(sorted(model for model in row.values.get("gpu_spec", "").split("|") if model)) if count else ()
     )
-    return Resources(row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus, models, gpu_milli=share)
+    return Resources(row.integer("cpu_milli"), row.integer("memory_mib") * MIB, gpus, models, gpu_milli=share)
 
 
 def read_nodes(file: Path) -> tuple[Node, ...]:
     table = read_table(file)
-    table.need(
+    table.require_columns(
         *NODE_COLUMNS,
         hint=(
             "a .csv is openb's list of nodes; machines of our own are described in YAML "
@@ -64,12 +64,16 @@ def read_nodes(file: Path) -> tuple[Node, ...]:
         ),
     )
 
-    def make(row: Row) -> Node:
-        gpus = tuple(Gpu(index, row.text("model")) for index in range(row.whole("gpu")))
+    def make(row: TraceRow) -> Node:
+        gpus = tuple(Gpu(index, row.text("model")) for index in range(row.integer("gpu")))
         return Node(
-            NodeId(row.text("sn")), "simulated", row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus
+            NodeId(row.text("sn")),
+            "simulated",
+            row.integer("cpu_milli"),
+            row.integer("memory_mib") * MIB,
+            gpus,
         )
 
-    nodes, problems = table.each(make)
-    refuse(str(file), problems)  # a cluster with a node less is another cluster
+    nodes, problems = table.convert_rows(make)
+    raise_first_problem(str(file), problems)  # a cluster with a node less is another cluster
     return tuple(nodes)

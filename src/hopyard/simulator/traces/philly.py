@@ -11,28 +11,28 @@ from pathlib import Path
 
 from hopyard.domain.ids import slug
 from hopyard.domain.resources import Resources
-from hopyard.simulator.traces.shape import CPU_PER_GPU, MOST_GPUS, spec_of, split_gpus
-from hopyard.simulator.traces.table import Row, read_table
-from hopyard.simulator.workload import Submission, Workload, dated
+from hopyard.simulator.traces.run_spec import CPU_PER_GPU, MAX_GPUS, split_gpus, trace_run_spec
+from hopyard.simulator.traces.table import TraceRow, read_table
+from hopyard.simulator.workload import Workload, WorkloadRun, dated_workload
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 
 
-def read(file: Path, *, replica_gpus: int) -> Workload:
+def read_trace(file: Path, *, replica_gpus: int) -> Workload:
     """replica_gpus: a run of more GPUs comes as several replicas of at most so many."""
     table = read_table(file)
-    table.need(*COLUMNS)
+    table.require_columns(*COLUMNS)
 
-    def make(row: Row) -> tuple[datetime, Submission]:
-        gpus = row.whole("num_gpus", low=1, high=MOST_GPUS)
+    def make(row: TraceRow) -> tuple[datetime, WorkloadRun]:
+        gpus = row.integer("num_gpus", low=1, high=MAX_GPUS)
         replicas = split_gpus(gpus, replica_gpus)
         each = gpus // replicas
-        spec = spec_of(
+        spec = trace_run_spec(
             "philly", Resources(CPU_PER_GPU * each, 0, each), replicas=replicas, queue=row.text("cluster")
         )
-        return row.moment("timestamp"), Submission(
+        return row.time("timestamp"), WorkloadRun(
             spec, 0.0, row.seconds("duration"), slug(row.text("cluster")), row.line
         )
 
-    made, problems = table.each(make)
-    return dated("philly", made, problems)
+    made, problems = table.convert_rows(make)
+    return dated_workload("philly", made, problems)

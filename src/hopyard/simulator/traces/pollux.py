@@ -15,18 +15,18 @@ from pathlib import Path
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
-from hopyard.simulator.traces.shape import CPU_PER_GPU, spec_of
-from hopyard.simulator.traces.table import BadRow, Row, read_table, refuse
-from hopyard.simulator.workload import Submission, Workload, in_order
+from hopyard.simulator.traces.run_spec import CPU_PER_GPU, trace_run_spec
+from hopyard.simulator.traces.table import BadRow, TraceRow, raise_first_problem, read_table
+from hopyard.simulator.workload import Workload, WorkloadRun, sorted_workload
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 Times = Sequence[tuple[int, float]]  # seconds of a step by the batch size of one replica, sorted
 
 
-def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     """Each replica has one GPU; a rigid run of the batch size and replicas that the workload names."""
     table = read_table(file)
-    table.need(*COLUMNS)
+    table.require_columns(*COLUMNS)
     folder = file.resolve().parent.parent / "applications"
     if not folder.is_dir():
         raise SpecError(
@@ -35,16 +35,16 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
         )
     profiles = Profiles(folder)
 
-    def make(row: Row) -> Submission:
-        replicas = row.whole("num_replicas", low=1, high=MAX_REPLICAS)
-        duration_s = profiles.duration_s(row.text("application"), replicas, row.whole("batch_size", low=1))
-        spec = spec_of(
+    def make(row: TraceRow) -> WorkloadRun:
+        replicas = row.integer("num_replicas", low=1, high=MAX_REPLICAS)
+        duration_s = profiles.duration_s(row.text("application"), replicas, row.integer("batch_size", low=1))
+        spec = trace_run_spec(
             "pollux", Resources(CPU_PER_GPU, 0, 1), replicas=replicas, script=row.text("application")
         )
-        return Submission(spec, row.number("time"), duration_s, line=row.line)
+        return WorkloadRun(spec, row.number("time"), duration_s, line=row.line)
 
-    made, problems = table.each(make)
-    return in_order(f"pollux {file.stem}", made, problems=problems)
+    made, problems = table.convert_rows(make)
+    return sorted_workload(f"pollux {file.stem}", made, problems=problems)
 
 
 class Profiles:
@@ -68,8 +68,8 @@ class Profiles:
         file = self._folder / application / f"validation-{batch_size}.csv"
         if not file.is_file():
             raise BadRow(f"`{application}` was not measured with a batch size of {batch_size}")
-        found, problems = read_table(file).each(lambda row: row.whole("iteration"))
-        refuse(str(file), problems)
+        found, problems = read_table(file).convert_rows(lambda row: row.integer("iteration"))
+        raise_first_problem(str(file), problems)
         return max(found)
 
     def _times(self, application: str, replicas: int) -> Times:
@@ -86,25 +86,25 @@ class Profiles:
         A placement is written with a digit per node."""
         file = self._folder / application / "placements.csv"
 
-        def make(row: Row) -> tuple[int, int, int, float]:
+        def make(row: TraceRow) -> tuple[int, int, int, float]:
             digits = [int(digit) for digit in row.text("placement") if digit.isdecimal()]
-            return sum(digits), len(digits), row.whole("local_bsz"), row.number("step_time")
+            return sum(digits), len(digits), row.integer("local_bsz"), row.number("step_time")
 
-        found, problems = read_table(file).each(make)
-        refuse(str(file), problems)
+        found, problems = read_table(file).convert_rows(make)
+        raise_first_problem(str(file), problems)
         return found
 
     def _scaling(self, application: str) -> list[tuple[int, int, int, float]]:
         file = self._folder / application / "scalability.csv"
-        found, problems = read_table(file).each(
+        found, problems = read_table(file).convert_rows(
             lambda row: (
-                row.whole("num_replicas"),
-                row.whole("num_nodes"),
-                row.whole("local_bsz"),
+                row.integer("num_replicas"),
+                row.integer("num_nodes"),
+                row.integer("local_bsz"),
                 row.number("step_time"),
             )
         )
-        refuse(str(file), problems)
+        raise_first_problem(str(file), problems)
         return found
 
 

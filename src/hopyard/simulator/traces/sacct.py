@@ -18,20 +18,20 @@ from hopyard.config.units import GIB, KIB, MIB, TIB
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
-from hopyard.simulator.traces.shape import MOST_GPUS, spec_of, split_gpus
-from hopyard.simulator.traces.table import BadRow, Row, Skipped, read_table
-from hopyard.simulator.workload import Submission, Workload, dated
+from hopyard.simulator.traces.run_spec import MAX_GPUS, split_gpus, trace_run_spec
+from hopyard.simulator.traces.table import BadRow, SkippedRow, TraceRow, read_table
+from hopyard.simulator.workload import Workload, WorkloadRun, dated_workload
 
 COLUMNS = ("jobid", "submit")
-_SPAN = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)?")
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([KMGTP]?)([nc]?)", re.IGNORECASE)
-_SIZES = {"": MIB, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1024 * TIB}
-_NOT_KNOWN = ("unknown", "none", "n/a", "invalid")
-_WITHOUT_LIMIT = ("unlimited", "partition_limit", "")
-_UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING", "RESIZING")
+_TIME_SPAN = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)?")
+_MEMORY_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([KMGTP]?)([nc]?)", re.IGNORECASE)
+_SIZE_UNITS = {"": MIB, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1024 * TIB}
+_UNKNOWN_VALUES = ("unknown", "none", "n/a", "invalid")
+_UNLIMITED_VALUES = ("unlimited", "partition_limit", "")
+_UNFINISHED_STATES = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING", "RESIZING")
 
 
-def read(file: Path, *, replica_gpus: int) -> Workload:
+def read_trace(file: Path, *, replica_gpus: int) -> Workload:
     table = read_table(
         file,
         delimiter="|",
@@ -42,24 +42,26 @@ def read(file: Path, *, replica_gpus: int) -> Workload:
             f"{file}: line 1: there are no columns between `|`",
             hints=("write it with `sacct -P`, and without `-n`",),
         )
-    table.need(*COLUMNS, hint="name it in `sacct -o`, and keep the head (no `-n`)")
+    table.require_columns(*COLUMNS, hint="name it in `sacct -o`, and keep the head (no `-n`)")
     if not {"elapsedraw", "elapsed", "end"} & set(table.columns):
-        table.need("elapsedraw", hint="name ElapsedRaw (or Elapsed, or Start and End) in `sacct -o`")
-    made, problems = table.each(lambda row: _submission(row, replica_gpus))
-    return dated(file.stem, made, problems)
+        table.require_columns(
+            "elapsedraw", hint="name ElapsedRaw (or Elapsed, or Start and End) in `sacct -o`"
+        )
+    made, problems = table.convert_rows(lambda row: _to_workload_run(row, replica_gpus))
+    return dated_workload(file.stem, made, problems)
 
 
-def _submission(row: Row, replica_gpus: int) -> tuple[datetime, Submission]:
+def _to_workload_run(row: TraceRow, replica_gpus: int) -> tuple[datetime, WorkloadRun]:
     if "." in row.text("jobid"):
-        raise Skipped  # a step of a job
+        raise SkippedRow  # a step of a job
     state = row.text("state", "COMPLETED").split()[0].upper().rstrip("+")
-    if state in _UNFINISHED:
+    if state in _UNFINISHED_STATES:
         raise BadRow(f"it is {state.lower()}: how long it takes is not known")
     duration_s = _duration_s(row)
     if duration_s <= 0:
         raise BadRow(f"it never ran ({state.lower()})")
-    resources, replicas = _asked(row, replica_gpus)
-    spec = spec_of(
+    resources, replicas = _requested_resources(row, replica_gpus)
+    spec = trace_run_spec(
         "slurm",
         resources,
         replicas=replicas,
@@ -69,14 +71,14 @@ def _submission(row: Row, replica_gpus: int) -> tuple[datetime, Submission]:
     )
     # not while it waited for another job, or for its time
     asked_at = "eligible" if _is_known(row, "eligible") else "submit"
-    return row.moment(asked_at), Submission(spec, 0.0, duration_s, row.text("user", "user"), row.line)
+    return row.time(asked_at), WorkloadRun(spec, 0.0, duration_s, row.text("user", "user"), row.line)
 
 
-def _is_known(row: Row, column: str) -> bool:
-    return row.has(column) and row.text(column).lower() not in _NOT_KNOWN
+def _is_known(row: TraceRow, column: str) -> bool:
+    return row.has(column) and row.text(column).lower() not in _UNKNOWN_VALUES
 
 
-def _duration_s(row: Row) -> float:
+def _duration_s(row: TraceRow) -> float:
     if row.has("elapsedraw"):
         return row.seconds("elapsedraw")
     if row.has("elapsed"):
@@ -84,14 +86,14 @@ def _duration_s(row: Row) -> float:
     for column in ("start", "end"):
         if not _is_known(row, column):
             raise BadRow(f"it has no {column}: how long it takes is not known")
-    return (row.moment("end") - row.moment("start")).total_seconds()
+    return (row.time("end") - row.time("start")).total_seconds()
 
 
-def _limit_s(row: Row) -> float | None:
+def _limit_s(row: TraceRow) -> float | None:
     if row.has("timelimitraw") and row.text("timelimitraw").isdecimal():
-        return row.whole("timelimitraw") * 60.0 or None
+        return row.integer("timelimitraw") * 60.0 or None
     limit = row.text("timelimit", "").lower()
-    if limit in _WITHOUT_LIMIT or limit in _NOT_KNOWN:
+    if limit in _UNLIMITED_VALUES or limit in _UNKNOWN_VALUES:
         return None
     try:
         return span_s(limit, "timelimit")
@@ -101,54 +103,60 @@ def _limit_s(row: Row) -> float | None:
 
 def span_s(text: str, column: str) -> float:
     """`[days-][hours:]minutes:seconds`. Raises BadRow."""
-    match = _SPAN.fullmatch(text)
+    match = _TIME_SPAN.fullmatch(text)
     if match is None:
         raise BadRow(f"{column}: `{text[:40]}` is not a span, as in 1-02:30:00")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _asked(row: Row, replica_gpus: int) -> tuple[Resources, int]:
+def _requested_resources(row: TraceRow, replica_gpus: int) -> tuple[Resources, int]:
     """What one replica asks for, and how many there are: one per node, or more where a node of ours has fewer
     GPUs.
 
     Trackable resources (TRES) are those of the whole job.
     """
-    tres = _tres(row.text("reqtres", "") or row.text("alloctres", ""))
-    nodes = max(_count(tres.get("node"), "node") or row.whole("nnodes", 1), 1)
+    tres = _parse_tres(row.text("reqtres", "") or row.text("alloctres", ""))
+    nodes = max(_parse_count(tres.get("node"), "node") or row.integer("nnodes", 1), 1)
     cpus = (
-        _count(tres.get("cpu"), "cpu")
-        or row.whole("ncpus", 0)
-        or row.whole("reqcpus", 0)
-        or row.whole("alloccpus", 0)
+        _parse_count(tres.get("cpu"), "cpu")
+        or row.integer("ncpus", 0)
+        or row.integer("reqcpus", 0)
+        or row.integer("alloccpus", 0)
         or nodes
     )
-    gpus = _count(tres.get("gres/gpu"), "gres/gpu")
+    gpus = _parse_count(tres.get("gres/gpu"), "gres/gpu")
     models = {
-        name.partition(":")[2]: _count(value, name)
+        name.partition(":")[2]: _parse_count(value, name)
         for name, value in tres.items()
         if name.startswith("gres/gpu:")
     }
     gpus = gpus or sum(models.values())
-    if nodes > MAX_REPLICAS or gpus > MOST_GPUS:
+    if nodes > MAX_REPLICAS or gpus > MAX_GPUS:
         raise BadRow(
-            f"it had {nodes} nodes and {gpus} GPUs: more than {MAX_REPLICAS} nodes or {MOST_GPUS} GPUs "
+            f"it had {nodes} nodes and {gpus} GPUs: more than {MAX_REPLICAS} nodes or {MAX_GPUS} GPUs "
             "are not played"
         )
     replicas = (
         nodes if gpus % nodes == 0 and gpus // nodes <= replica_gpus else split_gpus(gpus, replica_gpus)
     )
-    memory = _memory(tres["mem"], 1, 1) if "mem" in tres else _memory(row.text("reqmem", "0"), cpus, nodes)
-    return _each(replicas, cpus, memory, gpus, tuple(sorted(models))), replicas
+    memory = (
+        _parse_memory(tres["mem"], 1, 1)
+        if "mem" in tres
+        else _parse_memory(row.text("reqmem", "0"), cpus, nodes)
+    )
+    return _resources_per_replica(replicas, cpus, memory, gpus, tuple(sorted(models))), replicas
 
 
-def _each(replicas: int, cpus: int, memory: int, gpus: int, models: tuple[str, ...]) -> Resources:
+def _resources_per_replica(
+    replicas: int, cpus: int, memory: int, gpus: int, models: tuple[str, ...]
+) -> Resources:
     return Resources(
         -(-cpus * 1000 // replicas), memory // replicas, gpus // replicas, models if gpus else ()
     )
 
 
-def _tres(text: str) -> dict[str, str]:
+def _parse_tres(text: str) -> dict[str, str]:
     """`billing=8,cpu=8,gres/gpu:a100=2,mem=64G,node=1` by name, lower case. Raises BadRow."""
     found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
@@ -159,7 +167,7 @@ def _tres(text: str) -> dict[str, str]:
     return found
 
 
-def _count(text: str | None, name: str) -> int:
+def _parse_count(text: str | None, name: str) -> int:
     if not text:
         return 0
     if not text.isdecimal() or len(text) > 9:
@@ -167,12 +175,12 @@ def _count(text: str | None, name: str) -> int:
     return int(text)
 
 
-def _memory(text: str, cpus: int, nodes: int) -> int:
+def _parse_memory(text: str, cpus: int, nodes: int) -> int:
     """Bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit: MiB.
     Raises BadRow."""
-    match = _SIZE.fullmatch(text)
+    match = _MEMORY_SIZE.fullmatch(text)
     if match is None:
         raise BadRow(f"memory: `{text[:40]}` is not an amount, as in 64G")
     number, unit, per = match.groups()
     times = {"c": cpus, "n": nodes}.get(per.lower(), 1)
-    return int(float(number) * _SIZES[unit.upper()]) * times
+    return int(float(number) * _SIZE_UNITS[unit.upper()]) * times

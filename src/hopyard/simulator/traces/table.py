@@ -10,26 +10,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from hopyard.config.suggest import hints_for
+from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import SpecError
-from hopyard.simulator.traces.files import not_text, readable
-from hopyard.simulator.workload import Problem
+from hopyard.simulator.traces.files import not_text_error, reading
+from hopyard.simulator.workload import SkippedRun
 
 T = TypeVar("T")
-MOST_SECONDS = 10 * 365 * 86400.0
-MOST_COUNT = 10**9
+MAX_SECONDS = 10 * 365 * 86400.0
+MAX_COUNT = 10**9
 
 
 class BadRow(Exception):
     """A row that cannot be played, and why, in words for people."""
 
 
-class Skipped(Exception):
+class SkippedRow(Exception):
     """A row that is no run of its own (a step of one)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One row by the names of its columns. Every method raises BadRow."""
 
     line: int
@@ -56,7 +56,7 @@ class Row:
             raise BadRow(f"{column}: {self.text(column)[:40]} is not a number from 0 up")
         return found
 
-    def whole(self, column: str, default: int | None = None, *, low: int = 0, high: int = MOST_COUNT) -> int:
+    def integer(self, column: str, default: int | None = None, *, low: int = 0, high: int = MAX_COUNT) -> int:
         found = self.number(column, None if default is None else float(default))
         if found != int(found) or not low <= found <= high:
             raise BadRow(f"{column}: {self.text(column)[:40]} is not a whole number from {low} to {high}")
@@ -65,11 +65,11 @@ class Row:
     def seconds(self, column: str) -> float:
         """A span: at most ten years."""
         found = self.number(column)
-        if found > MOST_SECONDS:
+        if found > MAX_SECONDS:
             raise BadRow(f"{column}: {self.text(column)[:40]} seconds are more than ten years")
         return found
 
-    def moment(self, column: str) -> datetime:
+    def time(self, column: str) -> datetime:
         """As ISO 8601 writes it, in UTC where no zone is given."""
         try:
             found = datetime.fromisoformat(self.text(column))
@@ -79,45 +79,47 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TraceTable:
     """A file with a head. columns: as the head names them, lower case."""
 
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[int, Sequence[str]], ...]
 
-    def need(self, *columns: str, hint: str = "") -> None:
+    def require_columns(self, *columns: str, hint: str = "") -> None:
         """Raises SpecError where one is missing."""
         for column in columns:
             if column not in self.columns:
-                hints = hints_for(column, self.columns, what="it has")
+                hints = unknown_name_hints(column, self.columns, subject="it has")
                 raise SpecError(
                     f"{self.name}: line 1: there is no column `{column}`",
                     hints=(hint, *hints) if hint else hints,
                 )
 
-    def each(self, make: Callable[[Row], T]) -> tuple[list[T], list[Problem]]:
-        """What `make` made of every row, and those that it could not make anything of.
+    def convert_rows(self, convert: Callable[[TraceRow], T]) -> tuple[list[T], list[SkippedRun]]:
+        """What `convert` made of every row, and those that it could not make anything of.
         Raises SpecError when that is all."""
         made: list[T] = []
-        problems: list[Problem] = []
+        problems: list[SkippedRun] = []
         for line, cells in self.rows:
             if len(cells) != len(self.columns):
-                problems.append(Problem(line, f"{len(cells)} values, {len(self.columns)} columns"))
+                problems.append(SkippedRun(line, f"{len(cells)} values, {len(self.columns)} columns"))
                 continue
             try:
                 made.append(
-                    make(Row(line, dict(zip(self.columns, (cell.strip() for cell in cells), strict=True))))
+                    convert(
+                        TraceRow(line, dict(zip(self.columns, (cell.strip() for cell in cells), strict=True)))
+                    )
                 )
             except BadRow as bad:
-                problems.append(Problem(line, str(bad)))
-            except Skipped:
+                problems.append(SkippedRun(line, str(bad)))
+            except SkippedRow:
                 continue
         if not made:
-            raise self._nothing(problems)
+            raise self._no_rows_error(problems)
         return made, problems
 
-    def _nothing(self, problems: Sequence[Problem]) -> SpecError:
+    def _no_rows_error(self, problems: Sequence[SkippedRun]) -> SpecError:
         """No row is of any use."""
         if problems:
             rest = (
@@ -137,7 +139,9 @@ class Table:
         )
 
 
-def read_table(file: Path, *, delimiter: str = ",", head: str = "its first line names the columns") -> Table:
+def read_table(
+    file: Path, *, delimiter: str = ",", head: str = "its first line names the columns"
+) -> TraceTable:
     """head: how to get one. Raises SpecError when the file cannot be read as text in UTF-8 with a head."""
     rows = _rows(file, delimiter)
     first = next(rows, None)
@@ -147,14 +151,14 @@ def read_table(file: Path, *, delimiter: str = ",", head: str = "its first line 
     if len(set(columns)) < len(columns):
         double = next(column for column in columns if columns.count(column) > 1)
         raise SpecError(f"{file}: line 1: the column `{double}` stands there twice", hints=(head,))
-    return Table(str(file), columns, tuple(rows))
+    return TraceTable(str(file), columns, tuple(rows))
 
 
 def _rows(file: Path, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
     """Lines that are not blank; only quoting as commas need it, pipes of Slurm know none."""
     line = 0
     try:
-        with readable(file), file.open(encoding="utf-8-sig", newline="") as stream:
+        with reading(file), file.open(encoding="utf-8-sig", newline="") as stream:
             reader = (
                 csv.reader(stream, strict=True)
                 if delimiter == ","
@@ -165,14 +169,14 @@ def _rows(file: Path, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
                 if any(cell.strip() for cell in cells):
                     yield line, cells
     except UnicodeDecodeError as broken:
-        raise not_text(file, line + 1) from broken
+        raise not_text_error(file, line + 1) from broken
     except csv.Error as broken:
         raise SpecError(
             f"{file}: line {line + 1}: {broken}", hints=("a quote that opens has to close",)
         ) from broken
 
 
-def refuse(name: str, problems: Sequence[Problem]) -> None:
+def raise_first_problem(name: str, problems: Sequence[SkippedRun]) -> None:
     """Raises SpecError with the first problem, of a file of which no row may be left out."""
     if problems:
         raise SpecError(f"{name}: line {problems[0].line}: {problems[0].text}")

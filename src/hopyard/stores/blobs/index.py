@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.private_files import open_file
-from hopyard.stores.blobs.files import full
+from hopyard.stores.blobs.durable_files import disk_full_error
 
-ALONE = 0  # "pack" of a blob that is a file of its own
-REFRESH_S = 600  # a blob that is asked for is marked as seen at most this often
-_AT_ONCE = 500  # digests in one query
+OWN_FILE_PACK = 0  # "pack" of a blob that is a file of its own
+SEEN_REFRESH_INTERVAL_S = 600  # a blob that is asked for is marked as seen at most this often
+_MAX_PARAMETERS = 500  # digests in one query
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS packs (id INTEGER PRIMARY KEY, size INTEGER NOT NULL);
@@ -33,18 +33,18 @@ CREATE INDEX IF NOT EXISTS blobs_by_pack ON blobs (pack);
 """
 
 
-class Place(NamedTuple):
+class BlobLocation(NamedTuple):
     pack: int
     offset: int
     size: int
 
 
-class Row(NamedTuple):
+class BlobRow(NamedTuple):
     digest: bytes
-    place: Place
+    location: BlobLocation
 
 
-class Index:
+class BlobIndex:
     """Opens `path`, or makes it. A file that SQLite cannot read is put aside and begun anew."""
 
     def __init__(self, path: Path) -> None:
@@ -63,29 +63,29 @@ class Index:
         with self._lock:
             self._connection.close()
 
-    # -- looking
-    # -------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------
 
-    def find(self, digests: Sequence[bytes]) -> dict[bytes, Place]:
-        found: dict[bytes, Place] = {}
-        for part in _parts(digests):
+    def find(self, digests: Sequence[bytes]) -> dict[bytes, BlobLocation]:
+        found: dict[bytes, BlobLocation] = {}
+        for part in _parameter_batches(digests):
             with self._lock:
                 rows = self._connection.execute(
-                    f"SELECT digest, pack, offset, size FROM blobs WHERE digest IN ({_marks(part)})", part
+                    f"SELECT digest, pack, offset, size FROM blobs WHERE digest IN ({_placeholders(part)})",
+                    part,
                 )
-                found.update((row[0], Place(*row[1:])) for row in rows)
+                found.update((row[0], BlobLocation(*row[1:])) for row in rows)
         return found
 
-    def touch(self, digests: Sequence[bytes], now: int) -> set[bytes]:
+    def mark_seen(self, digests: Sequence[bytes], now: int) -> set[bytes]:
         """Those of `digests` that are here. They count as seen at `now`, so that a sweep spares them."""
         here: set[bytes] = set()
-        for part in _parts(digests):
+        for part in _parameter_batches(digests):
             with self._lock:
                 rows = self._connection.execute(
-                    f"SELECT digest, seen_at FROM blobs WHERE digest IN ({_marks(part)})", part
+                    f"SELECT digest, seen_at FROM blobs WHERE digest IN ({_placeholders(part)})", part
                 ).fetchall()
                 here.update(row[0] for row in rows)
-                stale = [(now, row[0]) for row in rows if row[1] < now - REFRESH_S]
+                stale = [(now, row[0]) for row in rows if row[1] < now - SEEN_REFRESH_INTERVAL_S]
                 if stale:
                     with self._write():
                         self._connection.executemany("UPDATE blobs SET seen_at = ? WHERE digest = ?", stale)
@@ -96,28 +96,28 @@ class Index:
         with self._lock:
             return dict(self._connection.execute("SELECT id, size FROM packs").fetchall())
 
-    def in_pack(self, pack: int) -> list[Row]:
+    def list_pack(self, pack: int) -> list[BlobRow]:
         with self._lock:
             rows = self._connection.execute(
                 "SELECT digest, pack, offset, size FROM blobs WHERE pack = ? ORDER BY offset", (pack,)
             )
-            return [Row(row[0], Place(*row[1:])) for row in rows]
+            return [BlobRow(row[0], BlobLocation(*row[1:])) for row in rows]
 
-    def following(self, digest: bytes, limit: int) -> list[Row]:
+    def list_after(self, digest: bytes, limit: int) -> list[BlobRow]:
         """The first `limit` blobs behind this digest, in its order."""
         with self._lock:
             rows = self._connection.execute(
                 "SELECT digest, pack, offset, size FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?",
                 (digest, limit),
             )
-            return [Row(row[0], Place(*row[1:])) for row in rows]
+            return [BlobRow(row[0], BlobLocation(*row[1:])) for row in rows]
 
     def live_bytes(self) -> dict[int, int]:
         """For each pack that holds something, the sum of its blobs."""
         with self._lock:
             return dict(
                 self._connection.execute(
-                    "SELECT pack, sum(size) FROM blobs WHERE pack != ? GROUP BY pack", (ALONE,)
+                    "SELECT pack, sum(size) FROM blobs WHERE pack != ? GROUP BY pack", (OWN_FILE_PACK,)
                 ).fetchall()
             )
 
@@ -130,47 +130,48 @@ class Index:
                 self._usage = (int(count), int(size))
             return self._usage
 
-    # -- changing
-    # ------------------------------------------------------------------------------------------------
+    # -- changing --------------------------------------------------------------------------------------------
 
-    def add_alone(self, digest: bytes, size: int, now: int) -> None:
+    def add_own_file(self, digest: bytes, size: int, now: int) -> None:
         with self._write() as run:
-            run("INSERT OR IGNORE INTO blobs VALUES (?, ?, 0, ?, ?)", (digest, ALONE, size, now))
+            run("INSERT OR IGNORE INTO blobs VALUES (?, ?, 0, ?, ?)", (digest, OWN_FILE_PACK, size, now))
 
-    def add_pack(self, pack: int, size: int, rows: Iterable[Row], now: int) -> int:
+    def add_pack(self, pack: int, size: int, rows: Iterable[BlobRow], now: int) -> int:
         """Enter a pack with those of its blobs that have no place yet; how many these were.
         0 enters nothing."""
         with self._write() as run:
             before = self._connection.total_changes
             self._connection.executemany(
                 "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)",
-                ((row.digest, pack, row.place.offset, row.place.size, now) for row in rows),
+                ((row.digest, pack, row.location.offset, row.location.size, now) for row in rows),
             )
             added = self._connection.total_changes - before
             if added:
                 run("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
             return added
 
-    def move(self, pack: int, size: int, rows: Iterable[tuple[Row, int]], sources: Iterable[int]) -> None:
+    def move_blobs(
+        self, pack: int, size: int, rows: Iterable[tuple[BlobRow, int]], sources: Iterable[int]
+    ) -> None:
         """Blobs were copied from the packs `sources` into `pack`: (where from, new offset).
         Forget the sources. A blob that has another place by now keeps it."""
         with self._write() as run:
             run("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
             self._connection.executemany(
                 "UPDATE blobs SET pack = ?, offset = ? WHERE digest = ? AND pack = ? AND offset = ?",
-                ((pack, offset, row.digest, row.place.pack, row.place.offset) for row, offset in rows),
+                ((pack, offset, row.digest, row.location.pack, row.location.offset) for row, offset in rows),
             )
             for source in sources:
                 run("DELETE FROM blobs WHERE pack = ?", (source,))
                 run("DELETE FROM packs WHERE id = ?", (source,))
 
-    def remove(self, digest: bytes, place: Place) -> bool:
+    def remove(self, digest: bytes, location: BlobLocation) -> bool:
         """Forget a blob, if that is still its place."""
         with self._write() as run:
             return (
                 run(
                     "DELETE FROM blobs WHERE digest = ? AND pack = ? AND offset = ?",
-                    (digest, place.pack, place.offset),
+                    (digest, location.pack, location.offset),
                 ).rowcount
                 > 0
             )
@@ -180,10 +181,9 @@ class Index:
             run("DELETE FROM blobs WHERE pack = ?", (pack,))
             run("DELETE FROM packs WHERE id = ?", (pack,))
 
-    # -- sweeping
-    # ------------------------------------------------------------------------------------------------
+    # -- sweeping --------------------------------------------------------------------------------------------
 
-    def mark(self, in_use: Iterable[bytes]) -> None:
+    def mark_in_use(self, in_use: Iterable[bytes]) -> None:
         """Remember which blobs are in use, for `garbage` and `remove_garbage`.
         On disk, because they may be millions."""
         with self._write() as run:
@@ -194,27 +194,27 @@ class Index:
             )
 
     def remove_garbage(
-        self, before: int, after: bytes, limit: int, on_file: Callable[[bytes], None]
+        self, before: int, after_digest: bytes, limit: int, on_file: Callable[[bytes], None]
     ) -> tuple[bytes | None, int]:
         """Forget at most `limit` blobs that are not marked and were not seen since `before`, in order of
-        digest beginning behind `after`. Returns the last one (None: there was none) and the sum of their
-        bytes. `on_file` is called for each that was a file of its own, still under the lock: nobody can put
-        it anew meanwhile."""
+        digest beginning behind `after_digest`. Returns the last one (None: there was none) and the sum of
+        their bytes. `on_file` is called for each that was a file of its own, still under the lock: nobody can
+        put it anew meanwhile."""
         with self._write() as run:
             rows = run(
                 "SELECT digest, pack, size FROM blobs WHERE digest > ? AND seen_at < ? "
                 "AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.digest = blobs.digest) ORDER BY digest "
                 "LIMIT ?",
-                (after, before, limit),
+                (after_digest, before, limit),
             ).fetchall()
             self._connection.executemany("DELETE FROM blobs WHERE digest = ?", ((row[0],) for row in rows))
             for digest, pack, _size in rows:
-                if pack == ALONE:
+                if pack == OWN_FILE_PACK:
                     on_file(digest)
             return (rows[-1][0] if rows else None), sum(row[2] for row in rows)
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep every other call out, so that a file and its row change together."""
         with self._lock:
             yield
@@ -231,7 +231,7 @@ class Index:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if isinstance(bad, sqlite3.OperationalError) and bad.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                    raise full() from bad
+                    raise disk_full_error() from bad
                 raise
 
 
@@ -251,10 +251,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _parts(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for at in range(0, len(digests), _AT_ONCE):
-        yield digests[at : at + _AT_ONCE]
+def _parameter_batches(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for at in range(0, len(digests), _MAX_PARAMETERS):
+        yield digests[at : at + _MAX_PARAMETERS]
 
 
-def _marks(part: Sequence[bytes]) -> str:
-    return ",".join("?" * len(part))
+def _placeholders(batch: Sequence[bytes]) -> str:
+    return ",".join("?" * len(batch))

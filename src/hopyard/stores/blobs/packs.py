@@ -28,7 +28,7 @@ def pack_number(name: str) -> int | None:
         return None
 
 
-def layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], int]:
+def pack_layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], int]:
     """The parts of the file that holds `blobs` (raw digest, bytes), the offset of each one's bytes, and the
     file's size."""
     parts, offsets, at = [MAGIC], [], len(MAGIC)
@@ -39,7 +39,7 @@ def layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int]
     return parts, offsets, at
 
 
-def frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
+def read_frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
     """Raw digest, offset and size of each blob of a pack as its head says, unchecked; whatever follows a
     frame that runs over the file's end is left out."""
     with path.open("rb") as file:
@@ -57,10 +57,10 @@ def frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
             file.seek(at)
 
 
-def scan(path: Path) -> Iterator[tuple[bytes, int, int]]:
+def read_valid_frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
     """`frames` without blobs that do not match their digest."""
     with path.open("rb") as file:
-        for digest, at, size in frames(path):
+        for digest, at, size in read_frames(path):
             file.seek(at)
             if blake3(file.read(size)).digest() == digest:
                 yield digest, at, size

@@ -6,32 +6,31 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hopyard.domain import attempt_news
+from hopyard.domain import attempt_transitions
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version
-from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_to_stop
-from hopyard.domain.run_change import changed_meanwhile, waits_no_longer, waits_otherwise
+from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_conflict
+from hopyard.domain.run_change import changes_scheduling, concurrent_change_conflict, not_pending_conflict
 from hopyard.errors import NotFound, NotLeader
-from hopyard.interfaces.cluster_store import Lease, Recorded
-from hopyard.stores.memory.applying import Applying
-from hopyard.stores.memory.changes import Changes
-from hopyard.stores.memory.nodes import Nodes
+from hopyard.interfaces.cluster_store import Lease, RecordResult
+from hopyard.stores.memory.apply_plan import PlanApplier
+from hopyard.stores.memory.attempt_changes import AttemptChanges
+from hopyard.stores.memory.nodes import MemoryNodes
 from hopyard.stores.memory.rows import RunRow
-from hopyard.stores.memory.state import State, run_of
+from hopyard.stores.memory.state import MemoryState, run_of_attempt
 
 
 class MemoryClusterStore:
     """Implements `hopyard.interfaces.cluster_store.ClusterStore`.
     No call ever waits, so each is one atomic step."""
 
-    def __init__(self, state: State) -> None:
-        self._state, self._nodes = state, Nodes(state)
+    def __init__(self, state: MemoryState) -> None:
+        self._state, self._nodes = state, MemoryNodes(state)
 
-    # -- who decides
-    # ------------------------------------------------------------------------------------------------
+    # -- who decides -----------------------------------------------------------------------------------------
 
-    async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
+    async def acquire_lease(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         state, lease = self._state, self._state.lease
         if lease is not None and lease.holder != holder and now < lease.expires_at <= now + 2 * ttl:
             return None
@@ -40,7 +39,7 @@ class MemoryClusterStore:
         state.lease = Lease(holder, state.epoch, now + ttl)
         return state.lease
 
-    async def resign(self, holder: str, /) -> None:
+    async def release_lease(self, holder: str, /) -> None:
         if self._state.lease is not None and self._state.lease.holder == holder:
             self._state.lease = None
 
@@ -48,8 +47,7 @@ class MemoryClusterStore:
         if self._state.lease is None or self._state.lease.epoch != epoch:
             raise NotLeader("another server decides now")
 
-    # -- plans
-    # ------------------------------------------------------------------------------------------------------
+    # -- plans -----------------------------------------------------------------------------------------------
 
     async def version(self) -> Version:
         return Version(self._state.version)
@@ -59,9 +57,9 @@ class MemoryClusterStore:
 
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
         self._check_leader(epoch)
-        return Applying(self._state, now).apply(plan)
+        return PlanApplier(self._state, now).apply(plan)
 
-    async def note_holds(
+    async def record_holds(
         self,
         holds: Sequence[Hold],
         /,
@@ -72,32 +70,33 @@ class MemoryClusterStore:
     ) -> Sequence[RunId]:
         self._check_leader(epoch)
         state, before = self._state, self._state.holds()
-        state.note_holds(holds, based_on)
+        state.record_holds(holds, based_on)
         return [
             RunId(hold.gang)
             for hold in holds
-            if state.waits_unchanged(hold.gang, based_on) and _differs(before.get(hold.gang), hold)
+            if state.is_pending_unchanged(hold.gang, based_on) and _is_other_hold(before.get(hold.gang), hold)
         ]
 
-    # -- news
-    # -------------------------------------------------------------------------------------------------------
+    # -- news ------------------------------------------------------------------------------------------------
 
-    async def record(
+    async def record_observation(
         self,
         engine: str,
-        seen: Observation,
+        observed: Observation,
         /,
         *,
         now: datetime,
         complete: bool = True,
         launched: Collection[AttemptId] | None = None,
-    ) -> Recorded:
-        changes = Changes(self._state, now)
-        if complete and self._nodes.take_in(engine, seen.nodes):
-            changes.seen_by_policy = True
-        news = {status.attempt: status for status in seen.attempts}
+    ) -> RecordResult:
+        changes = AttemptChanges(self._state, now)
+        if complete and self._nodes.apply_observed(engine, observed.nodes):
+            changes.changes_snapshot = True
+        news = {status.attempt: status for status in observed.attempts}
         attempts: Iterable[AttemptId] = (
-            sorted(self._state.live) if complete else [one for one in news if one in self._state.live]
+            sorted(self._state.live_attempts)
+            if complete
+            else [one for one in news if one in self._state.live_attempts]
         )
         for attempt in attempts:
             run = self._state.live_run(attempt)
@@ -105,25 +104,29 @@ class MemoryClusterStore:
                 continue
             if attempt in news:
                 if news[attempt].replicas != run.attempts[-1].replicas:
-                    changes.make(run, attempt_news.take_in(changes.before(run), news[attempt]))
+                    changes.apply(
+                        run, attempt_transitions.apply_status(changes.attempt_state(run), news[attempt])
+                    )
             elif (
                 complete
                 and run.attempts[-1].phase is not AttemptPhase.STARTING
                 and (launched is None or attempt in launched)
             ):
-                changes.make(run, _lost(changes.before(run), attempt_news.VANISHED))
-        return changes.finish()
+                changes.apply(
+                    run, _lost_transition(changes.attempt_state(run), attempt_transitions.PROCESSES_LOST)
+                )
+        return changes.to_result()
 
-    async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> Recorded:
+    async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> RecordResult:
         run = self._state.live_run(status.attempt)
         if run is None:
-            return Recorded()
-        changes = Changes(self._state, now)
-        changes.make(run, attempt_news.take_in(changes.before(run), status))
-        return changes.finish()
+            return RecordResult()
+        changes = AttemptChanges(self._state, now)
+        changes.apply(run, attempt_transitions.apply_status(changes.attempt_state(run), status))
+        return changes.to_result()
 
     async def replicas(self, attempt: AttemptId, /) -> AttemptStatus:
-        run = self._state.runs.get(run_of(attempt))
+        run = self._state.runs.get(run_of_attempt(attempt))
         for row in () if run is None else run.attempts:
             if row.id == attempt:
                 return AttemptStatus(attempt, row.replicas)
@@ -131,86 +134,85 @@ class MemoryClusterStore:
 
     async def fail_launch(
         self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST
-    ) -> Recorded:
+    ) -> RecordResult:
         run = self._state.live_run(attempt)
         if run is None:
-            return Recorded()
-        changes = Changes(self._state, now)
-        changes.make(run, attempt_news.fail_launch(changes.before(run), reason, kind))
-        return changes.finish()
+            return RecordResult()
+        changes = AttemptChanges(self._state, now)
+        changes.apply(run, attempt_transitions.fail_launch(changes.attempt_state(run), reason, kind))
+        return changes.to_result()
 
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
-        row = self._existing(run)
-        if row.phase.final:
-            return Recorded()
+    async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
+        row = self._get_row(run)
+        if row.phase.is_final:
+            return RecordResult()
         if row.offline:
-            raise no_process_to_stop(str(row.name))
+            raise no_process_conflict(str(row.name))
         row.stop_requested = True
         if row.phase is RunPhase.QUEUED:
-            row.move(RunPhase.CANCELLED)
-            row.ended_at, row.exit = now, attempt_news.CANCELLED_IN_QUEUE
-            self._state.wait_no_more(row.gang.id)
-            self._state.changed()
-            return Recorded(changed=(run,))
-        changes = Changes(self._state, now)
+            row.set_phase(RunPhase.CANCELLED)
+            row.ended_at, row.exit = now, attempt_transitions.CANCELLED_IN_QUEUE
+            self._state.remove_pending(row.gang.id)
+            self._state.mark_changed()
+            return RecordResult(changed=(run,))
+        changes = AttemptChanges(self._state, now)
         if row.attempts[-1].phase is not AttemptPhase.STOPPING:
-            changes.make(row, attempt_news.stop(changes.before(row)))
-        return changes.finish()
+            changes.apply(row, attempt_transitions.request_stop(changes.attempt_state(row)))
+        return changes.to_result()
 
-    async def change(self, before: Run, after: Run, event: RunEvent, /) -> None:
-        row, state = self._existing(before.id), self._state
+    async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:
+        row, state = self._get_row(before.id), self._state
         held_by = row.held_by if row.phase is RunPhase.QUEUED else None
         if (row.spec, held_by, row.note) != (before.spec, before.held_by, before.note):
-            raise changed_meanwhile(before)
-        if waits_otherwise(before, after):
+            raise concurrent_change_conflict(before)
+        if changes_scheduling(before, after):
             if row.phase is not RunPhase.QUEUED:
-                raise waits_no_longer(before, row.phase)
-            gang = after.spec.as_gang(
+                raise not_pending_conflict(before, row.phase)
+            gang = after.spec.to_gang(
                 row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s
             )
             kept = row.gang  # of how it waited until now
             row.gang = replace(
                 gang,
-                roles=state.shape(gang.roles),
+                roles=state.share_roles(gang.roles),
                 preemptions=kept.preemptions,
                 not_before=kept.not_before,
-                put_back=kept.put_back,
+                requeue_reason=kept.requeue_reason,
             )
-            row.changed = True
-            state.wait_no_more(row.gang.id)
-            state.forget_hold(row.gang.id)
+            row.changed_at_version = True
+            state.remove_pending(row.gang.id)
+            state.remove_hold(row.gang.id)
             if after.held_by is None:
-                state.wait(row.gang)
-            state.changed()
+                state.add_pending(row.gang)
+            state.mark_changed()
         row.spec, row.held_by, row.note = after.spec, after.held_by, after.note
         row.events.append(event)
 
-    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
-        row = self._existing(run)
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
+        row = self._get_row(run)
         if (
             row.attempt is None
-            or row.attempt.id not in self._state.live
+            or row.attempt.id not in self._state.live_attempts
             or row.attempt.phase is AttemptPhase.STOPPING
         ):
-            return Recorded()
-        return Applying(self._state, now).make_room(row, GangId(""), reason)
+            return RecordResult()
+        return PlanApplier(self._state, now).request_preempt(row, GangId(""), reason)
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
-        return dict(self._state.live)
+        return dict(self._state.live_attempts)
 
-    # -- nodes
-    # ------------------------------------------------------------------------------------------------------
+    # -- nodes -----------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[Node]:
-        return list(self._state.seen_nodes.get().values())
+        return list(self._state.cached_nodes.get().values())
 
-    async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
-        return self._nodes.cordon(node, on, reason=reason)
+    async def set_cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
+        return self._nodes.set_cordon(node, on, reason=reason)
 
-    async def note_server(self, server: KnownServer, /) -> None:
+    async def record_server(self, server: ServerRecord, /) -> None:
         self._state.servers[server.engine] = server
 
-    async def servers(self) -> Sequence[KnownServer]:
+    async def servers(self) -> Sequence[ServerRecord]:
         return [self._state.servers[engine] for engine in sorted(self._state.servers)]
 
     async def remove_node(self, node: NodeId, /) -> None:
@@ -219,21 +221,20 @@ class MemoryClusterStore:
         if found is not None and all(other.engine != found.engine for other in self._state.nodes.values()):
             self._state.servers.pop(found.engine, None)
 
-    # -- rows
-    # -------------------------------------------------------------------------------------------------------
+    # -- rows ------------------------------------------------------------------------------------------------
 
-    def _existing(self, run: RunId) -> RunRow:
+    def _get_row(self, run: RunId) -> RunRow:
         row = self._state.runs.get(run)
         if row is None:
             raise NotFound(f"no run has the id {run}")
         return row
 
 
-def _lost(before: attempt_news.Before, reason: str) -> attempt_news.After:
-    return attempt_news.end(before, AttemptPhase.LOST, attempt_news.lost(reason))
+def _lost_transition(before: attempt_transitions.AttemptState, reason: str) -> attempt_transitions.Transition:
+    return attempt_transitions.end_attempt(before, AttemptPhase.LOST, attempt_transitions.lost_exit(reason))
 
 
-def _differs(before: Hold | None, after: Hold) -> bool:
+def _is_other_hold(before: Hold | None, after: Hold) -> bool:
     """Beside the position: that everybody moved up is no news."""
     return before is None or (before.reason, before.detail, before.blocked_by, before.expected_at) != (
         after.reason,

@@ -18,7 +18,7 @@ def matches(row: RunRow, where: RunFilter) -> bool:
         and (where.label is None or spec.label == where.label)
         and all(spec.tags.get(key) == value for key, value in (where.tags or {}).items())
         and (where.dataset is None or any(ref.name == where.dataset for ref in spec.datasets))
-        and (not where.text or where.text.lower() in _searched(row))
+        and (not where.text or where.text.lower() in _searchable_text(row))
         and (where.number is None or row.name.number == where.number)
         and (where.ids is None or row.id in where.ids)
         and (where.parent is None or spec.parent == where.parent)
@@ -36,6 +36,6 @@ def older_than(row: RunRow, before: RunId, cursor: RunRow | None) -> bool:
     return (row.submitted_at, row.id) < (cursor.submitted_at, cursor.id)
 
 
-def _searched(row: RunRow) -> str:
+def _searchable_text(row: RunRow) -> str:
     tags = (f"{key}={value}" for key, value in row.spec.tags.items())
     return "\n".join([str(row.name), row.spec.label, *tags]).lower()

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
-from hopyard.domain.sane_node import sane_node
+from hopyard.domain.node_validation import validate_node
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 
 
-class Nodes:
-    def __init__(self, state: State) -> None:
+class MemoryNodes:
+    def __init__(self, state: MemoryState) -> None:
         self._state = state
 
-    def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
-        found = self._node(node)
+    def set_cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
+        found = self._get_node(node)
         reason = (reason or found.cordon_reason) if on else ""
         self._state.cordoned.pop(node, None)
         if on:
@@ -26,25 +26,25 @@ class Nodes:
         after = replace(found, cordoned=on, cordon_reason=reason)
         if after != found:
             self._set_node(after)
-            self._state.changed()
+            self._state.mark_changed()
         return after
 
     def remove(self, node: NodeId, /) -> None:
         state = self._state
-        if self._node(node).ready:
+        if self._get_node(node).ready:
             raise Conflict(f"node {node} is there", hints=("its engine sees it; end the engine first",))
-        if state.holdings.held_on(node):
+        if state.node_allocations.is_in_use(node):
             raise Conflict(
                 f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",)
             )
         del state.nodes[node]
         state.cordoned.pop(node, None)
-        state.holdings.drop_node(node)
-        state.seen_nodes.stale()
-        state.totals.stale()
-        state.changed()
+        state.node_allocations.drop_node(node)
+        state.cached_nodes.invalidate()
+        state.cached_totals.invalidate()
+        state.mark_changed()
 
-    def _node(self, node: NodeId) -> Node:
+    def _get_node(self, node: NodeId) -> Node:
         found = self._state.nodes.get(node)
         if found is None:
             close = close_names(node, self._state.nodes)
@@ -56,21 +56,21 @@ class Nodes:
             raise NotFound(f"there is no node `{node}`", hints=(hint,))
         return found
 
-    def take_in(self, engine: str, seen: Sequence[Node]) -> bool:
+    def apply_observed(self, engine: str, observed: Sequence[Node]) -> bool:
         """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready.
         Whether anything changed."""
         state = self._state
-        if state.said.get(engine) is seen:
+        if state.reported_nodes.get(engine) is observed:
             return False
-        state.said[engine] = seen
+        state.reported_nodes[engine] = observed
         wanted = {
             node.id: replace(
-                sane_node(node)[0],
+                validate_node(node)[0],
                 engine=engine,
                 cordoned=node.id in state.cordoned,
                 cordon_reason=state.cordoned.get(node.id, ""),
             )
-            for node in seen
+            for node in observed
         }
         for node in state.nodes.values():
             if node.engine == engine and node.id not in wanted:
@@ -82,6 +82,6 @@ class Nodes:
 
     def _set_node(self, node: Node) -> None:
         self._state.nodes[node.id] = node
-        self._state.holdings.set_node(node)
-        self._state.seen_nodes.stale()
-        self._state.totals.stale()
+        self._state.node_allocations.set_node(node)
+        self._state.cached_nodes.invalidate()
+        self._state.cached_totals.invalidate()

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hopyard.domain.ids import QueueName, Version
-from hopyard.domain.queue import QueueTree, Used
+from hopyard.domain.queue import PastUsage, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.run import RunPhase
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 
 
 class MemoryQueueStore:
     """Implements `hopyard.interfaces.queue_store.QueueStore`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemoryState) -> None:
         self._state = state
 
     async def tree(self) -> QueueTree:
@@ -25,7 +25,7 @@ class MemoryQueueStore:
 
     async def replace(self, tree: QueueTree, /) -> None:
         parents = {queue.parent for queue in tree.queues.values()}
-        for queue, count in (await self.waiting()).items():
+        for queue, count in (await self.count_waiting()).items():
             if queue not in tree.queues or queue in parents:
                 runs = "1 run waits" if count == 1 else f"{count} runs wait"
                 raise Conflict(
@@ -33,22 +33,22 @@ class MemoryQueueStore:
                 )
         if tree != self._state.tree:
             self._state.tree = tree
-            self._state.charges.set_tree(tree)
-            self._state.declared()
+            self._state.quota_check.set_tree(tree)
+            self._state.mark_declarations_changed()
 
-    async def waiting(self) -> Mapping[QueueName, int]:
+    async def count_waiting(self) -> Mapping[QueueName, int]:
         return dict(
             Counter(row.gang.queue for row in self._state.runs.values() if row.phase is RunPhase.QUEUED)
         )
 
-    async def used(self) -> Mapping[tuple[QueueName, str], Used]:
-        return self._state.seen_used.get()
+    async def past_usage(self) -> Mapping[tuple[QueueName, str], PastUsage]:
+        return self._state.cached_past_usage.get()
 
 
 class MemoryReservationStore:
     """Implements `hopyard.interfaces.reservation_store.ReservationStore`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemoryState) -> None:
         self._state = state
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
@@ -56,13 +56,13 @@ class MemoryReservationStore:
             raise Conflict(
                 f"there is a reservation `{reservation.name}` already", hints=("choose another name",)
             )
-        if based_on is not None and based_on < self._state.declared_at:
+        if based_on is not None and based_on < self._state.declaration_version:
             raise Conflict("reservations or queues were changed meanwhile", hints=("look again",))
         self._state.reservations[reservation.name] = reservation
-        self._touch()
+        self._mark_changed()
 
     async def list(self) -> Sequence[Reservation]:
-        return list(self._state.seen_reservations.get())
+        return list(self._state.cached_reservations.get())
 
     async def get(self, name: str, /) -> Reservation:
         found = self._state.reservations.get(name)
@@ -77,9 +77,9 @@ class MemoryReservationStore:
     async def delete(self, name: str, /) -> Reservation:
         found = await self.get(name)
         del self._state.reservations[name]
-        self._touch()
+        self._mark_changed()
         return found
 
-    def _touch(self) -> None:
-        self._state.seen_reservations.stale()
-        self._state.declared()
+    def _mark_changed(self) -> None:
+        self._state.cached_reservations.invalidate()
+        self._state.mark_declarations_changed()

@@ -13,15 +13,15 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.queue import Amounts
 from hopyard.domain.run import (
-    HELD,
+    HELD_REASON,
     Attempt,
     ParamValue,
     Run,
     RunEvent,
     RunPhase,
     RunSpec,
-    held_in_words,
-    moved,
+    checked_transition,
+    held_message,
 )
 
 
@@ -44,9 +44,9 @@ class AttemptRow:
     saved_at: datetime | None = None
     preempted_for: GangId | None = None  # "" for nobody in particular
     preempt_reason: str = ""
-    asked_at: datetime | None = None  # to end
+    preempt_requested_at: datetime | None = None  # to end
 
-    def noun(self) -> Attempt:
+    def to_attempt(self) -> Attempt:
         return Attempt(
             id=self.id,
             number=self.number,
@@ -69,11 +69,11 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class RunRow:
-    """asked: the spec as it was submitted. gang: as a policy sees it."""
+    """submitted_spec: the spec as it was submitted. gang: as a policy sees it."""
 
     id: RunId
     name: RunName
-    asked: RunSpec
+    submitted_spec: RunSpec
     spec: RunSpec
     gang: Gang
     submitted_at: datetime
@@ -86,14 +86,14 @@ class RunRow:
     exit: Exit | None = None
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
-    latest: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    latest_metrics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     artifact: Digest | None = None
     stop_requested: bool = False
     offline: bool = False
     synced_at: datetime | None = None
     held_by: str | None = None
     note: str = ""
-    changed: bool = False  # it asks for something else than was submitted
+    changed_at_version: bool = False  # it asks for something else than was submitted
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -101,9 +101,9 @@ class RunRow:
     damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)
     events: list[RunEvent] = field(default_factory=list)
 
-    def move(self, phase: RunPhase) -> None:
+    def set_phase(self, phase: RunPhase) -> None:
         """Raises Conflict for a change of phase that is not legal."""
-        self.phase = moved(self.phase, phase)
+        self.phase = checked_transition(self.phase, phase)
 
     @property
     def attempt(self) -> AttemptRow | None:
@@ -115,11 +115,11 @@ class RunRow:
             for one in self.checkpoints
         ]
 
-    def whole_checkpoints(self) -> list[Checkpoint]:
+    def usable_checkpoints(self) -> list[Checkpoint]:
         """Those that are not known to be damaged."""
         return [one for one in self.all_checkpoints() if not one.damaged]
 
-    def noun(self, hold: Hold | None, promise: Promise | None) -> Run:
+    def to_run(self, hold: Hold | None, promise: Promise | None) -> Run:
         held = self.held_by is not None and self.phase is RunPhase.QUEUED
         return Run(
             id=self.id,
@@ -127,7 +127,7 @@ class RunRow:
             spec=self.spec,
             phase=self.phase,
             submitted_at=self.submitted_at,
-            attempt=self.attempts[-1].noun() if self.attempts else None,
+            attempt=self.attempts[-1].to_attempt() if self.attempts else None,
             started_at=self.started_at,
             ended_at=self.ended_at,
             exit=self.exit,
@@ -135,8 +135,8 @@ class RunRow:
             summary=self.summary,
             artifact=self.artifact,
             stop_requested=self.stop_requested,
-            hold_reason=HELD if held else "" if hold is None else str(hold.reason),
-            hold_detail=held_in_words(self.held_by) if held else "" if hold is None else hold.detail,
+            hold_reason=HELD_REASON if held else "" if hold is None else str(hold.reason),
+            hold_detail=held_message(self.held_by) if held else "" if hold is None else hold.detail,
             position=None if hold is None else hold.position,
             blocked_by=() if hold is None else hold.blocked_by,
             expected_at=None if hold is None else hold.expected_at,

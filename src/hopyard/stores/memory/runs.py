@@ -8,19 +8,27 @@ from dataclasses import replace
 from datetime import datetime
 
 from hopyard.domain.attempt import AttemptPhase, Exit
-from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest
+from hopyard.domain.run import (
+    Attempt,
+    ParamValue,
+    Run,
+    RunEvent,
+    RunEventKind,
+    RunPhase,
+    check_not_superseded,
+)
 from hopyard.domain.run_values import merge_values
+from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
+from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
 from hopyard.stores.memory.filters import matches, older_than
 from hopyard.stores.memory.rows import AttemptRow, RunRow
-from hopyard.stores.memory.state import State
+from hopyard.stores.memory.state import MemoryState
 
-_OFFLINE_ENDS = {
+_OFFLINE_PHASES = {
     AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
     AttemptPhase.FAILED: RunPhase.FAILED,
     AttemptPhase.LOST: RunPhase.FAILED,
@@ -31,21 +39,21 @@ _OFFLINE_ENDS = {
 class MemoryRunStore:
     """Implements `hopyard.interfaces.run_store.RunStore`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemoryState) -> None:
         self._state = state
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
         for new in runs:
             there = self._state.runs.get(new.id)
-            if there is not None and (there.name.user, there.asked) != (new.user, new.spec):
+            if there is not None and (there.name.user, there.submitted_spec) != (new.user, new.spec):
                 raise Conflict(f"another run has the id {new.id}", hints=("submit it again under a new id",))
-        return [self._noun(self._state.runs.get(new.id) or self._accept(new, now)) for new in runs]
+        return [self._to_run(self._state.runs.get(new.id) or self._add_row(new, now)) for new in runs]
 
-    def _accept(self, new: NewRun, now: datetime) -> RunRow:
+    def _add_row(self, new: NewRun, now: datetime) -> RunRow:
         state, spec = self._state, new.spec
         number = state.numbers[new.user, spec.project] = state.numbers.get((new.user, spec.project), 0) + 1
-        gang = spec.as_gang(new.id, new.user, submitted_at=now)
-        gang = replace(gang, roles=state.shape(gang.roles))
+        gang = spec.to_gang(new.id, new.user, submitted_at=now)
+        gang = replace(gang, roles=state.share_roles(gang.roles))
         row = RunRow(
             new.id, RunName(new.user, spec.project, number), spec, spec, gang, now, params=spec.params
         )
@@ -54,19 +62,19 @@ class MemoryRunStore:
         if new.offline:
             row.offline, row.phase = True, RunPhase.RUNNING
         else:
-            state.wait(row.gang)
-        state.changed()
+            state.add_pending(row.gang)
+        state.mark_changed()
         return row
 
     async def get(self, run: RunId, /) -> Run:
-        return self._noun(self._existing(run))
+        return self._to_run(self._get_row(run))
 
-    async def existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
+    async def find_existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
         return frozenset(self._state.runs.keys() & set(wanted))
 
     async def find_by_name(self, name: RunName, /) -> Run | None:
         run = self._state.by_name.get(name)
-        return None if run is None else self._noun(self._state.runs[run])
+        return None if run is None else self._to_run(self._state.runs[run])
 
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
         """Newest first."""
@@ -76,12 +84,12 @@ class MemoryRunStore:
         if where.before is not None:
             cursor = self._state.runs.get(where.before)
             newest = [row for row in newest if older_than(row, where.before, cursor)]
-        found = [self._noun(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
-        return [_brief(run) for run in found] if where.brief else found
+        found = [self._to_run(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
+        return [_truncated(run) for run in found] if where.brief else found
 
-    async def count(self) -> Mapping[RunPhase, int]:
+    async def count_by_phase(self) -> Mapping[RunPhase, int]:
         return dict(
-            Counter(row.phase for row in self._state.runs.values() if row.phase.final or not row.offline)
+            Counter(row.phase for row in self._state.runs.values() if row.phase.is_final or not row.offline)
         )
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
@@ -98,40 +106,40 @@ class MemoryRunStore:
             row.id
             for row in rows.values()
             if row.spec.parent is not None
-            and not row.phase.final
-            and (row.spec.parent not in rows or rows[row.spec.parent].phase.final)
+            and not row.phase.is_final
+            and (row.spec.parent not in rows or rows[row.spec.parent].phase.is_final)
         ]
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
-        return [one.noun() for one in self._existing(run).attempts]
+        return [one.to_attempt() for one in self._get_row(run).attempts]
 
     async def events(
         self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
     ) -> Sequence[RunEvent]:
-        found = self._existing(run).events[after:]
+        found = self._get_row(run).events[after:]
         return found if limit is None else found[max(0, len(found) - limit) :] if newest else found[:limit]
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
-        row = self._existing(run)
+        row = self._get_row(run)
         if event not in row.events:
             row.events.append(event)
 
     async def delete(self, run: RunId, /) -> None:
-        row = self._existing(run)
-        if not (row.phase.final or row.offline):
+        row = self._get_row(run)
+        if not (row.phase.is_final or row.offline):
             raise Conflict("the run is not over", hints=("stop it first: hop stop",))
         del self._state.runs[run], self._state.by_name[row.name]
 
     async def record_params(
         self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None
     ) -> None:
-        row = self._newest_says(run, attempt)
+        row = self._get_row_for_attempt(run, attempt)
         row.params = merge_values(row.params, params)
 
     async def record_summary(
         self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None
     ) -> None:
-        row = self._newest_says(run, attempt)
+        row = self._get_row_for_attempt(run, attempt)
         row.summary = merge_values(row.summary, values)
 
     async def record_metrics(
@@ -141,52 +149,51 @@ class MemoryRunStore:
         /,
         *,
         attempt: AttemptId | None = None,
-        anew: bool = False,
+        replace_all: bool = False,
     ) -> None:
-        row = self._newest_says(run, attempt)
-        row.latest = merge_values({} if anew else row.latest, latest)
+        row = self._get_row_for_attempt(run, attempt)
+        row.latest_metrics = merge_values({} if replace_all else row.latest_metrics, latest)
 
     async def latest_metrics(
         self, runs: Sequence[RunId], /
     ) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         known = self._state.runs
-        return {run: known[run].latest if run in known else {} for run in runs}
+        return {run: known[run].latest_metrics if run in known else {} for run in runs}
 
     async def record_machine_env(
         self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
     ) -> None:
-        self._newest_says(run, attempt).machine_env = dict(values)
+        self._get_row_for_attempt(run, attempt).machine_env = dict(values)
 
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
         row = self._state.runs.get(run)
         return {} if row is None else row.machine_env
 
-    async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
-        row = self._existing(run)
-        row.unstored = tuple(dict.fromkeys((*row.unstored, *sentences)))[:MOST_UNSTORED]
+    async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
+        row = self._get_row(run)
+        row.unstored = tuple(dict.fromkeys((*row.unstored, *messages)))[:MAX_UNSTORED_MESSAGES]
 
     async def record_artifact(
         self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
     ) -> None:
-        self._newest_says(run, attempt).artifact = manifest
+        self._get_row_for_attempt(run, attempt).artifact = manifest
 
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:
-        row = self._newest_says(run, attempt)
+        row = self._get_row_for_attempt(run, attempt)
         row.spec = replace(
             row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages))
         )
-        row.gang = replace(row.gang, wants=row.spec.wants)
-        if self._state.waits(row.gang.id):
-            self._state.wait(row.gang)
-            self._state.changed()
+        row.gang = replace(row.gang, input_digests=row.spec.input_digests)
+        if self._state.is_pending(row.gang.id):
+            self._state.add_pending(row.gang)
+            self._state.mark_changed()
 
-    # -- checkpoints
-    # ------------------------------------------------------------------------------------------------
+    # -- checkpoints -----------------------------------------------------------------------------------------
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
-        row = self._existing(checkpoint.run)
+        row = self._get_row(checkpoint.run)
         key = (checkpoint.attempt, checkpoint.rank, checkpoint.step)
         if any((one.attempt, one.rank, one.step) == key for one in row.checkpoints):
             return
@@ -194,20 +201,24 @@ class MemoryRunStore:
         # stable: of one attempt as they came
         row.checkpoints.sort(key=lambda one: split_attempt(one.attempt)[1])
         attempt = row.attempt
-        if attempt is not None and attempt.id == checkpoint.attempt and attempt.id in self._state.live:
+        if (
+            attempt is not None
+            and attempt.id == checkpoint.attempt
+            and attempt.id in self._state.live_attempts
+        ):
             attempt.saved_at = checkpoint.created_at
             if attempt.resumed_from_step is None or checkpoint.step > attempt.resumed_from_step:
                 row.losses = 0
-            self._state.show_running(attempt)
-            self._state.changed()
+            self._state.add_running(attempt)
+            self._state.mark_changed()
 
     async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
-        row = self._existing(run)
-        return row.all_checkpoints() if damaged else row.whole_checkpoints()
+        row = self._get_row(run)
+        return row.all_checkpoints() if damaged else row.usable_checkpoints()
 
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
-        row = self._existing(run)
-        if all(one.step != step for one in row.whole_checkpoints()):
+        row = self._get_row(run)
+        if all(one.step != step for one in row.usable_checkpoints()):
             return False
         row.damaged.update((one.attempt, one.rank, step) for one in row.checkpoints if one.step == step)
         row.events.append(RunEvent(now, RunEventKind.DAMAGED, detail))
@@ -216,13 +227,13 @@ class MemoryRunStore:
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
         known = self._state.runs
         return {
-            run: known[run].whole_checkpoints()[-1].step
+            run: known[run].usable_checkpoints()[-1].step
             for run in runs
-            if run in known and known[run].whole_checkpoints()
+            if run in known and known[run].usable_checkpoints()
         }
 
-    async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
-        row = self._existing(run)
+    async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None:
+        row = self._get_row(run)
         if all(one.step != step for one in row.checkpoints):
             raise NotFound(f"the run has no checkpoint at step {step}")
         row.checkpoints = [replace(one, kept=kept) if one.step == step else one for one in row.checkpoints]
@@ -232,8 +243,7 @@ class MemoryRunStore:
         if row is not None:
             row.checkpoints = [one for one in row.checkpoints if one.step not in steps]
 
-    # -- ends
-    # -------------------------------------------------------------------------------------------------------
+    # -- ends ------------------------------------------------------------------------------------------------
 
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
         row = self._state.runs.get(run)
@@ -243,17 +253,17 @@ class MemoryRunStore:
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:
-        if phase not in _OFFLINE_ENDS:
+        if phase not in _OFFLINE_PHASES:
             raise SpecError(
                 f"phase: an offline run has not ended while `{phase}`",
-                hints=(f"one of {', '.join(_OFFLINE_ENDS)}",),
+                hints=(f"one of {', '.join(_OFFLINE_PHASES)}",),
             )
-        row = self._existing(run)
+        row = self._get_row(run)
         if not row.offline:
             raise Conflict("the run was not recorded offline")
         if row.attempts:
             return
-        row.move(_OFFLINE_ENDS[phase])
+        row.set_phase(_OFFLINE_PHASES[phase])
         nowhere = Placement(row.gang, ())
         row.attempts.append(
             AttemptRow(
@@ -271,30 +281,33 @@ class MemoryRunStore:
         )
         row.exit, row.started_at, row.ended_at = exit, started_at, ended_at
 
-    async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
+    async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
         newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
         found = [
             row for row in newest if row.summary and any(ref.name == dataset for ref in row.spec.datasets)
         ]
-        return [Summarised(row.id, row.submitted_at, row.summary) for row in found[:limit]]
+        return [RunSummary(row.id, row.submitted_at, row.summary) for row in found[:limit]]
 
-    def _noun(self, row: RunRow) -> Run:
-        return row.noun(self._state.hold_of(row), self._state.promises.get(row.gang.id))
+    def _to_run(self, row: RunRow) -> Run:
+        return row.to_run(self._state.hold_of(row), self._state.promises.get(row.gang.id))
 
-    def _newest_says(self, run: RunId, attempt: AttemptId | None) -> RunRow:
+    def _get_row_for_attempt(self, run: RunId, attempt: AttemptId | None) -> RunRow:
         """The run; raises Conflict when it has a later attempt than this."""
-        row = self._existing(run)
-        check_newest(attempt, len(row.attempts), run=run)
+        row = self._get_row(run)
+        check_not_superseded(attempt, len(row.attempts), run=run)
         return row
 
-    def _existing(self, run: RunId) -> RunRow:
+    def _get_row(self, run: RunId) -> RunRow:
         row = self._state.runs.get(run)
         if row is None:
             raise NotFound(f"no run has the id {run}", hints=("`hop ps -a` lists all runs",))
         return row
 
 
-def _brief(run: Run) -> Run:
+def _truncated(run: Run) -> Run:
     return replace(
-        run, spec=brief_spec(run.spec), params=brief_values(run.params), summary=brief_values(run.summary)
+        run,
+        spec=summarise_spec(run.spec),
+        params=truncate_values(run.params),
+        summary=truncate_values(run.summary),
     )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from hopyard.domain.amounts import totals
-from hopyard.domain.charges import Charges
-from hopyard.domain.chunked import Chunks
-from hopyard.domain.cluster import Hold, KnownServer, Node, Promise, Running, Snapshot
+from hopyard.domain.amounts import total_amounts
+from hopyard.domain.cluster import Hold, Node, Promise, Running, ServerRecord, Snapshot
 from hopyard.domain.gang import Gang, Role
-from hopyard.domain.holdings import Holdings
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, RunName, Version
-from hopyard.domain.queue import ONE_QUEUE, Amounts, QueueTree, Used
+from hopyard.domain.node_allocations import NodeAllocations
+from hopyard.domain.persistent_sequence import PersistentMap
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, Amounts, PastUsage, QueueTree
+from hopyard.domain.quota_check import QuotaCheck
 from hopyard.domain.reservation import Reservation
 from hopyard.interfaces.cluster_store import Lease
 from hopyard.stores.memory.rows import AttemptRow, RunRow
@@ -23,25 +23,25 @@ from hopyard.stores.memory.rows import AttemptRow, RunRow
 T = TypeVar("T")
 
 
-class Cached(Generic[T]):
+class CachedValue(Generic[T]):
     """A value that is made anew after it was marked stale, and is the same object until then."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._value: T = make()
-        self._stale = False
+    def __init__(self, compute: Callable[[], T]) -> None:
+        self._compute = compute
+        self._value: T = compute()
+        self._is_stale = False
 
-    def stale(self) -> None:
-        self._stale = True
+    def invalidate(self) -> None:
+        self._is_stale = True
 
     def get(self) -> T:
-        if self._stale:
-            self._value, self._stale = self._make(), False
+        if self._is_stale:
+            self._value, self._is_stale = self._compute(), False
         return self._value
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AttemptUsage:
     """What an attempt held from its placement to its end, and for whom."""
 
     placed_at: datetime
@@ -52,7 +52,7 @@ class Held:
     project: str
 
 
-class State:
+class MemoryState:
     """Every fact, by id. Changed only by the stores of this folder, which mark what a policy sees as
     stale."""
 
@@ -61,98 +61,99 @@ class State:
         self.by_name: dict[RunName, RunId] = {}
         self.numbers: dict[tuple[str, str], int] = {}
         self.version = 0
-        self.declared_at = 0  # the version at which queues or reservations were changed last
+        self.declaration_version = 0  # the version at which queues or reservations were changed last
         self.lease: Lease | None = None
-        self.servers: dict[str, KnownServer] = {}
+        self.servers: dict[str, ServerRecord] = {}
         self.epoch = 0
         self.nodes: dict[NodeId, Node] = {}
-        self.said: dict[str, Sequence[Node]] = {}  # by each engine, of its nodes, the last time
+        self.reported_nodes: dict[str, Sequence[Node]] = {}  # by each engine, of its nodes, the last time
         self.cordoned: dict[NodeId, str] = {}  # with the reason
-        self.holdings = Holdings()
-        self.charges = Charges()
-        self.pending: Chunks[GangId, Gang] = Chunks()
+        self.node_allocations = NodeAllocations()
+        self.quota_check = QuotaCheck()
+        self.pending: PersistentMap[GangId, Gang] = PersistentMap()
         # the version from which on each gang that waits does so as it does now
-        self.waits_since: dict[GangId, int] = {}
-        self.delayed: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
-        self.running: Chunks[AttemptId, Running] = Chunks()
-        self.live: dict[AttemptId, str] = {}
-        self.tree: QueueTree = ONE_QUEUE
+        self.pending_since: dict[GangId, int] = {}
+        self.backing_off: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
+        self.running: PersistentMap[AttemptId, Running] = PersistentMap()
+        self.live_attempts: dict[AttemptId, str] = {}
+        self.tree: QueueTree = SINGLE_QUEUE_TREE
         self.reservations: dict[str, Reservation] = {}
-        self.used: dict[tuple[QueueName, str], Used] = {}
-        self.held: list[Held] = []
+        self.past_usage: dict[tuple[QueueName, str], PastUsage] = {}
+        self.finished_usage: list[AttemptUsage] = []
         self.promises: dict[GangId, Promise] = {}
         self.durations: dict[str, tuple[float, ...]] = {}
         self._holds: Mapping[GangId, Hold] = {}
-        self._unread: Sequence[Hold] = ()
-        self._shapes: dict[tuple[Role, ...], tuple[Role, ...]] = {}
-        self.seen_nodes = Cached(lambda: dict(sorted(self.nodes.items())))
-        self.totals = Cached(lambda: totals(node for node in self.nodes.values() if node.ready))
-        self.seen_reservations = Cached(
+        self._unindexed_holds: Sequence[Hold] = ()
+        self._shared_roles: dict[tuple[Role, ...], tuple[Role, ...]] = {}
+        self.cached_nodes = CachedValue(lambda: dict(sorted(self.nodes.items())))
+        self.cached_totals = CachedValue(
+            lambda: total_amounts(node for node in self.nodes.values() if node.ready)
+        )
+        self.cached_reservations = CachedValue(
             lambda: tuple(sorted(self.reservations.values(), key=lambda one: (one.start_at, one.name)))
         )
-        self.seen_used = Cached(lambda: dict(self.used))
-        self.seen_promises = Cached(lambda: dict(self.promises))
-        self.seen_durations = Cached(lambda: dict(self.durations))
+        self.cached_past_usage = CachedValue(lambda: dict(self.past_usage))
+        self.cached_promises = CachedValue(lambda: dict(self.promises))
+        self.cached_durations = CachedValue(lambda: dict(self.durations))
 
     def snapshot(self, now: datetime) -> Snapshot:
         for gang in [
-            gang for gang in self.delayed.values() if gang.not_before is None or gang.not_before <= now
+            gang for gang in self.backing_off.values() if gang.not_before is None or gang.not_before <= now
         ]:
-            self.pending[gang.id] = self.delayed.pop(gang.id)
+            self.pending[gang.id] = self.backing_off.pop(gang.id)
         return Snapshot(
             version=Version(self.version),
             now=now,
-            nodes=self.seen_nodes.get(),
-            pending=self.pending.seen(),
-            running=self.running.seen(),
+            nodes=self.cached_nodes.get(),
+            pending=self.pending.to_sequence(),
+            running=self.running.to_sequence(),
             queues=self.tree,
-            used=self.seen_used.get(),
-            reservations=self.seen_reservations.get(),
-            promises=self.seen_promises.get(),
-            durations=self.seen_durations.get(),
-            delayed=tuple(self.delayed.values()),
+            past_usage=self.cached_past_usage.get(),
+            reservations=self.cached_reservations.get(),
+            promises=self.cached_promises.get(),
+            durations=self.cached_durations.get(),
+            backing_off=tuple(self.backing_off.values()),
         )
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """A policy sees something else now."""
         self.version += 1
 
-    def declared(self) -> None:
+    def mark_declarations_changed(self) -> None:
         """What was planned before knew other queues or reservations."""
-        self.changed()
-        self.declared_at = self.version
+        self.mark_changed()
+        self.declaration_version = self.version
 
-    def shape(self, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    def share_roles(self, roles: tuple[Role, ...]) -> tuple[Role, ...]:
         """One object for all gangs that ask for the same."""
-        return self._shapes.setdefault(roles, roles)
+        return self._shared_roles.setdefault(roles, roles)
 
-    # -- what waits and what runs
-    # -----------------------------------------------------------------------------------
+    # -- what waits and what runs ----------------------------------------------------------------------------
 
-    def wait(self, gang: Gang) -> None:
-        self.waits_since[gang.id] = self.version + 1  # `changed` follows
+    def add_pending(self, gang: Gang) -> None:
+        self.pending_since[gang.id] = self.version + 1  # `changed` follows
         if gang.not_before is None:
             self.pending[gang.id] = gang
         else:
-            self.delayed[gang.id] = gang
+            self.backing_off[gang.id] = gang
 
-    def waits(self, gang: GangId) -> bool:
-        return gang in self.pending or gang in self.delayed
+    def is_pending(self, gang: GangId) -> bool:
+        return gang in self.pending or gang in self.backing_off
 
-    def waits_unchanged(self, gang: GangId, based_on: Version) -> bool:
+    def is_pending_unchanged(self, gang: GangId, based_on: Version) -> bool:
         """Whether it waits as it did for a plan that is based on this version."""
-        return self.waits(gang) and self.waits_since[gang] <= based_on
+        return self.is_pending(gang) and self.pending_since[gang] <= based_on
 
-    def wait_no_more(self, gang: GangId) -> None:
+    def remove_pending(self, gang: GangId) -> None:
         self.pending.discard(gang)  # one that is held is not there
-        self.delayed.pop(gang, None)
-        self.waits_since.pop(gang, None)
+        self.backing_off.pop(gang, None)
+        self.pending_since.pop(gang, None)
         if self.promises.pop(gang, None) is not None:
-            self.seen_promises.stale()
+            self.cached_promises.invalidate()
 
-    def show_running(self, row: AttemptRow) -> None:
+    def add_running(self, row: AttemptRow) -> None:
         """A live attempt as a policy sees it."""
-        self.live[row.id] = row.phase.value
+        self.live_attempts[row.id] = row.phase.value
         self.running[row.id] = Running(
             row.placement,
             row.placed_at,
@@ -161,52 +162,51 @@ class State:
             row.saved_at,
             stopping=row.phase.value == "stopping",
             preempted_for=row.preempted_for,
-            asked_at=row.asked_at,
+            preempt_requested_at=row.preempt_requested_at,
         )
 
-    def hide_running(self, row: AttemptRow, now: datetime) -> None:
+    def remove_running(self, row: AttemptRow, now: datetime) -> None:
         """It is over: what it held until now is free again."""
-        del self.live[row.id], self.running[row.id]
-        self.holdings.hold(row.placement, -1)
+        del self.live_attempts[row.id], self.running[row.id]
+        self.node_allocations.count(row.placement, -1)
         gang = row.placement.gang
-        self.charges.charge(gang.queue, gang.user, row.amounts, -1)
+        self.quota_check.charge(gang.queue, gang.user, row.amounts, -1)
         if row.ended_at is not None:
-            self.held.append(Held(row.placed_at, now, row.amounts, *self.holder_of(row)))
+            self.finished_usage.append(AttemptUsage(row.placed_at, now, row.amounts, *self.usage_owner(row)))
 
-    def holder_of(self, row: AttemptRow) -> tuple[str, str, str]:
+    def usage_owner(self, row: AttemptRow) -> tuple[str, str, str]:
         """The user, queue and project that an attempt is counted for."""
-        run = self.runs[run_of(row.id)]
+        run = self.runs[run_of_attempt(row.id)]
         return row.placement.gang.user, row.placement.gang.queue, run.spec.project
 
     def live_run(self, attempt: AttemptId) -> RunRow | None:
         """The run whose newest attempt this is, while it is live."""
-        return self.runs[run_of(attempt)] if attempt in self.live else None
+        return self.runs[run_of_attempt(attempt)] if attempt in self.live_attempts else None
 
-    # -- why runs wait
-    # ----------------------------------------------------------------------------------------------
+    # -- why runs wait ---------------------------------------------------------------------------------------
 
-    def note_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
+    def record_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
         """Kept as they come: the holds of a long queue are written often and read seldom.
         A gang that was changed after `based_on` keeps the hold that it has."""
-        changed = {gang for gang, since in self.waits_since.items() if since > based_on}
+        changed = {gang for gang, since in self.pending_since.items() if since > based_on}
         if changed:
             kept = [hold for gang, hold in self.holds().items() if gang in changed]
             holds = [*(hold for hold in holds if hold.gang not in changed), *kept]
-        self._holds, self._unread = {}, holds
+        self._holds, self._unindexed_holds = {}, holds
 
     def holds(self) -> Mapping[GangId, Hold]:
         """Those told last, of gangs that may have left since."""
-        if self._unread:
-            self._holds, self._unread = {hold.gang: hold for hold in self._unread}, ()
+        if self._unindexed_holds:
+            self._holds, self._unindexed_holds = {hold.gang: hold for hold in self._unindexed_holds}, ()
         return self._holds
 
-    def forget_hold(self, gang: GangId) -> None:
+    def remove_hold(self, gang: GangId) -> None:
         """It asks for something else than when this was noted."""
         self._holds = {one: hold for one, hold in self.holds().items() if one != gang}
 
     def hold_of(self, run: RunRow) -> Hold | None:
-        return self.holds().get(run.gang.id) if self.waits(run.gang.id) else None
+        return self.holds().get(run.gang.id) if self.is_pending(run.gang.id) else None
 
 
-def run_of(attempt: AttemptId) -> RunId:
+def run_of_attempt(attempt: AttemptId) -> RunId:
     return RunId(attempt.rpartition(".")[0])

@@ -27,10 +27,14 @@ from hopyard.stores.sql.tables import (
     user_secrets,
 )
 
-_SIGNING, _TAKEN, DATABASE_ID = "signing", "signing-taken", "database-id"  # names in the table of secrets
-_LEFT_TO_OTHERS = timedelta(days=2)
-FIRST_TOKEN = "first"  # the name of the token that a user is made with
-MANIFESTS: tuple[Column[Any], ...] = (
+_SIGNING_KEY, _SIGNING_TAKEN_KEY, DATABASE_ID_KEY = (
+    "signing",
+    "signing-taken",
+    "database-id",
+)  # names in the table of secrets
+_SHARED_SECRET_GRACE = timedelta(days=2)
+FIRST_TOKEN_NAME = "first"  # the name of the token that a user is made with
+MANIFEST_COLUMNS: tuple[Column[Any], ...] = (
     dataset_versions.c.manifest,
     run_datasets.c.manifest,
     run_contents.c.code,
@@ -38,7 +42,11 @@ MANIFESTS: tuple[Column[Any], ...] = (
     run_contents.c.artifact,
     checkpoints.c.manifest,
 )
-BLOBS: tuple[Column[Any], ...] = (run_contents.c.git_diff, run_contents.c.requirements, run_contents.c.lock)
+BLOB_COLUMNS: tuple[Column[Any], ...] = (
+    run_contents.c.git_diff,
+    run_contents.c.requirements,
+    run_contents.c.lock,
+)
 
 
 class SqlAccessStore:
@@ -62,7 +70,7 @@ class SqlAccessStore:
 
         def write(conn: Connection) -> Token:
             if (
-                conn.execute(_HASHES.where(tokens.c.user_name == user, tokens.c.name == name)).scalar()
+                conn.execute(_ANY_TOKEN.where(tokens.c.user_name == user, tokens.c.name == name)).scalar()
                 is not None
             ):
                 hint = f"choose another name, or `hop token rotate {name}`"
@@ -79,18 +87,18 @@ class SqlAccessStore:
 
         return await self._database.write(write)
 
-    async def add_user(
-        self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False
-    ) -> None:
+    async def add_user(self, user: str, token_hash: str, /, *, now: datetime, restored: bool = False) -> None:
         """Raises Conflict and NotFound as the protocol says."""
 
         def write(conn: Connection) -> None:
-            if conn.execute(_HASHES.where(tokens.c.user_name == user)).scalar() is not None:
+            if conn.execute(_ANY_TOKEN.where(tokens.c.user_name == user)).scalar() is not None:
                 raise Conflict(
                     f"there is a user `{user}`",
-                    hints=(f"a lost token is replaced by `hop token rotate {FIRST_TOKEN} --user {user}`",),
+                    hints=(
+                        f"a lost token is replaced by `hop token rotate {FIRST_TOKEN_NAME} --user {user}`",
+                    ),
                 )
-            like = _same_but_for_case(conn, user)
+            like = _case_variant_of(conn, user)
             if like is not None:
                 hint = "names that look alike are mistaken for each other: choose another one"
                 raise Conflict(
@@ -99,31 +107,31 @@ class SqlAccessStore:
             was = (
                 conn.execute(select(former_users).where(former_users.c.user_name == user)).first() is not None
             )
-            if was and not returning:
+            if was and not restored:
                 hints = (
                     "choose another name: runs and datasets of the removed user still bear this one",
                     f"is it the same person? `hop user add {user} --returning`",
                 )
                 raise Conflict(f"user `{user}` was removed", hints=hints)
-            if returning and not was:
+            if restored and not was:
                 raise NotFound(
                     f"no user `{user}` was removed here", hints=(f"`hop user add {user}` makes a new user",)
                 )
-            _add_token(conn, user, token_hash, FIRST_TOKEN, ALL_SCOPES, to_us(now), None)
+            _add_token(conn, user, token_hash, FIRST_TOKEN_NAME, ALL_SCOPES, to_us(now), None)
 
         await self._database.write(write)
 
     async def find_token(self, token_hash: str, /) -> Token | None:
         def read(conn: Connection) -> Token | None:
             row = conn.execute(select(tokens).where(tokens.c.hash == token_hash)).first()
-            return None if row is None else _token(row)
+            return None if row is None else _to_token(row)
 
         return await self._database.read(read)
 
-    async def tokens(self, user: str | None, /) -> Sequence[Token]:
+    async def list_tokens(self, user: str | None, /) -> Sequence[Token]:
         asked = select(tokens).order_by(tokens.c.user_name, tokens.c.created_at, tokens.c.hash)
         chosen = asked if user is None else asked.where(tokens.c.user_name == user)
-        return await self._database.read(lambda conn: [_token(row) for row in conn.execute(chosen)])
+        return await self._database.read(lambda conn: [_to_token(row) for row in conn.execute(chosen)])
 
     async def replace_token(
         self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None
@@ -131,11 +139,11 @@ class SqlAccessStore:
         """Raises NotFound."""
 
         def write(conn: Connection) -> Token:
-            old = _by_id(conn, token)
+            old = _get_token_row(conn, token)
             conn.execute(tokens.delete().where(tokens.c.hash == old.hash))
             expiry = None if expires_at is None else to_us(expires_at)
             return _add_token(
-                conn, old.user_name, token_hash, old.name, _scopes(old.scopes), to_us(now), expiry
+                conn, old.user_name, token_hash, old.name, _parse_scopes(old.scopes), to_us(now), expiry
             )
 
         return await self._database.write(write)
@@ -144,17 +152,17 @@ class SqlAccessStore:
         """Raises NotFound."""
 
         def write(conn: Connection) -> Token:
-            old = _by_id(conn, token)
+            old = _get_token_row(conn, token)
             conn.execute(tokens.delete().where(tokens.c.hash == old.hash))
-            return _token(old)
+            return _to_token(old)
 
         return await self._database.write(write)
 
-    async def note_use(self, token_hash: str, /, *, now: datetime) -> None:
+    async def record_use(self, token_hash: str, /, *, now: datetime) -> None:
         used = update(tokens).where(tokens.c.hash == token_hash).values(used_at=to_us(now))
         await self._database.write(lambda conn: conn.execute(used))
 
-    async def users(self) -> Sequence[User]:
+    async def list_users(self) -> Sequence[User]:
         def read(conn: Connection) -> list[User]:
             found = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(
                 tokens.c.user_name
@@ -221,39 +229,39 @@ class SqlAccessStore:
 
     async def database_id(self) -> str:
         def write(conn: Connection) -> str:
-            found = _value(conn, DATABASE_ID)
+            found = _get_secret(conn, DATABASE_ID_KEY)
             if found is None:
                 found = token_hex(8).encode()
-                conn.execute(secrets.insert().values(name=DATABASE_ID, value=found))
+                conn.execute(secrets.insert().values(name=DATABASE_ID_KEY, value=found))
             return found.decode()
 
         return await self._database.write(write, vital=True)
 
     async def signing_secret(self) -> bytes | None:
-        return await self._database.read(lambda conn: _value(conn, _SIGNING))
+        return await self._database.read(lambda conn: _get_secret(conn, _SIGNING_KEY))
 
-    async def forget_signing_secret(self, *, now: datetime) -> None:
+    async def remove_signing_secret(self, *, now: datetime) -> None:
         shared = self._database.dialect != "sqlite"
 
         def write(conn: Connection) -> None:
-            if _value(conn, _SIGNING) is None:
+            if _get_secret(conn, _SIGNING_KEY) is None:
                 return
-            taken = _value(conn, _TAKEN)
-            if not shared or (taken is not None and int(taken) < to_us(now - _LEFT_TO_OTHERS)):
-                conn.execute(secrets.delete().where(secrets.c.name.in_((_SIGNING, _TAKEN))))
+            taken = _get_secret(conn, _SIGNING_TAKEN_KEY)
+            if not shared or (taken is not None and int(taken) < to_us(now - _SHARED_SECRET_GRACE)):
+                conn.execute(secrets.delete().where(secrets.c.name.in_((_SIGNING_KEY, _SIGNING_TAKEN_KEY))))
             elif taken is None:
-                conn.execute(secrets.insert().values(name=_TAKEN, value=str(to_us(now)).encode()))
+                conn.execute(secrets.insert().values(name=_SIGNING_TAKEN_KEY, value=str(to_us(now)).encode()))
 
         await self._database.write(write)
 
     async def manifests_in_use(self) -> Sequence[Digest]:
-        return await self._database.read(lambda conn: _distinct(conn, MANIFESTS))
+        return await self._database.read(lambda conn: _distinct_digests(conn, MANIFEST_COLUMNS))
 
     async def blobs_in_use(self) -> Sequence[Digest]:
-        return await self._database.read(lambda conn: _distinct(conn, BLOBS))
+        return await self._database.read(lambda conn: _distinct_digests(conn, BLOB_COLUMNS))
 
 
-_HASHES = select(tokens.c.hash).limit(1)
+_ANY_TOKEN = select(tokens.c.hash).limit(1)
 
 
 def _add_token(
@@ -265,7 +273,7 @@ def _add_token(
     now: int,
     expires_at: int | None,
 ) -> Token:
-    if conn.execute(_HASHES.where(tokens.c.hash == token_hash)).scalar() is not None:
+    if conn.execute(_ANY_TOKEN.where(tokens.c.hash == token_hash)).scalar() is not None:
         raise Conflict("the token is there already", hints=("make a new one",))
     conn.execute(former_users.delete().where(former_users.c.user_name == user))
     words = ",".join(sorted(scopes))
@@ -278,10 +286,10 @@ def _add_token(
         "expires_at": expires_at,
     }
     conn.execute(tokens.insert().values(**values))
-    return _token(conn.execute(select(tokens).where(tokens.c.hash == token_hash)).one())
+    return _to_token(conn.execute(select(tokens).where(tokens.c.hash == token_hash)).one())
 
 
-def _by_id(conn: Connection, token: str) -> Row[Any]:
+def _get_token_row(conn: Connection, token: str) -> Row[Any]:
     """Raises NotFound."""
     found = conn.execute(
         select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)
@@ -291,23 +299,23 @@ def _by_id(conn: Connection, token: str) -> Row[Any]:
     return found
 
 
-def _token(row: Row[Any]) -> Token:
+def _to_token(row: Row[Any]) -> Token:
     return Token(
         id=row.hash[:TOKEN_ID_DIGITS],
         user=row.user_name,
         name=row.name,
-        scopes=_scopes(row.scopes),
+        scopes=_parse_scopes(row.scopes),
         created_at=from_us(row.created_at),
         expires_at=None if row.expires_at is None else from_us(row.expires_at),
         used_at=None if row.used_at is None else from_us(row.used_at),
     )
 
 
-def _scopes(words: str) -> frozenset[Scope]:
+def _parse_scopes(words: str) -> frozenset[Scope]:
     return frozenset(Scope(word) for word in words.split(",") if word)
 
 
-def _same_but_for_case(conn: Connection, user: str) -> str | None:
+def _case_variant_of(conn: Connection, user: str) -> str | None:
     """A user who has a token, or had one, or had runs, and whose name differs from this one by case only."""
     for column in (tokens.c.user_name, former_users.c.user_name, run_numbers.c.user_name):
         found = conn.execute(
@@ -318,12 +326,12 @@ def _same_but_for_case(conn: Connection, user: str) -> str | None:
     return None
 
 
-def _value(conn: Connection, name: str) -> bytes | None:
+def _get_secret(conn: Connection, name: str) -> bytes | None:
     found = conn.execute(select(secrets.c.value).where(secrets.c.name == name)).scalar()
     return None if found is None else bytes(found)
 
 
-def _distinct(conn: Connection, columns: Sequence[Column[Any]]) -> list[Digest]:
+def _distinct_digests(conn: Connection, columns: Sequence[Column[Any]]) -> list[Digest]:
     """What is in any of the columns, each once, in order."""
     every = union(
         *(select(column.label("digest")).where(column.is_not(None)) for column in columns)

@@ -8,195 +8,225 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, update
 
-from hopyard.domain.amounts import dominant_share, used_after
+from hopyard.domain.amounts import dominant_share, past_usage_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
-from hopyard.domain.attempt_news import After
-from hopyard.domain.durations import KEPT, history_keys, tells_duration
+from hopyard.domain.attempt_transitions import Transition
+from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys, is_usable_duration
 from hopyard.domain.ids import RunId
-from hopyard.domain.queue import Used
-from hopyard.domain.run import moved
-from hopyard.domain.setbacks import Setback
-from hopyard.interfaces.cluster_store import Ended, Recorded
+from hopyard.domain.queue import PastUsage
+from hopyard.domain.requeue_backoff import RequeueCause
+from hopyard.domain.run import checked_transition
+from hopyard.interfaces.cluster_store import EndedAttempt, RecordResult
 from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us, to_us
-from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
-from hopyard.stores.sql.hot import Hot
-from hopyard.stores.sql.live import Live
-from hopyard.stores.sql.live_rows import LIVE, LiveAttempt
-from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.history_rows import PastUsageKey, write_durations, write_past_usage
+from hopyard.stores.sql.live_attempt_rows import IS_LIVE, LiveAttempt
+from hopyard.stores.sql.raw_statements import RawStatement
 from hopyard.stores.sql.tables import attempts, runs
-from hopyard.stores.sql.usage_rows import held, keep
+from hopyard.stores.sql.usage import insert_usage, usage_row
+from hopyard.stores.sql.versions import WriteStamp
+from hopyard.stores.sql.writer_state import WriterState
 
-_SECOND = 1_000_000
-_WRITE_ATTEMPT = Hot(
-    update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE)
+_US_PER_S = 1_000_000
+_UPDATE_ATTEMPT = RawStatement(
+    update(attempts).where(
+        attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), IS_LIVE
+    )
 )
-_WRITE_RUN = Hot(update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase")))
+_UPDATE_RUN = RawStatement(
+    update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase"))
+)
 # Ends that only something that ran can come to.
-_RAN = frozenset({ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT})
+_WORK_EXIT_KINDS = frozenset(
+    {ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT}
+)
 
 
-class OutOfStep(Exception):
+class StateOutdated(Exception):
     """The database does not hold what its picture says: somebody who keeps no clock has written to it."""
 
 
-class Changes:
+class AttemptChanges:
     """One write's changes of live attempts, at `now` (microseconds).
-    The picture is changed at once, the rows by `finish`."""
+    The picture is changed at once, the rows by `write`."""
 
-    def __init__(self, conn: Connection, live: Live, stamp: Stamp, now: int) -> None:
-        self._conn, self._live, self.stamp, self._now, self._at = conn, live, stamp, now, from_us(now)
+    def __init__(self, conn: Connection, state: WriterState, stamp: WriteStamp, now: int) -> None:
+        self._conn, self._state, self.stamp, self._now, self._now_time = conn, state, stamp, now, from_us(now)
         self._attempts: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, dict[str, Any]] = {}
-        self._used: dict[UsedKey, Used] = {}
-        self._held: list[dict[str, Any]] = []
-        self._took_s: dict[str, list[float]] = {}
+        self._past_usage: dict[PastUsageKey, PastUsage] = {}
+        self._usage_rows: list[dict[str, Any]] = []
+        self._durations_s: dict[str, list[float]] = {}
         self._changed: list[RunId] = []
-        self._ended: list[Ended] = []
+        self._ended: list[EndedAttempt] = []
         self._requeued: list[RunId] = []
 
-    def make(self, found: LiveAttempt, after: After | None) -> None:
+    def apply(self, attempt: LiveAttempt, transition: Transition | None) -> None:
         """Carry out one change (None: there is none)."""
-        if after is None:
+        if transition is None:
             return
-        values = self._attempts.setdefault(found.id, {"b_id": found.id, "b_phase": str(found.phase)})
-        started_at = self._started_at(found, after)
-        asked_at = self._now if after.asks_to_end(found.phase) else found.asked_at
-        ended = after.exit is not None
-        ended_at = self._ended_at(found, after, started_at)
+        values = self._attempts.setdefault(attempt.id, {"b_id": attempt.id, "b_phase": str(attempt.phase)})
+        started_at = self._started_at(attempt, transition)
+        asked_at = self._now if transition.requests_stop(attempt.phase) else attempt.preempt_requested_at
+        ended = transition.exit is not None
+        ended_at = self._ended_at(attempt, transition, started_at)
         values |= {
-            "phase": str(after.phase),
-            "replicas": encode_replicas(after.replicas),
+            "phase": str(transition.phase),
+            "replicas": encode_replicas(transition.replicas),
             "started_at": started_at,
             "asked_at": asked_at,
             "live": int(not ended),
             "ended_at": ended_at if ended else None,
-            "exit": encode_exit(after.exit),
+            "exit": encode_exit(transition.exit),
             "touched": self.stamp.now,
         }
-        self.stamp.touch("attempts", visible=ended or after.phase is not found.phase)
-        self._follow(found, after, started_at, ended_at)
-        found.phase, found.replicas, found.started_at, found.asked_at, found.idle = (
-            after.phase,
-            after.replicas,
+        self.stamp.touch("attempts", visible=ended or transition.phase is not attempt.phase)
+        self._update_run(attempt, transition, started_at, ended_at)
+        (
+            attempt.phase,
+            attempt.replicas,
+            attempt.started_at,
+            attempt.preempt_requested_at,
+            attempt.last_unchanged_report,
+        ) = (
+            transition.phase,
+            transition.replicas,
             started_at,
             asked_at,
             None,
         )
-        self._live.changed(found.id, requeued=after.requeued)
+        self._state.mark_attempt_changed(attempt.id, requeued=transition.is_requeued)
         if ended:
-            self._ended.append(Ended(found.run, found.id))
-            amounts = self._live.amounts(found.id)
-            self._held.append(
-                held(
-                    found.id,
-                    found.run,
-                    found.gang.queue,
+            self._ended.append(EndedAttempt(attempt.run, attempt.id))
+            amounts = self._state.amounts_of(attempt.id)
+            self._usage_rows.append(
+                usage_row(
+                    attempt.id,
+                    attempt.run,
+                    attempt.gang.queue,
                     amounts,
-                    placed_at=found.placed_at,
+                    placed_at=attempt.placed_at,
                     ended_at=self._now,
                 )
             )
-            self._live.drop(found.id)
+            self._state.remove_attempt(attempt.id)
 
-    def finish(self) -> Recorded:
+    def write(self) -> RecordResult:
         """Write it, and tell what was changed. Raises OutOfStep."""
-        self._execute(_WRITE_ATTEMPT, self._attempts)
+        self._execute(_UPDATE_ATTEMPT, self._attempts)
         self._execute(
-            _WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values}
+            _UPDATE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values}
         )
-        self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
-        keep(self._conn, self._held)
-        known = self._live.durations
-        durations = {key: (*known.get(key, ()), *seconds)[-KEPT:] for key, seconds in self._took_s.items()}
-        if self._used:
-            write_used(self._conn, self._live.used, self._used, clock=self.stamp.now)
+        self._execute(_UPDATE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
+        insert_usage(self._conn, self._usage_rows)
+        known = self._state.durations
+        durations = {
+            key: (*known.get(key, ()), *seconds)[-MAX_DURATIONS:]
+            for key, seconds in self._durations_s.items()
+        }
+        if self._past_usage:
+            write_past_usage(self._conn, self._state.past_usage, self._past_usage, clock=self.stamp.now)
         if durations:
             write_durations(self._conn, known, durations, clock=self.stamp.now)
-        self._live.learn(self._used, durations)
+        self._state.set_history(self._past_usage, durations)
         self.stamp.write()
-        return Recorded(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
+        return RecordResult(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
 
-    def _execute(self, statement: Hot, rows: dict[str, dict[str, Any]]) -> None:
-        if statement.change(self._conn, list(rows.values())) != len(rows):
-            raise OutOfStep
+    def _execute(self, statement: RawStatement, rows: dict[str, dict[str, Any]]) -> None:
+        if statement.execute_many(self._conn, list(rows.values())) != len(rows):
+            raise StateOutdated
 
-    def _follow(self, found: LiveAttempt, after: After, started_at: int | None, ended_at: int) -> None:
+    def _update_run(
+        self, attempt: LiveAttempt, after: Transition, started_at: int | None, ended_at: int
+    ) -> None:
         """The run follows its attempt."""
-        moves = after.run_phase is not found.run_phase
+        moves = after.run_phase is not attempt.run_phase
         if not moves and after.exit is None:
             return
         values = self._runs.setdefault(
-            found.run,
-            {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at},
+            attempt.run,
+            {"b_id": attempt.run, "b_phase": str(attempt.run_phase), "started_at": attempt.run_started_at},
         )
-        values["phase"] = str(moved(found.run_phase, after.run_phase))
-        if found.run_started_at is None and (after.phase is AttemptPhase.RUNNING or after.run_phase.final):
-            found.run_started_at = values["started_at"] = started_at
+        values["phase"] = str(checked_transition(attempt.run_phase, after.run_phase))
+        if attempt.run_started_at is None and (
+            after.phase is AttemptPhase.RUNNING or after.run_phase.is_final
+        ):
+            attempt.run_started_at = values["started_at"] = started_at
         if after.exit is not None:
-            self._end(found, after, started_at, ended_at, values)
+            self._end_attempt(attempt, after, started_at, ended_at, values)
         if moves:
-            self._changed.append(found.run)
-        found.run_phase = after.run_phase
+            self._changed.append(attempt.run)
+        attempt.run_phase = after.run_phase
 
-    def _end(
-        self, found: LiveAttempt, after: After, started_at: int | None, ended_at: int, values: dict[str, Any]
+    def _end_attempt(
+        self,
+        attempt: LiveAttempt,
+        after: Transition,
+        started_at: int | None,
+        ended_at: int,
+        values: dict[str, Any],
     ) -> None:
         """Its run waits again, or is over: a policy sees another run than before."""
-        served_us = round(found.gang.served_s * _SECOND)
+        served_us = round(attempt.gang.served_s * _US_PER_S)
         if started_at is not None:
             served_us += max(ended_at - started_at, 0)
-        final = after.run_phase.final
+        final = after.run_phase.is_final
         values |= {
             "served_us": served_us,
-            "losses": after.lost,
-            "refusals": after.refused,
-            "not_before": self._now + round(after.pause_s * _SECOND) if after.pause_s else None,
-            "put_back": after.put_back,
-            "preemptions": found.gang.preemptions + (after.setback is Setback.MADE_ROOM),
+            "losses": after.losses,
+            "refusals": after.refusals,
+            "not_before": self._now + round(after.backoff_s * _US_PER_S) if after.backoff_s else None,
+            "put_back": after.requeue_reason,
+            "preemptions": attempt.gang.preemptions + (after.requeue_cause is RequeueCause.PREEMPTED),
             "ended_at": ended_at if final else None,
             "exit": encode_exit(after.exit) if final else None,
             "touched": self.stamp.now,
         }
         self.stamp.touch("runs")
-        self._count_use(found)
-        if after.requeued:
-            self._requeued.append(found.run)
-        elif found.run_started_at is not None and tells_duration(
-            after.run_phase, after.exit, served_us / _SECOND
+        self._count_usage(attempt)
+        if after.is_requeued:
+            self._requeued.append(attempt.run)
+        elif attempt.run_started_at is not None and is_usable_duration(
+            after.run_phase, after.exit, served_us / _US_PER_S
         ):
-            self._learn(found, served_us / _SECOND)
+            self._record_duration(attempt, served_us / _US_PER_S)
 
-    def _count_use(self, found: LiveAttempt) -> None:
+    def _count_usage(self, attempt: LiveAttempt) -> None:
         """What it held from its placement until now is its user's past."""
-        key, now = (found.gang.queue, found.gang.user), self._at
-        share = dominant_share(self._live.amounts(found.id), self._live.totals)
-        before = self._used.get(key) or self._live.used.get(key)
-        held_s = (self._now - found.placed_at) / _SECOND
-        self._used[key] = used_after(before, share, held_s, now, self._live.charges.tree.half_life_s)
+        key, now = (attempt.gang.queue, attempt.gang.user), self._now_time
+        share = dominant_share(self._state.amounts_of(attempt.id), self._state.totals)
+        before = self._past_usage.get(key) or self._state.past_usage.get(key)
+        held_s = (self._now - attempt.placed_at) / _US_PER_S
+        self._past_usage[key] = past_usage_after(
+            before, share, held_s, now, self._state.quota_check.tree.half_life_s
+        )
         self.stamp.touch("learnt")
 
-    def _learn(self, found: LiveAttempt, seconds: float) -> None:
-        for key in history_keys(found.gang):
-            self._took_s.setdefault(key, []).append(seconds)
+    def _record_duration(self, attempt: LiveAttempt, seconds: float) -> None:
+        for key in history_keys(attempt.gang):
+            self._durations_s.setdefault(key, []).append(seconds)
         self.stamp.touch("learnt")
 
-    def _started_at(self, found: LiveAttempt, after: After) -> int | None:
-        if found.started_at is not None or found.phase is not AttemptPhase.STARTING:
-            return found.started_at
+    def _started_at(self, attempt: LiveAttempt, after: Transition) -> int | None:
+        if attempt.started_at is not None or attempt.phase is not AttemptPhase.STARTING:
+            return attempt.started_at
         if after.phase is AttemptPhase.RUNNING:
-            return self._told(after.began_at, since=found.placed_at)
-        if after.exit is None or (after.began_at is None and after.exit.kind not in _RAN):
+            return self._checked_time(after.began_at, since=attempt.placed_at)
+        if after.exit is None or (after.began_at is None and after.exit.kind not in _WORK_EXIT_KINDS):
             return None
         # It ran and ended between two words of its replica: where the replica does not say when it began,
         # only its placement is known.
         return (
-            found.placed_at if after.began_at is None else self._told(after.began_at, since=found.placed_at)
+            attempt.placed_at
+            if after.began_at is None
+            else self._checked_time(after.began_at, since=attempt.placed_at)
         )
 
-    def _ended_at(self, found: LiveAttempt, after: After, started_at: int | None) -> int:
+    def _ended_at(self, attempt: LiveAttempt, after: Transition, started_at: int | None) -> int:
         """Where the news was late, since the server or its database was away, that is before now."""
-        return self._told(after.ended_at, since=found.placed_at if started_at is None else started_at)
+        return self._checked_time(
+            after.ended_at, since=attempt.placed_at if started_at is None else started_at
+        )
 
-    def _told(self, at: datetime | None, *, since: int) -> int:
+    def _checked_time(self, reported_at: datetime | None, *, since: int) -> int:
         """A time that a replica sent; now where it did not. Clocks of other machines may be wrong."""
-        return self._now if at is None else min(max(to_us(at), since), self._now)
+        return self._now if reported_at is None else min(max(to_us(reported_at), since), self._now)

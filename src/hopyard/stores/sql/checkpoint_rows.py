@@ -16,15 +16,15 @@ from hopyard.stores.sql.tables import checkpoints as table
 
 # By the number of the attempt, then as they came. An attempt's id is its run's and the number: of one run,
 # the longer is the later.
-_ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
-_STEPS = (
+_SAVE_ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
+_SELECT_STEPS = (
     select(table.c.run, table.c.step)
     .where(table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False))
-    .order_by(table.c.run, *_ORDER)
+    .order_by(table.c.run, *_SAVE_ORDER)
 )
 
 
-def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
+def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
     """Unless it is there (then False): the first word stands."""
     key = {
         "run": checkpoint.run,
@@ -49,9 +49,9 @@ def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def of_run(conn: Connection, run: RunId, *, damaged: bool) -> list[Checkpoint]:
+def list_checkpoints(conn: Connection, run: RunId, *, damaged: bool) -> list[Checkpoint]:
     """damaged: also those that are."""
-    query = select(table).where(table.c.run == run).order_by(*_ORDER)
+    query = select(table).where(table.c.run == run).order_by(*_SAVE_ORDER)
     return [
         _to_checkpoint(row)
         for row in conn.execute(query if damaged else query.where(table.c.damaged.is_(False)))
@@ -68,19 +68,19 @@ def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:
     """The step of the last checkpoint of each of these runs, where there is one."""
     found: dict[RunId, int] = {}
     for at in range(0, len(runs), IDS_PER_QUERY):
-        rows = conn.execute(_STEPS, {"b_runs": runs[at : at + IDS_PER_QUERY]})
+        rows = conn.execute(_SELECT_STEPS, {"b_runs": runs[at : at + IDS_PER_QUERY]})
         # a later row of a run takes the place of an earlier one
         found.update((RunId(run), step) for run, step in rows)
     return found
 
 
-def keep(conn: Connection, run: RunId, step: int, kept: bool) -> None:
+def set_kept(conn: Connection, run: RunId, step: int, kept: bool) -> None:
     """Raises NotFound when the run saved none at this step."""
     if (
         conn.execute(update(table).where(table.c.run == run, table.c.step == step).values(kept=kept)).rowcount
         == 0
     ):
-        last = [part.desc() for part in _ORDER]
+        last = [part.desc() for part in _SAVE_ORDER]
         steps = conn.execute(
             select(table.c.step).where(table.c.run == run).order_by(*last).limit(5)
         ).scalars()
@@ -91,7 +91,7 @@ def keep(conn: Connection, run: RunId, step: int, kept: bool) -> None:
         )
 
 
-def remove(conn: Connection, run: RunId, steps: Sequence[int]) -> None:
+def delete_checkpoints(conn: Connection, run: RunId, steps: Sequence[int]) -> None:
     if steps:
         conn.execute(delete(table).where(table.c.run == run, table.c.step.in_(steps)))
 

@@ -15,7 +15,6 @@ from typing import Any, get_type_hints
 import msgspec
 
 from hopyard.domain.attempt import Exit, ReplicaStatus
-from hopyard.domain.brief import brief_spec
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Assignment, Role, Topology
 from hopyard.domain.ids import NodeId
@@ -23,13 +22,14 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import RoleSpec, RunSpec
+from hopyard.domain.spec_summary import summarise_spec
 
 UNREADABLE_ROLE = RoleSpec(())
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND = 1_000_000
+_US_PER_S = 1_000_000
 
 
-class Shape(msgspec.Struct, frozen=True):
+class GangRequest(msgspec.Struct, frozen=True):
     """What many runs have in common of what a policy sees of a spec."""
 
     roles: tuple[Role, ...]
@@ -38,7 +38,7 @@ class Shape(msgspec.Struct, frozen=True):
     preemptible: bool = True
 
 
-class _Place(msgspec.Struct, array_like=True, omit_defaults=True):
+class _StoredAssignment(msgspec.Struct, array_like=True, omit_defaults=True):
     node: NodeId
     gpus: tuple[int, ...]
     gpu_milli: int = WHOLE_GPU
@@ -49,19 +49,19 @@ _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode_spec = msgspec.json.Decoder(RunSpec).decode
 _decode_exit = msgspec.json.Decoder(Exit).decode
 _decode_node = msgspec.json.Decoder(Node).decode
-_decode_shape = msgspec.json.Decoder(Shape).decode
+_decode_gang_request = msgspec.json.Decoder(GangRequest).decode
 _decode_words = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_counts = msgspec.json.Decoder(tuple[int, ...]).decode
 _decode_tree = msgspec.json.Decoder(QueueTree).decode
 _decode_reservation = msgspec.json.Decoder(Reservation).decode
 _decode_replicas = msgspec.json.Decoder(tuple[ReplicaStatus, ...]).decode
-_decode_placement = msgspec.json.Decoder(tuple[_Place, ...]).decode
+_decode_placement = msgspec.json.Decoder(tuple[_StoredAssignment, ...]).decode
 
 
 def to_us(when: datetime) -> int:
     """Microseconds since 1970. `when` is aware."""
     span = when - _EPOCH
-    return (span.days * 86_400 + span.seconds) * _SECOND + span.microseconds
+    return (span.days * 86_400 + span.seconds) * _US_PER_S + span.microseconds
 
 
 def from_us(microseconds: int) -> datetime:
@@ -80,7 +80,7 @@ def encode_spec(spec: RunSpec) -> str:
 
 def spec_columns(spec: RunSpec) -> dict[str, Any]:
     """What `run_contents` holds of a spec: the whole, and what listings read where that is less."""
-    brief = brief_spec(spec)
+    brief = summarise_spec(spec)
     return {"spec": encode_spec(spec), "brief": None if brief == spec else encode_spec(brief)}
 
 
@@ -103,15 +103,15 @@ def decode_spec(text: str) -> RunSpec:
         given = json.loads(text)  # Python's own dialect of JSON, see `encode_spec`
         return msgspec.convert(given, RunSpec)
     except (ValueError, RecursionError):
-        return _readable_spec(given if isinstance(given, dict) else {})
+        return _recover_spec(given if isinstance(given, dict) else {})
 
 
-def _readable_spec(given: Mapping[str, Any]) -> RunSpec:
+def _recover_spec(fields: Mapping[str, Any]) -> RunSpec:
     found: dict[str, Any] = {"project": "unreadable", "roles": (UNREADABLE_ROLE,)}
     for name, kind in get_type_hints(RunSpec).items():
-        if name in given:
+        if name in fields:
             with suppress(ValueError, RecursionError):
-                found[name] = msgspec.convert(given[name], kind)
+                found[name] = msgspec.convert(fields[name], kind)
     return RunSpec(**found)
 
 
@@ -147,16 +147,18 @@ def decode_node(text: str) -> Node:
 
 # Most gangs of a long queue ask for the same: what they ask for is decoded once and shared.
 @lru_cache(maxsize=4096)
-def decode_shape(text: str) -> Shape:
+def decode_gang_request(text: str) -> GangRequest:
     """One that cannot be read is that of a run which asks for nothing, see `decode_spec`."""
     try:
-        return _decode_shape(text)
+        return _decode_gang_request(text)
     except msgspec.DecodeError:
-        return Shape((Role(UNREADABLE_ROLE.name, UNREADABLE_ROLE.replicas, UNREADABLE_ROLE.resources),))
+        return GangRequest((Role(UNREADABLE_ROLE.name, UNREADABLE_ROLE.replicas, UNREADABLE_ROLE.resources),))
 
 
-def encode_shape(spec: RunSpec) -> str:
-    return _encode(Shape(spec.gang_roles(), spec.topology, spec.time_limit_s, spec.preemptible)).decode()
+def encode_gang_request(spec: RunSpec) -> str:
+    return _encode(
+        GangRequest(spec.gang_roles(), spec.topology, spec.time_limit_s, spec.preemptible)
+    ).decode()
 
 
 @lru_cache(maxsize=4096)
@@ -207,7 +209,7 @@ def decode_replicas(text: str) -> tuple[ReplicaStatus, ...]:
 
 
 def encode_placement(assignments: Sequence[Assignment]) -> str:
-    return _encode([_Place(one.node, one.gpus, one.gpu_milli) for one in assignments]).decode()
+    return _encode([_StoredAssignment(one.node, one.gpus, one.gpu_milli) for one in assignments]).decode()
 
 
 @lru_cache(maxsize=4096)

@@ -19,23 +19,23 @@ from sqlalchemy.pool import NullPool
 
 from hopyard.errors import HopyardError, ServerUnavailable, SpecError, StorageFull
 from hopyard.private_files import make_folder, open_file
-from hopyard.stores.sql.faults import translate
-from hopyard.stores.sql.hot import Hot
-from hopyard.stores.sql.journal import Journal
-from hopyard.stores.sql.schema import bring_to_head
-from hopyard.stores.sql.writer import Batch, Write, Writer, run_each
+from hopyard.stores.sql.change_log import ChangeLog
+from hopyard.stores.sql.error_translation import translate_error
+from hopyard.stores.sql.group_commit import Batch, GroupCommitWriter, Write, run_each
+from hopyard.stores.sql.raw_statements import RawStatement
+from hopyard.stores.sql.schema import upgrade_to_head
 
 T = TypeVar("T")
 A = TypeVar("A")
 
-READERS = 3
+READER_COUNT = 3
 BUSY_TIMEOUT_MS = 10_000
-_WARM_S = 5.0
+_WARM_TIMEOUT_S = 5.0
 # PostgreSQL has no lock on the whole database as SQLite has, so every writing transaction takes this one: a
 # write then looks and decides without anything moving under it, also when several servers share the database.
 ADVISORY_LOCK = 0x686F70  # "hop"
-_BEGIN_WRITING, _BEGIN_READING = Hot(text("BEGIN IMMEDIATE")), Hot(text("BEGIN"))
-_NEVER_WAIT = Hot(text("PRAGMA busy_timeout=0"))
+_BEGIN_WRITING, _BEGIN_READING = RawStatement(text("BEGIN IMMEDIATE")), RawStatement(text("BEGIN"))
+_NO_BUSY_TIMEOUT = RawStatement(text("PRAGMA busy_timeout=0"))
 
 
 class JoinedWrite(Generic[T]):
@@ -43,69 +43,69 @@ class JoinedWrite(Generic[T]):
     outcome: what it returned, once both are durable."""
 
     def __init__(self, write: Write[T]) -> None:
-        self.write, self.open = write, True
+        self.write, self.is_pending = write, True
         self.outcome: T | None = None
 
 
-_JOINED: ContextVar[JoinedWrite[Any] | None] = ContextVar("joined write", default=None)
+_JOINED_WRITE: ContextVar[JoinedWrite[Any] | None] = ContextVar("joined write", default=None)
 
 
 class Database:
     """Connections to one SQLite file or one PostgreSQL database whose schema is the newest.
 
     Writes of any number of callers are grouped into few commits; reads go on beside them, each on one
-    consistent state. journal: what was written lately, for those who keep a picture of it.
+    consistent state. change_log: what was written lately, for those who keep a picture of it.
     """
 
     def __init__(
-        self, engine: Engine, read_engine: Engine, *, make_room: Callable[[], bool] = lambda: False
+        self, engine: Engine, read_engine: Engine, *, release_space: Callable[[], bool] = lambda: False
     ) -> None:
         self._engine = engine
         self._read_engine = read_engine
-        self._writer = Writer(engine, make_room=make_room)
-        self.journal = Journal()
-        self.on_undo(self.journal.undone)
-        self.on_commit(self.journal.committed)
-        self.on_lost(self.journal.forget)
-        self._local = threading.local()
-        self._opened: list[Connection] = []
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="hopyard-sql-reader")
+        self._writer = GroupCommitWriter(engine, release_space=release_space)
+        self.change_log = ChangeLog()
+        self.on_undo(self.change_log.on_undone)
+        self.on_commit(self.change_log.on_committed)
+        self.on_lost(self.change_log.clear)
+        self._thread_local = threading.local()
+        self._open_connections: list[Connection] = []
+        self._reader_pool = ThreadPoolExecutor(READER_COUNT, thread_name_prefix="hopyard-sql-reader")
         self._closed = False
 
     @classmethod
-    def open(cls, url: str | Path, *, make_room: Callable[[], bool] = lambda: False) -> Database:
+    def open(cls, url: str | Path, *, release_space: Callable[[], bool] = lambda: False) -> Database:
         """Open, create or migrate the database at `url`: `sqlite:///PATH`, `postgresql://…`, or the path of a
         SQLite file.
 
-        make_room: gives up some reserved space on the disk of a SQLite file; whether there was any. Raises
-        SpecError for an address of no known kind, ServerUnavailable when it does not answer, IntegrityError
-        when it is damaged or of a newer Hopyard, StorageFull.
+        release_space: gives up some reserved space on the disk of a SQLite file; whether there was any.
+        Raises SpecError for an address of no known kind, ServerUnavailable when it does not answer,
+        IntegrityError when it is damaged or of a newer Hopyard, StorageFull.
         """
         engine, read_engine = open_engines(url)
         while True:
             try:
-                bring_to_head(engine)
-                return cls(engine, read_engine, make_room=make_room)
+                upgrade_to_head(engine)
+                return cls(engine, read_engine, release_space=release_space)
             except Exception as error:
                 engine.dispose()
-                told = translate(error)
-                if isinstance(told, StorageFull) and make_room():
+                told = translate_error(error)
+                if isinstance(told, StorageFull) and release_space():
                     continue
                 if told is error:
                     raise
                 raise told from error
 
-    def warm(self) -> None:
+    def open_readers(self) -> None:
         """Open the connections of all readers now: later there may be no descriptors for them.
         Raises nothing: what fails is tried again when it is used."""
-        together = threading.Barrier(READERS, timeout=_WARM_S)
+        together = threading.Barrier(READER_COUNT, timeout=_WARM_TIMEOUT_S)
 
         def open_one() -> None:
             with suppress(DBAPIError, threading.BrokenBarrierError):
                 together.wait()  # so that each thread opens its own
                 self._connection()
 
-        for opening in [self._readers.submit(open_one) for _ in range(READERS)]:
+        for opening in [self._reader_pool.submit(open_one) for _ in range(READER_COUNT)]:
             opening.result()
 
     @property
@@ -133,39 +133,39 @@ class Database:
         self._writer.lost_listeners.append(listener)
 
     @contextmanager
-    def joining(self, write: Write[T]) -> Iterator[JoinedWrite[T]]:
+    def join_next_write(self, write: Write[T]) -> Iterator[JoinedWrite[T]]:
         """Within the block, `write(connection)` is run in the transaction of the first `write` of this task:
         both become durable, or neither. It is not run where that one fails, or where there is none."""
         joined = JoinedWrite(write)
-        before = _JOINED.set(joined)
+        before = _JOINED_WRITE.set(joined)
         try:
             yield joined
         finally:
-            joined.open = False  # tasks that were started within the block may go on
-            _JOINED.reset(before)
+            joined.is_pending = False  # tasks that were started within the block may go on
+            _JOINED_WRITE.reset(before)
 
-    async def write(self, write: Write[T], *, vital: bool = False, joins: bool = True) -> T:
+    async def write(self, write: Write[T], *, vital: bool = False, joinable: bool = True) -> T:
         """Run `write(connection)` in a transaction; returns once it is durable.
 
         It may be run a second time after a failure, so it must have no other effects than those on the
         connection. What it raises undoes it and comes to the caller. vital: something that must be possible
-        on a full disk (an end, a removal, the lease): it may use the disk space that is reserved. joins:
+        on a full disk (an end, a removal, the lease): it may use the disk space that is reserved. joinable:
         False for a write that only keeps accounts, which no `joining` is meant for. Raises StorageFull,
         ServerUnavailable.
         """
-        joined = _JOINED.get() if joins else None
-        if joined is None or not joined.open:
+        joined = _JOINED_WRITE.get() if joinable else None
+        if joined is None or not joined.is_pending:
             outcome: T = await self._writer.submit(run_each, write, vital=vital)
             return outcome
 
         def both(conn: Connection) -> tuple[T, Any]:
             return write(conn), joined.write(conn)
 
-        joined.open = False
+        joined.is_pending = False
         try:
             outcome, joined.outcome = await self._writer.submit(run_each, both, vital=vital)
         except Exception:  # nothing is stored
-            joined.open = True
+            joined.is_pending = True
             raise
         return outcome
 
@@ -183,24 +183,24 @@ class Database:
         """Run `read(connection)` on one consistent state of the database. Raises ServerUnavailable."""
         if self._closed:
             raise ServerUnavailable("the database is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, read)
+        return await asyncio.get_running_loop().run_in_executor(self._reader_pool, self._read, read)
 
-    def at_once(self, read: Callable[[Connection], T]) -> T | None:
-        """What `read(connection)` finds with one `Hot` statement that needs a page or two, here and now:
-        another thread would be asked in many times as long, and compete with whatever else this one does.
-        None where `read` has to be asked: it is a database behind a network, or it is locked, broken or
+    def read_nowait(self, read: Callable[[Connection], T]) -> T | None:
+        """What `read(connection)` finds with one `RawStatement` statement that needs a page or two, here and
+        now: another thread would be asked in many times as long, and compete with whatever else this one
+        does. None where `read` has to be asked: it is a database behind a network, or it is locked, broken or
         closed."""
         if self.dialect != "sqlite" or self._closed:
             return None
         try:
-            connection: Connection | None = getattr(self._local, "at_once", None)
+            connection: Connection | None = getattr(self._thread_local, "at_once", None)
             if connection is None:
-                connection = self._local.at_once = self._read_engine.connect()
-                self._opened.append(connection)
-                _NEVER_WAIT.rows(connection)
+                connection = self._thread_local.at_once = self._read_engine.connect()
+                self._open_connections.append(connection)
+                _NO_BUSY_TIMEOUT.fetch_all(connection)
             return read(connection)
         except DBAPIError:
-            self._local.at_once = None
+            self._thread_local.at_once = None
             return None
 
     async def close(self) -> None:
@@ -209,10 +209,10 @@ class Database:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
-        self._readers.shutdown()
-        for connection in self._opened:
+        self._reader_pool.shutdown()
+        for connection in self._open_connections:
             connection.close()
-        self._opened.clear()
+        self._open_connections.clear()
         self._writer.close()  # last: the last connection to a SQLite file folds its log into it
         self._engine.dispose()
         self._read_engine.dispose()
@@ -224,12 +224,12 @@ class Database:
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-                self._writer.tell_lost()
+                self._writer.notify_lost()
                 return self._read_once(read)  # the link had gone while it was idle
         except HopyardError:
             raise
         except Exception as error:
-            told = translate(error)
+            told = translate_error(error)
             if told is error:
                 raise
             raise told from error
@@ -241,14 +241,14 @@ class Database:
 
     def _connection(self) -> Connection:
         """Of this thread."""
-        connection: Connection | None = getattr(self._local, "connection", None)
+        connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
-            connection = self._local.connection = self._read_engine.connect()
-            self._opened.append(connection)
+            connection = self._thread_local.connection = self._read_engine.connect()
+            self._open_connections.append(connection)
         return connection
 
 
-def _address(url: str | Path) -> URL:
+def _to_url(url: str | Path) -> URL:
     if isinstance(url, Path):
         return URL.create("sqlite", database=str(url))
     try:
@@ -274,7 +274,7 @@ def _address(url: str | Path) -> URL:
 
 def open_engines(url: str | Path) -> tuple[Engine, Engine]:
     """One that writes and one that reads, for `url` as in `Database.open`. Raises SpecError."""
-    address = _address(url)
+    address = _to_url(url)
     return (
         _sqlite_engines(address) if address.get_backend_name() == "sqlite" else _postgresql_engines(address)
     )
@@ -308,8 +308,8 @@ def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
 
     # The driver begins a transaction too late (not before a read) and too weakly for a write that looks
     # first.
-    event.listen(engine, "begin", _BEGIN_WRITING.rows)
-    event.listen(read_engine, "begin", _BEGIN_READING.rows)
+    event.listen(engine, "begin", _BEGIN_WRITING.fetch_all)
+    event.listen(read_engine, "begin", _BEGIN_READING.fetch_all)
     return engine, read_engine
 
 

@@ -24,7 +24,7 @@ from hopyard.stores.sql.tables import (
     runs,
 )
 
-_FINAL = sorted(str(phase) for phase in RunPhase if phase.final)
+_FINAL_PHASES = sorted(str(phase) for phase in RunPhase if phase.is_final)
 
 
 class SqlDatasetStore:
@@ -45,10 +45,10 @@ class SqlDatasetStore:
         message: str,
         now: datetime,
     ) -> tuple[DatasetVersion, bool]:
-        check_name(name, what="dataset")
+        check_name(name, subject="dataset")
 
         def write(conn: Connection) -> tuple[DatasetVersion, bool]:
-            newest = conn.execute(_versions(name).limit(1)).one_or_none()
+            newest = conn.execute(_select_versions(name).limit(1)).one_or_none()
             if newest is not None and newest.manifest == manifest:
                 return _to_version(newest), False
             number = _next_number(conn, name)
@@ -85,7 +85,7 @@ class SqlDatasetStore:
     async def versions(
         self, name: str, /, *, before: int | None = None, limit: int | None = None
     ) -> Sequence[DatasetVersion]:
-        chosen = _versions(name).limit(limit)
+        chosen = _select_versions(name).limit(limit)
         if before is not None:
             chosen = chosen.where(dataset_versions.c.number < before)
 
@@ -97,13 +97,13 @@ class SqlDatasetStore:
 
     async def version(self, name: str, number: int, /) -> DatasetVersion:
         def read(conn: Connection) -> DatasetVersion:
-            query = _versions(name).limit(1)
+            query = _select_versions(name).limit(1)
             row = conn.execute(
                 query.where(dataset_versions.c.number == number) if number else query
             ).one_or_none()
             if row is None:
                 _check_exists(conn, name)
-                raise _no_version(conn, name, number)
+                raise _no_version_error(conn, name, number)
             return _to_version(row)
 
         return await self._database.read(read)
@@ -140,13 +140,13 @@ class SqlDatasetStore:
                 conn.execute(delete(datasets).where(datasets.c.name == name))
                 return count
             if conn.execute(gone.where(dataset_versions.c.number == number)).rowcount == 0:
-                raise _no_version(conn, name, number)
+                raise _no_version_error(conn, name, number)
             return 1
 
         return await self._database.write(write)
 
 
-def _versions(name: str) -> Select[Any]:
+def _select_versions(name: str) -> Select[Any]:
     """Newest first."""
     return (
         select(dataset_versions)
@@ -220,8 +220,8 @@ def _check_exists(conn: Connection, name: str) -> None:
     raise NotFound(f"there is no dataset `{name}`", hints=(hint,))
 
 
-def _no_version(conn: Connection, name: str, number: int) -> NotFound:
-    newest = conn.execute(_versions(name).limit(1)).one_or_none()
+def _no_version_error(conn: Connection, name: str, number: int) -> NotFound:
+    newest = conn.execute(_select_versions(name).limit(1)).one_or_none()
     if newest is None:
         return NotFound(
             f"dataset `{name}` has no versions", hints=(f"push one: hop dataset push {name} PATH",)
@@ -233,7 +233,7 @@ def _check_unused(conn: Connection, name: str, number: int | None) -> None:
     query = (
         select(runs.c.user_name, runs.c.project, runs.c.number)
         .join(run_datasets, run_datasets.c.run == runs.c.id)
-        .where(run_datasets.c.dataset == name, runs.c.phase.not_in(_FINAL), not_(runs.c.offline))
+        .where(run_datasets.c.dataset == name, runs.c.phase.not_in(_FINAL_PHASES), not_(runs.c.offline))
         .limit(1)
     )
     if number is not None:

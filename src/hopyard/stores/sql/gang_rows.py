@@ -6,10 +6,10 @@ from typing import Any
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
-from hopyard.stores.sql.codec import decode_shape, decode_words, from_us, from_us_or_none
+from hopyard.stores.sql.codec import decode_gang_request, decode_words, from_us, from_us_or_none
 from hopyard.stores.sql.tables import runs
 
-_SECOND = 1_000_000
+_US_PER_S = 1_000_000
 
 # In the order in which `to_gang` takes them.
 GANG_COLUMNS = (
@@ -26,7 +26,7 @@ GANG_COLUMNS = (
     runs.c.not_before,
     runs.c.put_back,
 )
-WIDTH = len(GANG_COLUMNS)
+GANG_COLUMN_COUNT = len(GANG_COLUMNS)
 
 
 def to_gang(row: Any) -> Gang:
@@ -44,8 +44,8 @@ def to_gang(row: Any) -> Gang:
         preemptions,
         not_before,
         put_back,
-    ) = row[:WIDTH]
-    shape = decode_shape(gang)
+    ) = row[:GANG_COLUMN_COUNT]
+    shape = decode_gang_request(gang)
     return Gang(
         GangId(run),
         shape.roles,
@@ -58,7 +58,7 @@ def to_gang(row: Any) -> Gang:
         script,
         shape.preemptible,
         decode_words(wants),
-        served_us / _SECOND,
+        served_us / _US_PER_S,
         preemptions,
         from_us_or_none(not_before),
         put_back,

@@ -19,15 +19,15 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run import RunPhase
 from hopyard.stores.sql.codec import decode_words, encode_words, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.hot import Hot
-from hopyard.stores.sql.marks import read_marks
+from hopyard.stores.sql.raw_statements import RawStatement
 from hopyard.stores.sql.tables import counters, holds, runs
+from hopyard.stores.sql.versions import read_versions
 
-BASE = "hold_base:"
+BASE_COUNTER_PREFIX = "hold_base:"
 # an expected start that moves by less is the same
-_JITTER_US = timedelta(seconds=1) // timedelta(microseconds=1)
+_EXPECTED_START_TOLERANCE_US = timedelta(seconds=1) // timedelta(microseconds=1)
 
-_WAITING = (
+_SELECT_PENDING = (
     select(
         runs.c.id,
         runs.c.queue,
@@ -41,16 +41,18 @@ _WAITING = (
     .outerjoin(holds, holds.c.run == runs.c.id)
     .where(runs.c.phase == str(RunPhase.QUEUED), runs.c.held_by.is_(None))
 )
-_SINCE = (
+_SELECT_CHANGED = (
     select(runs.c.id, runs.c.queue, runs.c.touched, runs.c.phase, runs.c.held_by, holds.c.run)
     .outerjoin(holds, holds.c.run == runs.c.id)
     .where(runs.c.touched > bindparam("b_clock"))
 )
-_BASES = select(counters.c.name, counters.c.value).where(counters.c.name.startswith(BASE, autoescape=True))
-_SET_BASE = update(counters).where(counters.c.name == bindparam("b_name"))
-_CHANGE = Hot(update(holds).where(holds.c.run == bindparam("b_run")))
-_REMOVE = Hot(delete(holds).where(holds.c.run == bindparam("b_run")))
-_INSERT = Hot(holds.insert())
+_SELECT_BASES = select(counters.c.name, counters.c.value).where(
+    counters.c.name.startswith(BASE_COUNTER_PREFIX, autoescape=True)
+)
+_UPDATE_BASE = update(counters).where(counters.c.name == bindparam("b_name"))
+_UPDATE_HOLD = RawStatement(update(holds).where(holds.c.run == bindparam("b_run")))
+_DELETE_HOLD = RawStatement(delete(holds).where(holds.c.run == bindparam("b_run")))
+_INSERT_HOLD = RawStatement(holds.insert())
 
 
 class _Row(NamedTuple):
@@ -61,8 +63,8 @@ class _Row(NamedTuple):
     expected_at: int | None
 
 
-Change = tuple[RunId, _Row]
-Standing = tuple[Hold, str, _Row | None]  # a hold, its queue, and the row that stands
+HoldChange = tuple[RunId, _Row]
+PlannedHold = tuple[Hold, str, _Row | None]  # a hold, its queue, and the row that stands
 
 
 class HoldRows:
@@ -70,88 +72,98 @@ class HoldRows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._forget()
-        database.on_undo(self._undone)
+        self._reset()
+        database.on_undo(self._on_undone)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._epoch, self._transaction, self._clock = -1, -1, -1
         self._rows: dict[str, _Row] = {}
         # run → its queue, and the version at which it was changed
-        self._waiting: dict[str, tuple[str, int]] = {}
+        self._pending: dict[str, tuple[str, int]] = {}
         self._bases: dict[str, int] = {}
 
-    def _undone(self, transaction: int) -> None:
+    def _on_undone(self, transaction: int) -> None:
         if self._transaction == transaction:
-            self._forget()
+            self._reset()
 
-    def drop(self, conn: Connection, gone: Sequence[str]) -> None:
+    def delete(self, conn: Connection, run_ids: Sequence[str]) -> None:
         """These wait no longer."""
-        if gone:
+        if run_ids:
             self._transaction = self._database.transaction
-            _REMOVE.change(conn, [{"b_run": run} for run in gone])
-            for run in gone:
+            _DELETE_HOLD.execute_many(conn, [{"b_run": run} for run in run_ids])
+            for run in run_ids:
                 self._rows.pop(run, None)
-                self._waiting.pop(run, None)
+                self._pending.pop(run, None)
 
-    def compare(self, conn: Connection, wanted: Sequence[Hold], *, based_on: int, epoch: int) -> list[Change]:
+    def find_changes(
+        self, conn: Connection, planned: Sequence[Hold], *, based_on: int, epoch: int
+    ) -> list[HoldChange]:
         """What is to be written of these, of runs that still wait as they did at the version `based_on`.
         The bases are moved already."""
         self._refresh(conn, epoch)
-        rows, waiting = self._rows, self._waiting
+        rows, waiting = self._rows, self._pending
         still = [
             (hold, found[0], rows.get(hold.gang))
-            for hold in wanted
+            for hold in planned
             if (found := waiting.get(hold.gang)) and found[1] <= based_on
         ]
         bases = self._best_bases(conn, still)
-        changes: list[Change] = []
+        changes: list[HoldChange] = []
         for hold, queue, there in still:
             rank = hold.position + bases[queue]
-            if there is None or there.rank != rank or not _same(there, hold):
-                changes.append((RunId(hold.gang), _row(hold, rank)))
+            if there is None or there.rank != rank or not _is_same_hold(there, hold):
+                changes.append((RunId(hold.gang), _to_row(hold, rank)))
         return changes
 
-    def write(self, conn: Connection, changes: Sequence[Change], *, based_on: int, epoch: int) -> list[RunId]:
+    def write(
+        self, conn: Connection, changes: Sequence[HoldChange], *, based_on: int, epoch: int
+    ) -> list[RunId]:
         """Write some of them; those that were written, since their runs still wait as they did."""
         self._refresh(conn, epoch)
-        waiting = self._waiting
+        waiting = self._pending
         still = [(run, row) for run, row in changes if (found := waiting.get(run)) and found[1] <= based_on]
-        fresh = [{"run": run, **_values(row)} for run, row in still if run not in self._rows]
-        moved = [{"b_run": run, **_values(row)} for run, row in still if run in self._rows]
-        _INSERT.change(conn, fresh)
-        _CHANGE.change(conn, moved)
+        fresh = [{"run": run, **_to_values(row)} for run, row in still if run not in self._rows]
+        moved = [{"b_run": run, **_to_values(row)} for run, row in still if run in self._rows]
+        _INSERT_HOLD.execute_many(conn, fresh)
+        _UPDATE_HOLD.execute_many(conn, moved)
         self._rows.update(still)
         return [run for run, _ in still]
 
     def _refresh(self, conn: Connection, epoch: int) -> None:
-        marks = read_marks(conn)
+        marks = read_versions(conn)
         if epoch != self._epoch or marks.removed > self._clock or marks.clock < self._clock:
             self._read(conn)
         elif marks.runs > self._clock:
-            for run, queue, touched, phase, held_by, row in conn.execute(_SINCE, {"b_clock": self._clock}):
+            for run, queue, touched, phase, held_by, row in conn.execute(
+                _SELECT_CHANGED, {"b_clock": self._clock}
+            ):
                 if row is None:  # another server changed the run
                     self._rows.pop(run, None)
                 if phase == RunPhase.QUEUED and held_by is None:
-                    self._waiting[run] = queue, touched
+                    self._pending[run] = queue, touched
                 else:
-                    self._waiting.pop(run, None)
+                    self._pending.pop(run, None)
                     self._rows.pop(run, None)
         self._epoch, self._clock = epoch, marks.clock
         self._transaction = self._database.transaction
 
     def _read(self, conn: Connection) -> None:
-        self._forget()
-        self._bases = {name.removeprefix(BASE): value for name, value in conn.execute(_BASES)}
-        for run, queue, touched, rank, reason, detail, blocked_by, expected_at in conn.execute(_WAITING):
-            self._waiting[run] = queue, touched
+        self._reset()
+        self._bases = {
+            name.removeprefix(BASE_COUNTER_PREFIX): value for name, value in conn.execute(_SELECT_BASES)
+        }
+        for run, queue, touched, rank, reason, detail, blocked_by, expected_at in conn.execute(
+            _SELECT_PENDING
+        ):
+            self._pending[run] = queue, touched
             if rank is not None:
                 self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
 
-    def _best_bases(self, conn: Connection, wanted: Sequence[Standing]) -> dict[str, int]:
+    def _best_bases(self, conn: Connection, planned: Sequence[PlannedHold]) -> dict[str, int]:
         """For each queue the base under which most rows can stay as they are; it is written where it
         moved."""
         shifts: dict[str, list[int]] = defaultdict(list)
-        for hold, queue, there in wanted:
+        for hold, queue, there in planned:
             shift = shifts[queue]
             if there is not None:
                 shift.append(there.rank - hold.position)
@@ -171,24 +183,24 @@ class HoldRows:
         known = queue in self._bases
         self._bases[queue] = value
         if known:
-            conn.execute(_SET_BASE, {"b_name": BASE + queue, "value": value})
+            conn.execute(_UPDATE_BASE, {"b_name": BASE_COUNTER_PREFIX + queue, "value": value})
         else:
-            conn.execute(counters.insert(), {"name": BASE + queue, "value": value})
+            conn.execute(counters.insert(), {"name": BASE_COUNTER_PREFIX + queue, "value": value})
 
 
-def _row(hold: Hold, rank: int) -> _Row:
+def _to_row(hold: Hold, rank: int) -> _Row:
     expected_at = None if hold.expected_at is None else to_us(hold.expected_at)
     return _Row(rank, str(hold.reason), hold.detail, hold.blocked_by, expected_at)
 
 
-def _same(there: _Row, hold: Hold) -> bool:
+def _is_same_hold(stored: _Row, hold: Hold) -> bool:
     """But for its rank."""
-    if there.reason != hold.reason or there.detail != hold.detail or there.blocked_by != hold.blocked_by:
+    if stored.reason != hold.reason or stored.detail != hold.detail or stored.blocked_by != hold.blocked_by:
         return False
-    if there.expected_at is None or hold.expected_at is None:
-        return there.expected_at is None and hold.expected_at is None
-    return abs(there.expected_at - to_us(hold.expected_at)) < _JITTER_US
+    if stored.expected_at is None or hold.expected_at is None:
+        return stored.expected_at is None and hold.expected_at is None
+    return abs(stored.expected_at - to_us(hold.expected_at)) < _EXPECTED_START_TOLERANCE_US
 
 
-def _values(row: _Row) -> dict[str, Any]:
+def _to_values(row: _Row) -> dict[str, Any]:
     return {**row._asdict(), "blocked_by": encode_words(row.blocked_by)}

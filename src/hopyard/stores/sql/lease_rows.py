@@ -7,17 +7,17 @@ from sqlalchemy import Connection, select, update
 from hopyard.errors import NotLeader
 from hopyard.interfaces.cluster_store import Lease
 from hopyard.stores.sql.codec import from_us
-from hopyard.stores.sql.hot import Hot
+from hopyard.stores.sql.raw_statements import RawStatement
 from hopyard.stores.sql.tables import lease
 
 # Locked until the transaction ends, so that nobody takes the lease between the look at it and what is written
 # under it.
-_ROW = Hot(select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update())
+_SELECT_LEASE = RawStatement(select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update())
 
 
-def take_lease(conn: Connection, holder: str, now: int, until: int) -> Lease | None:
+def acquire_lease(conn: Connection, holder: str, now: int, until: int) -> Lease | None:
     """See ClusterStore.lead; times in microseconds."""
-    ((before, epoch, expires_at),) = _ROW.rows(conn)
+    ((before, epoch, expires_at),) = _SELECT_LEASE.fetch_all(conn)
     if before is not None and before != holder and now < expires_at <= until + (until - now):
         return None
     if before != holder:
@@ -26,14 +26,14 @@ def take_lease(conn: Connection, holder: str, now: int, until: int) -> Lease | N
     return Lease(holder, epoch, from_us(until))
 
 
-def drop_lease(conn: Connection, holder: str) -> None:
+def release_lease(conn: Connection, holder: str) -> None:
     """The next one to lead has another epoch, also when it is the same holder."""
     conn.execute(update(lease).where(lease.c.holder == holder).values(holder=None))
 
 
 def check_epoch(conn: Connection, epoch: int) -> None:
     """Raises NotLeader unless somebody leads under this epoch."""
-    ((holder, now, _),) = _ROW.rows(conn)
+    ((holder, now, _),) = _SELECT_LEASE.fetch_all(conn)
     if holder is None or now != epoch:
         raise NotLeader(
             f"epoch {epoch} is over, it is {now} now", hints=("another server decides: nothing was written",)

@@ -11,38 +11,38 @@ from sqlalchemy import Connection, bindparam, delete, select, update
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
-from hopyard.domain.sane_node import sane_node
+from hopyard.domain.node_validation import validate_node
 from hopyard.stores.sql.codec import decode_node, encode_node
 from hopyard.stores.sql.tables import nodes
 
 logger = logging.getLogger(__name__)
 
-_SINCE = (
+_SELECT_TOUCHED = (
     select(nodes.c.node, nodes.c.cordoned).where(nodes.c.touched > bindparam("b_clock")).order_by(nodes.c.id)
 )
-_IDS = select(nodes.c.id)
-_CHANGE = update(nodes).where(nodes.c.id == bindparam("b_id"))
+_SELECT_IDS = select(nodes.c.id)
+_UPDATE_NODE = update(nodes).where(nodes.c.id == bindparam("b_id"))
 
 
 def nodes_since(conn: Connection, clock: int) -> list[Node]:
     """Nodes that were touched after this clock, by id."""
     return [
         replace(decode_node(text), cordoned=True) if cordoned else decode_node(text)
-        for text, cordoned in conn.execute(_SINCE, {"b_clock": clock})
+        for text, cordoned in conn.execute(_SELECT_TOUCHED, {"b_clock": clock})
     ]
 
 
 def node_ids(conn: Connection) -> set[NodeId]:
-    return set(conn.execute(_IDS).scalars())
+    return set(conn.execute(_SELECT_IDS).scalars())
 
 
-def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node]) -> list[Node]:
+def changed_nodes(existing: Mapping[NodeId, Node], engine: str, observed: Sequence[Node]) -> list[Node]:
     """The nodes of an engine are those it sees, put right where they cannot be so; one that it no longer sees
     is kept as not ready. Those that are another now than is known."""
     wanted: dict[NodeId, Node] = {}
-    for said in seen:
-        node, wrong = sane_node(said)
-        before = known.get(node.id)
+    for said in observed:
+        node, wrong = validate_node(said)
+        before = existing.get(node.id)
         node = replace(node, engine=engine, cordoned=False, cordon_reason="")
         if before is not None and before.cordoned:
             node = replace(node, cordoned=True, cordon_reason=before.cordon_reason)
@@ -51,16 +51,16 @@ def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node])
         wanted[node.id] = node
     gone = (
         replace(node, ready=False)
-        for node in known.values()
+        for node in existing.values()
         if node.engine == engine and node.ready and node.id not in wanted
     )
-    return [node for node in (*wanted.values(), *gone) if known.get(node.id) != node]
+    return [node for node in (*wanted.values(), *gone) if existing.get(node.id) != node]
 
 
 def write_nodes(
-    conn: Connection, known: Mapping[NodeId, Node], changed: Iterable[Node], *, clock: int
+    conn: Connection, existing: Mapping[NodeId, Node], changed: Iterable[Node], *, clock: int
 ) -> None:
-    """known: those that have a row."""
+    """existing: those that have a row."""
     fresh: list[dict[str, Any]] = []
     again: list[dict[str, Any]] = []
     for node in changed:
@@ -70,25 +70,25 @@ def write_nodes(
             "cordoned": node.cordoned,
             "touched": clock,
         }
-        if node.id in known:
+        if node.id in existing:
             again.append({"b_id": node.id, **values})
         else:
             fresh.append({"id": node.id, **values})
     if fresh:
         conn.execute(nodes.insert(), fresh)
     if again:
-        conn.execute(_CHANGE, again)
+        conn.execute(_UPDATE_NODE, again)
 
 
-def cordon(
-    conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int
+def set_cordon(
+    conn: Connection, existing: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int
 ) -> Node:
-    """The node as it is now; `known` has it."""
+    """The node as it is now; `existing` has it."""
     after = replace(
-        known[node], cordoned=on, cordon_reason=(reason or known[node].cordon_reason) if on else ""
+        existing[node], cordoned=on, cordon_reason=(reason or existing[node].cordon_reason) if on else ""
     )
-    if after != known[node]:
-        write_nodes(conn, known, [after], clock=clock)
+    if after != existing[node]:
+        write_nodes(conn, existing, [after], clock=clock)
     return after
 
 

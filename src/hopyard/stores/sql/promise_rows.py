@@ -12,13 +12,13 @@ from hopyard.domain.ids import GangId, NodeId
 from hopyard.stores.sql.codec import decode_words, encode_words, from_us, to_us
 from hopyard.stores.sql.tables import promises
 
-_ALL = select(
+_SELECT_PROMISES = select(
     promises.c.run, promises.c.start_at, promises.c.given_at, promises.c.nodes, promises.c.made_room
 ).order_by(promises.c.run)
-_CHANGE = update(promises).where(promises.c.run == bindparam("b_run"))
-_REMOVE = delete(promises).where(promises.c.run == bindparam("b_run"))
+_UPDATE_PROMISE = update(promises).where(promises.c.run == bindparam("b_run"))
+_DELETE_PROMISE = delete(promises).where(promises.c.run == bindparam("b_run"))
 
-Promises = Mapping[GangId, Promise]
+PromisesByGang = Mapping[GangId, Promise]
 
 
 def all_promises(conn: Connection) -> dict[GangId, Promise]:
@@ -30,37 +30,37 @@ def all_promises(conn: Connection) -> dict[GangId, Promise]:
             tuple(NodeId(name) for name in decode_words(nodes)),
             made_room,
         )
-        for run, start_at, given_at, nodes, made_room in conn.execute(_ALL)
+        for run, start_at, given_at, nodes, made_room in conn.execute(_SELECT_PROMISES)
     }
 
 
-def replace_promises(conn: Connection, before: Promises, after: Promises) -> bool:
+def replace_promises(conn: Connection, before: PromisesByGang, after: PromisesByGang) -> bool:
     """Write what differs; whether anything did."""
-    fresh = [{"run": gang, **_values(one)} for gang, one in after.items() if gang not in before]
+    fresh = [{"run": gang, **_to_values(one)} for gang, one in after.items() if gang not in before]
     changed = [
-        {"b_run": gang, **_values(one)}
+        {"b_run": gang, **_to_values(one)}
         for gang, one in after.items()
         if gang in before and before[gang] != one
     ]
     gone = [{"b_run": gang} for gang in before if gang not in after]
     if gone:
-        conn.execute(_REMOVE, gone)
+        conn.execute(_DELETE_PROMISE, gone)
     if changed:
-        conn.execute(_CHANGE, changed)
+        conn.execute(_UPDATE_PROMISE, changed)
     if fresh:
         conn.execute(promises.insert(), fresh)
     return bool(fresh or changed or gone)
 
 
-def drop_promise(conn: Connection, run: str) -> bool:
+def delete_promise(conn: Connection, run: str) -> bool:
     """Its run waits no longer; whether there was one."""
-    return conn.execute(_REMOVE, {"b_run": run}).rowcount > 0
+    return conn.execute(_DELETE_PROMISE, {"b_run": run}).rowcount > 0
 
 
-def _values(promise: Promise) -> dict[str, Any]:
+def _to_values(promise: Promise) -> dict[str, Any]:
     return {
         "start_at": to_us(promise.start_at),
         "given_at": to_us(promise.given_at),
         "nodes": encode_words(promise.nodes),
-        "made_room": promise.made_room,
+        "made_room": promise.has_preempted,
     }

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
-from hopyard.domain.queue import ONE_QUEUE, QueueTree
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.stores.sql.codec import decode_reservation, decode_tree, encode_tree
 from hopyard.stores.sql.tables import queue_tree, reservations
 
-_TREE = select(queue_tree.c.tree)
-_RESERVATIONS = select(reservations.c.reservation)
+_SELECT_TREE = select(queue_tree.c.tree)
+_SELECT_RESERVATIONS = select(reservations.c.reservation)
 
 
 def read_tree(conn: Connection) -> QueueTree:
-    text = conn.execute(_TREE).scalar()
-    return ONE_QUEUE if text is None else decode_tree(text)
+    text = conn.execute(_SELECT_TREE).scalar()
+    return SINGLE_QUEUE_TREE if text is None else decode_tree(text)
 
 
 def write_tree(conn: Connection, tree: QueueTree) -> None:
@@ -25,5 +25,5 @@ def write_tree(conn: Connection, tree: QueueTree) -> None:
 
 def all_reservations(conn: Connection) -> tuple[Reservation, ...]:
     """By start, then name."""
-    found = [decode_reservation(text) for text in conn.execute(_RESERVATIONS).scalars()]
+    found = [decode_reservation(text) for text in conn.execute(_SELECT_RESERVATIONS).scalars()]
     return tuple(sorted(found, key=lambda one: (one.start_at, one.name)))

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
 
+from hopyard.domain.effective_limits import child_queues
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import QueueTree, Used
-from hopyard.domain.quota import children
+from hopyard.domain.queue import PastUsage, QueueTree
 from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.history_rows import used_since
-from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.history_rows import past_usage_since
 from hopyard.stores.sql.queue_rows import read_tree, write_tree
 from hopyard.stores.sql.tables import runs
+from hopyard.stores.sql.versions import WriteStamp
 
-_WAITING = (
+_SELECT_PENDING_COUNTS = (
     select(runs.c.queue, func.count()).where(runs.c.phase == str(RunPhase.QUEUED)).group_by(runs.c.queue)
 )
 
@@ -36,28 +36,28 @@ class SqlQueueStore:
             before = read_tree(conn)
             if before == tree:
                 return
-            _check_nobody_is_left(tree, _waiting(conn), before=before)
+            _check_no_stranded_runs(tree, _count_pending(conn), before=before)
             write_tree(conn, tree)
-            stamp = Stamp(conn)
+            stamp = WriteStamp(conn)
             stamp.touch("queues")
             stamp.write()
 
         await self._database.write(write)
 
-    async def waiting(self) -> Mapping[QueueName, int]:
-        return await self._database.read(_waiting)
+    async def count_waiting(self) -> Mapping[QueueName, int]:
+        return await self._database.read(_count_pending)
 
-    async def used(self) -> Mapping[tuple[QueueName, str], Used]:
-        return await self._database.read(lambda conn: used_since(conn, -1))
-
-
-def _waiting(conn: Connection) -> dict[QueueName, int]:
-    return {QueueName(queue): count for queue, count in conn.execute(_WAITING)}
+    async def past_usage(self) -> Mapping[tuple[QueueName, str], PastUsage]:
+        return await self._database.read(lambda conn: past_usage_since(conn, -1))
 
 
-def _check_nobody_is_left(tree: QueueTree, waiting: Mapping[QueueName, int], *, before: QueueTree) -> None:
+def _count_pending(conn: Connection) -> dict[QueueName, int]:
+    return {QueueName(queue): count for queue, count in conn.execute(_SELECT_PENDING_COUNTS)}
+
+
+def _check_no_stranded_runs(tree: QueueTree, waiting: Mapping[QueueName, int], *, before: QueueTree) -> None:
     """Raises Conflict when a queue in which runs wait would be gone, or have queues below it."""
-    below = children(tree)
+    below = child_queues(tree)
     lost = sorted(
         queue for queue in waiting if (queue not in tree.queues and queue in before.queues) or queue in below
     )

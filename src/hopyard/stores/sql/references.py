@@ -12,9 +12,9 @@ from sqlalchemy import Column, Connection, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from hopyard.domain.ids import Digest, RunId
-from hopyard.stores.sql.access import BLOBS, DATABASE_ID, MANIFESTS
+from hopyard.stores.sql.access import BLOB_COLUMNS, DATABASE_ID_KEY, MANIFEST_COLUMNS
 from hopyard.stores.sql.database import open_engines
-from hopyard.stores.sql.faults import translate
+from hopyard.stores.sql.error_translation import translate_error
 from hopyard.stores.sql.tables import runs, secrets
 
 
@@ -37,7 +37,7 @@ def read_references(url: str | Path) -> References:
         with engines[1].connect() as conn:
             return _read(conn)
     except SQLAlchemyError as failed:
-        raise translate(failed) from failed
+        raise translate_error(failed) from failed
     finally:
         for engine in engines:
             engine.dispose()
@@ -55,11 +55,11 @@ def _read(conn: Connection) -> References:
             for found in conn.execute(select(column).where(column.is_not(None)).distinct()).scalars()
         }
 
-    named = select(secrets.c.value).where(secrets.c.name == DATABASE_ID)
+    named = select(secrets.c.value).where(secrets.c.name == DATABASE_ID_KEY)
     identity = conn.execute(named).scalar() if secrets.name in tables else None
     return References(
         "" if identity is None else bytes(identity).decode(),
-        frozenset(map(Digest, of(MANIFESTS))),
-        frozenset(map(Digest, of(BLOBS))),
+        frozenset(map(Digest, of(MANIFEST_COLUMNS))),
+        frozenset(map(Digest, of(BLOB_COLUMNS))),
         frozenset(map(RunId, of([runs.c.id]))),
     )

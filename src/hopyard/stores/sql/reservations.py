@@ -12,9 +12,9 @@ from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import decode_reservation, encode_reservation
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.queue_rows import all_reservations
 from hopyard.stores.sql.tables import reservations
+from hopyard.stores.sql.versions import WriteStamp
 
 
 class SqlReservationStore:
@@ -25,13 +25,13 @@ class SqlReservationStore:
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
         def write(conn: Connection) -> None:
-            stamp = Stamp(conn)
+            stamp = WriteStamp(conn)
             if based_on is not None and max(stamp.before.reservations, stamp.before.queues) > based_on:
                 raise Conflict(
                     "reservations or queues were changed meanwhile",
                     hints=("look again what is free, and ask again",),
                 )
-            if _find(conn, reservation.name) is not None:
+            if _find_reservation(conn, reservation.name) is not None:
                 raise Conflict(f"there is a reservation `{reservation.name}`", hints=("choose another name",))
             conn.execute(
                 reservations.insert().values(
@@ -47,13 +47,13 @@ class SqlReservationStore:
         return await self._database.read(all_reservations)
 
     async def get(self, name: str, /) -> Reservation:
-        return await self._database.read(lambda conn: _existing(conn, name))
+        return await self._database.read(lambda conn: _get_reservation(conn, name))
 
     async def delete(self, name: str, /) -> Reservation:
         def write(conn: Connection) -> Reservation:
-            found = _existing(conn, name)
+            found = _get_reservation(conn, name)
             conn.execute(delete(reservations).where(reservations.c.name == name))
-            stamp = Stamp(conn)
+            stamp = WriteStamp(conn)
             stamp.touch("reservations")
             stamp.write()
             return found
@@ -61,13 +61,13 @@ class SqlReservationStore:
         return await self._database.write(write)
 
 
-def _find(conn: Connection, name: str) -> Reservation | None:
+def _find_reservation(conn: Connection, name: str) -> Reservation | None:
     text = conn.execute(select(reservations.c.reservation).where(reservations.c.name == name)).scalar()
     return None if text is None else decode_reservation(text)
 
 
-def _existing(conn: Connection, name: str) -> Reservation:
-    found = _find(conn, name)
+def _get_reservation(conn: Connection, name: str) -> Reservation:
+    found = _find_reservation(conn, name)
     if found is None:
         close = close_names(name, [one.name for one in all_reservations(conn)])
         hints = tuple(f"did you mean `{other}`?" for other in close) or ("`hop reserve ls` lists them",)

@@ -7,22 +7,22 @@ from typing import Any
 
 from sqlalchemy import Row, Select, and_, bindparam, func, select
 
-from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
-from hopyard.domain.run import HELD, Attempt, Run, RunPhase, held_in_words
+from hopyard.domain.run import HELD_REASON, Attempt, Run, RunPhase, held_message
+from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.stores.sql.codec import (
-    Shape,
+    GangRequest,
     decode_counts,
     decode_exit,
+    decode_gang_request,
     decode_map,
     decode_placement,
-    decode_shape,
     decode_spec,
     decode_words,
     from_us,
     from_us_or_none,
 )
-from hopyard.stores.sql.hold_rows import BASE
+from hopyard.stores.sql.hold_rows import BASE_COUNTER_PREFIX
 from hopyard.stores.sql.tables import attempts, counters, holds, promises, run_contents, runs
 
 ATTEMPT_COLUMNS = tuple(
@@ -45,7 +45,7 @@ ATTEMPT_COLUMNS = tuple(
     )
 )
 _HOLD_BASE = func.coalesce(
-    select(counters.c.value).where(counters.c.name == BASE + runs.c.queue).scalar_subquery(), 0
+    select(counters.c.value).where(counters.c.name == BASE_COUNTER_PREFIX + runs.c.queue).scalar_subquery(), 0
 )
 
 
@@ -98,12 +98,12 @@ ATTEMPTS_OF_RUN = (
 _Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())  # type: ignore[misc]
 
 
-def to_run(found: Row[Any], *, brief: bool = False) -> Run:
+def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
     """The run in a row of SELECT_RUNS, or of SELECT_BRIEF_RUNS for a brief one."""
-    row: Any = _Columns._make(found)
+    row: Any = _Columns._make(run_row)
     spec, params, summary = decode_spec(row.spec), decode_map(row.params), decode_map(row.summary)
     if brief:  # also of a run from before there was a brief spec in the database
-        spec, params, summary = brief_spec(spec), brief_values(params), brief_values(summary)
+        spec, params, summary = summarise_spec(spec), truncate_values(params), truncate_values(summary)
     held = row.held_by is not None and row.phase == RunPhase.QUEUED
     return Run(
         id=RunId(row.id),
@@ -111,7 +111,7 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
         spec=spec,
         phase=RunPhase(row.phase),
         submitted_at=from_us(row.submitted_at),
-        attempt=None if row.attempt_id is None else to_attempt(row, decode_shape(row.gang)),
+        attempt=None if row.attempt_id is None else to_attempt(row, decode_gang_request(row.gang)),
         started_at=from_us_or_none(row.started_at),
         ended_at=from_us_or_none(row.ended_at),
         exit=decode_exit(row.exit),
@@ -119,8 +119,8 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
         summary=summary,
         artifact=None if row.artifact is None else Digest(row.artifact),
         stop_requested=row.stop_requested,
-        hold_reason=HELD if held else row.hold_reason or "",
-        hold_detail=held_in_words(row.held_by) if held else row.hold_detail or "",
+        hold_reason=HELD_REASON if held else row.hold_reason or "",
+        hold_detail=held_message(row.held_by) if held else row.hold_detail or "",
         position=row.position,
         blocked_by=decode_words(row.blocked_by or "[]"),
         expected_at=from_us_or_none(row.expected_at),
@@ -135,7 +135,7 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
     )
 
 
-def to_attempt(row: Any, shape: Shape) -> Attempt:
+def to_attempt(row: Any, gang_request: GangRequest) -> Attempt:
     """The attempt in the columns ATTEMPT_COLUMNS, of a run of this shape."""
     places = decode_placement(row.attempt_placement)
     return Attempt(
@@ -151,7 +151,7 @@ def to_attempt(row: Any, shape: Shape) -> Attempt:
         exit=decode_exit(row.attempt_exit),
         resumed_from_step=row.attempt_resumed_from_step,
         gpu_milli=tuple(one.gpu_milli for one in places),
-        counts=tuple(role.replicas for role in shape.roles)
+        counts=tuple(role.replicas for role in gang_request.roles)
         if row.attempt_counts is None
         else decode_counts(row.attempt_counts),
         saved_at=from_us_or_none(row.attempt_saved_at),

@@ -13,14 +13,23 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, func, not_, or_
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest, moved
+from hopyard.domain.run import (
+    Attempt,
+    ParamValue,
+    Run,
+    RunEvent,
+    RunEventKind,
+    RunPhase,
+    check_not_superseded,
+    checked_transition,
+)
 from hopyard.domain.run_values import merge_values
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
+from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
 from hopyard.stores.sql import checkpoint_rows
 from hopyard.stores.sql.codec import (
+    decode_gang_request,
     decode_map,
-    decode_shape,
     decode_spec,
     decode_words,
     encode_exit,
@@ -32,23 +41,23 @@ from hopyard.stores.sql.codec import (
 )
 from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.filters import listing
-from hopyard.stores.sql.live_rows import LIVE
-from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.live_attempt_rows import IS_LIVE
+from hopyard.stores.sql.run_filters import listing_query
 from hopyard.stores.sql.run_rows import ATTEMPTS_OF_RUN, RUN_OF_ID, RUN_OF_NAME, to_attempt, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
+from hopyard.stores.sql.versions import WriteStamp
 
-_OFFLINE_ENDS = {
+_OFFLINE_PHASES = {
     AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
     AttemptPhase.FAILED: RunPhase.FAILED,
     AttemptPhase.LOST: RunPhase.FAILED,
     AttemptPhase.STOPPED: RunPhase.CANCELLED,
 }
-_BEING_SYNCED = and_(runs.c.offline, runs.c.attempts == 0)
-_EXISTING = select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(
+_IS_BEING_SYNCED = and_(runs.c.offline, runs.c.attempts == 0)
+_SELECT_EXISTING = select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(
     runs.c.id == bindparam("b_id")
 )
-_SHAPE = select(runs.c.gang).where(runs.c.id == bindparam("b_id"))
+_SELECT_GANG_REQUEST = select(runs.c.gang).where(runs.c.id == bindparam("b_id"))
 
 
 class SqlRunStore:
@@ -56,21 +65,21 @@ class SqlRunStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._create = partial(create_runs, journal=database.journal)
+        self._insert_runs = partial(create_runs, change_log=database.change_log)
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
-        return await self._database.write_together(self._create, Submission(runs, now))
+        return await self._database.write_together(self._insert_runs, Submission(runs, now))
 
     async def get(self, run: RunId, /) -> Run:
         def read(conn: Connection) -> Run:
             row = conn.execute(RUN_OF_ID, {"b_id": run}).one_or_none()
             if row is None:
-                raise _not_found(run)
+                raise _not_found_error(run)
             return to_run(row)
 
         return await self._database.read(read)
 
-    async def existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
+    async def find_existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
         def read(conn: Connection) -> frozenset[RunId]:
             found: set[RunId] = set()
             for at in range(0, len(wanted), IDS_PER_QUERY):
@@ -93,16 +102,16 @@ class SqlRunStore:
         return await self._database.read(read)
 
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
-        query = listing(where)
+        query = listing_query(where)
 
         def read(conn: Connection) -> list[Run]:
             return [to_run(row, brief=where.brief) for row in conn.execute(*query)]
 
         return await self._database.read(read)
 
-    async def count(self) -> Mapping[RunPhase, int]:
+    async def count_by_phase(self) -> Mapping[RunPhase, int]:
         def read(conn: Connection) -> dict[RunPhase, int]:
-            query = select(runs.c.phase, func.count()).where(not_(_BEING_SYNCED)).group_by(runs.c.phase)
+            query = select(runs.c.phase, func.count()).where(not_(_IS_BEING_SYNCED)).group_by(runs.c.phase)
             return {RunPhase(phase): count for phase, count in conn.execute(query)}
 
         return await self._database.read(read)
@@ -123,7 +132,7 @@ class SqlRunStore:
     async def list_orphans(self) -> Sequence[RunId]:
         def read(conn: Connection) -> list[RunId]:
             parent = runs.alias("study_run")
-            final = [str(phase) for phase in RunPhase if phase.final]
+            final = [str(phase) for phase in RunPhase if phase.is_final]
             over = or_(parent.c.id.is_(None), parent.c.phase.in_(final))
             query = select(runs.c.id).outerjoin(parent, parent.c.id == runs.c.parent)
             return list(
@@ -136,8 +145,8 @@ class SqlRunStore:
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         def read(conn: Connection) -> list[Attempt]:
-            _existing(conn, run)
-            shape = decode_shape(conn.execute(_SHAPE, {"b_id": run}).scalar_one())
+            _get_run_row(conn, run)
+            shape = decode_gang_request(conn.execute(_SELECT_GANG_REQUEST, {"b_id": run}).scalar_one())
             return [to_attempt(row, shape) for row in conn.execute(ATTEMPTS_OF_RUN, {"b_id": run})]
 
         return await self._database.read(read)
@@ -146,7 +155,7 @@ class SqlRunStore:
         self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
     ) -> Sequence[RunEvent]:
         def read(conn: Connection) -> list[RunEvent]:
-            _existing(conn, run)
+            _get_run_row(conn, run)
             skipped = after
             if newest and limit is not None:
                 count = conn.execute(select(func.count()).where(run_events.c.run == run)).scalar_one()
@@ -166,7 +175,7 @@ class SqlRunStore:
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         def write(conn: Connection) -> None:
-            _existing(conn, run)
+            _get_run_row(conn, run)
             values = {"run": run, "at": to_us(event.at), "kind": str(event.kind), "detail": event.detail}
             there = select(run_events.c.id).where(
                 *(run_events.c[name] == value for name, value in values.items())
@@ -178,11 +187,11 @@ class SqlRunStore:
 
     async def delete(self, run: RunId, /) -> None:
         def write(conn: Connection) -> None:
-            row = _existing(conn, run)
-            if not (RunPhase(row.phase).final or row.offline):
+            row = _get_run_row(conn, run)
+            if not (RunPhase(row.phase).is_final or row.offline):
                 raise Conflict("the run is not over", hints=("stop it first: hop stop",))
-            stamp = Stamp(conn)
-            stamp.remove(
+            stamp = WriteStamp(conn)
+            stamp.mark_removed(
                 conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one()
             )  # its attempts' are not larger
             conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
@@ -193,12 +202,12 @@ class SqlRunStore:
     async def record_params(
         self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None
     ) -> None:
-        await self._merge(run, "params", params, attempt)
+        await self._merge_values(run, "params", params, attempt)
 
     async def record_summary(
         self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None
     ) -> None:
-        await self._merge(run, "summary", values, attempt)
+        await self._merge_values(run, "summary", values, attempt)
 
     async def record_metrics(
         self,
@@ -207,25 +216,25 @@ class SqlRunStore:
         /,
         *,
         attempt: AttemptId | None = None,
-        anew: bool = False,
+        replace_all: bool = False,
     ) -> None:
-        await self._merge(run, "latest", latest, attempt, anew=anew)
+        await self._merge_values(run, "latest", latest, attempt, replace_all=replace_all)
 
-    async def _merge(
+    async def _merge_values(
         self,
         run: RunId,
         column: str,
         values: Mapping[str, Any],
         attempt: AttemptId | None,
         *,
-        anew: bool = False,
+        replace_all: bool = False,
     ) -> None:
         def write(conn: Connection) -> None:
-            _check_newest(conn, run, attempt)
+            _check_not_superseded(conn, run, attempt)
             before = conn.execute(
                 select(run_contents.c[column]).where(run_contents.c.run == run)
             ).scalar_one()
-            after = encode_map(merge_values({} if anew else decode_map(before), values))
+            after = encode_map(merge_values({} if replace_all else decode_map(before), values))
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
@@ -250,7 +259,7 @@ class SqlRunStore:
         self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
     ) -> None:
         def write(conn: Connection) -> None:
-            _check_newest(conn, run, attempt)
+            _check_not_superseded(conn, run, attempt)
             conn.execute(
                 update(run_contents).where(run_contents.c.run == run).values(machine_env=encode_map(values))
             )
@@ -262,12 +271,14 @@ class SqlRunStore:
         text = await self._database.read(lambda conn: conn.execute(asked).scalar())
         return {} if text is None else decode_map(text)
 
-    async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
+    async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
         def write(conn: Connection) -> None:
             before = conn.execute(select(run_contents.c.unstored).where(run_contents.c.run == run)).scalar()
             if before is None:
-                raise _not_found(run)
-            after = encode_words(tuple(dict.fromkeys((*decode_words(before), *sentences)))[:MOST_UNSTORED])
+                raise _not_found_error(run)
+            after = encode_words(
+                tuple(dict.fromkeys((*decode_words(before), *messages)))[:MAX_UNSTORED_MESSAGES]
+            )
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values(unstored=after))
 
@@ -277,7 +288,7 @@ class SqlRunStore:
         self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
     ) -> None:
         def write(conn: Connection) -> None:
-            _check_newest(conn, run, attempt)
+            _check_not_superseded(conn, run, attempt)
             conn.execute(update(run_contents).where(run_contents.c.run == run).values(artifact=manifest))
 
         await self._database.write(write)
@@ -286,15 +297,17 @@ class SqlRunStore:
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:
         def write(conn: Connection) -> None:
-            _check_newest(conn, run, attempt)
+            _check_not_superseded(conn, run, attempt)
             before = conn.execute(select(run_contents.c.spec).where(run_contents.c.run == run)).scalar_one()
             spec = decode_spec(before)
             spec = replace(spec, environment=replace(spec.environment, lock=lock, packages=dict(packages)))
             values = {**spec_columns(spec), "lock": lock}
             conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
-            stamp = Stamp(conn)
+            stamp = WriteStamp(conn)
             conn.execute(
-                update(runs).where(runs.c.id == run).values(wants=encode_words(spec.wants), touched=stamp.now)
+                update(runs)
+                .where(runs.c.id == run)
+                .values(wants=encode_words(spec.input_digests), touched=stamp.now)
             )
             stamp.touch("runs")
             stamp.write()
@@ -303,32 +316,32 @@ class SqlRunStore:
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         def write(conn: Connection) -> None:
-            _existing(conn, checkpoint.run)
-            if checkpoint_rows.insert(conn, checkpoint):
-                _note_saved(conn, checkpoint)
+            _get_run_row(conn, checkpoint.run)
+            if checkpoint_rows.insert_checkpoint(conn, checkpoint):
+                _record_saved(conn, checkpoint)
 
         await self._database.write(write)
 
     async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
         def read(conn: Connection) -> Sequence[Checkpoint]:
-            _existing(conn, run)
-            return checkpoint_rows.of_run(conn, run, damaged=damaged)
+            _get_run_row(conn, run)
+            return checkpoint_rows.list_checkpoints(conn, run, damaged=damaged)
 
         return await self._database.read(read)
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
         return await self._database.read(lambda conn: checkpoint_rows.newest_steps(conn, runs))
 
-    async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
+    async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None:
         def write(conn: Connection) -> None:
-            _existing(conn, run)
-            checkpoint_rows.keep(conn, run, step, kept)
+            _get_run_row(conn, run)
+            checkpoint_rows.set_kept(conn, run, step, kept)
 
         await self._database.write(write)
 
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
         def write(conn: Connection) -> bool:
-            _existing(conn, run)
+            _get_run_row(conn, run)
             if not checkpoint_rows.mark_damaged(conn, run, step):
                 return False
             conn.execute(
@@ -341,31 +354,31 @@ class SqlRunStore:
         return await self._database.write(write)
 
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
-        await self._database.write(lambda conn: checkpoint_rows.remove(conn, run, steps))
+        await self._database.write(lambda conn: checkpoint_rows.delete_checkpoints(conn, run, steps))
 
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
         await self._database.write(
             lambda conn: conn.execute(
-                update(runs).where(runs.c.id == run, _BEING_SYNCED).values(synced_at=to_us(at))
+                update(runs).where(runs.c.id == run, _IS_BEING_SYNCED).values(synced_at=to_us(at))
             )
         )
 
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:
-        if phase not in _OFFLINE_ENDS:
+        if phase not in _OFFLINE_PHASES:
             raise SpecError(
                 f"phase: an offline run has not ended while `{phase}`",
-                hints=(f"one of {', '.join(_OFFLINE_ENDS)}",),
+                hints=(f"one of {', '.join(_OFFLINE_PHASES)}",),
             )
 
         def write(conn: Connection) -> None:
-            row = _existing(conn, run)
+            row = _get_run_row(conn, run)
             if not row.offline:
                 raise Conflict("the run was not recorded offline")
             if row.attempts:
                 return
-            ended = moved(RunPhase(row.phase), _OFFLINE_ENDS[phase])
+            ended = checked_transition(RunPhase(row.phase), _OFFLINE_PHASES[phase])
             times = {"started_at": to_us(started_at), "ended_at": to_us(ended_at), "exit": encode_exit(exit)}
             conn.execute(
                 attempts.insert().values(
@@ -385,8 +398,8 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
-        def read(conn: Connection) -> list[Summarised]:
+    async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
+        def read(conn: Connection) -> list[RunSummary]:
             on_it = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
             query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary).join(
                 run_contents, run_contents.c.run == runs.c.id
@@ -394,18 +407,18 @@ class SqlRunStore:
             having = query.where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
             newest = having.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
             return [
-                Summarised(RunId(id_), from_us(at), decode_map(summary))
+                RunSummary(RunId(id_), from_us(at), decode_map(summary))
                 for id_, at, summary in conn.execute(newest)
             ]
 
         return await self._database.read(read)
 
 
-def _note_saved(conn: Connection, checkpoint: Checkpoint) -> None:
+def _record_saved(conn: Connection, checkpoint: Checkpoint) -> None:
     """What its attempt did until then is safe: it costs less to preempt.
     Where it is further than the attempt began, what was lost before counts no more."""
-    stamp = Stamp(conn)
-    live = update(attempts).where(attempts.c.id == checkpoint.attempt, LIVE)
+    stamp = WriteStamp(conn)
+    live = update(attempts).where(attempts.c.id == checkpoint.attempt, IS_LIVE)
     if conn.execute(live.values(saved_at=to_us(checkpoint.created_at), touched=stamp.now)).rowcount:
         began = (
             select(func.coalesce(attempts.c.resumed_from_step, -1))
@@ -421,17 +434,17 @@ def _note_saved(conn: Connection, checkpoint: Checkpoint) -> None:
         stamp.write()
 
 
-def _existing(conn: Connection, run: RunId) -> Row[str, str, bool, int]:
-    row = conn.execute(_EXISTING, {"b_id": run}).one_or_none()
+def _get_run_row(conn: Connection, run: RunId) -> Row[str, str, bool, int]:
+    row = conn.execute(_SELECT_EXISTING, {"b_id": run}).one_or_none()
     if row is None:
-        raise _not_found(run)
+        raise _not_found_error(run)
     return row
 
 
-def _check_newest(conn: Connection, run: RunId, attempt: AttemptId | None) -> None:
+def _check_not_superseded(conn: Connection, run: RunId, attempt: AttemptId | None) -> None:
     """Raises NotFound, and Conflict when the run has a later attempt than this."""
-    check_newest(attempt, _existing(conn, run).attempts, run=run)
+    check_not_superseded(attempt, _get_run_row(conn, run).attempts, run=run)
 
 
-def _not_found(run: RunId) -> NotFound:
+def _not_found_error(run: RunId) -> NotFound:
     return NotFound(f"no run has the id {run}", hints=("`hop ps --all` lists the runs",))

@@ -14,23 +14,23 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 _version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 
 
-def bring_to_head(engine: Engine) -> None:
+def upgrade_to_head(engine: Engine) -> None:
     """Create all tables in an empty database, migrate an older one, leave one that is at head alone; all or
     nothing.
 
     Raises IntegrityError for a database that a newer Hopyard has written, or that belongs to something else.
     """
     with engine.begin() as conn:
-        found = _found(conn)
+        found = _read_version(conn)
         if found == HEAD:
             return
         if found is None:
-            _create(conn)
+            _create_all(conn)
         else:
             migrate(conn, found)
 
 
-def _found(conn: Connection) -> str | None:
+def _read_version(conn: Connection) -> str | None:
     """The schema's version; None for an empty database."""
     tables = inspect(conn).get_table_names()
     if _version.name in tables:
@@ -43,7 +43,7 @@ def _found(conn: Connection) -> str | None:
     return None
 
 
-def _create(conn: Connection) -> None:
+def _create_all(conn: Connection) -> None:
     metadata.create_all(conn)
     _version.create(conn)
     conn.execute(_version.insert().values(version_num=HEAD))
@@ -55,8 +55,9 @@ def _create(conn: Connection) -> None:
     conn.execute(lease.insert().values(id=1, epoch=0, expires_at=0))
 
 
-def migrate(conn: Connection, found: str | None) -> None:
-    """Run the migrations from `found` (None: from nothing) to head inside the transaction of `conn`."""
+def migrate(conn: Connection, current_version: str | None) -> None:
+    """Run the migrations from `current_version` (None: from nothing) to head inside the transaction of
+    `conn`."""
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -64,9 +65,9 @@ def migrate(conn: Connection, found: str | None) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
+    if current_version is not None and current_version not in known:
         raise IntegrityError(
-            f"the database has schema {found}, which this version of Hopyard does not know",
+            f"the database has schema {current_version}, which this version of Hopyard does not know",
             hints=("it was written by a newer version: upgrade with `pip install -U hopyard`",),
         )
     config.attributes["connection"] = conn

@@ -11,50 +11,53 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
 
-_LONGEST = 200
+_MAX_ERROR_CHARS = 200
 
 
 class Mirror(Protocol):
     """Told what the journal is told, after it. Never waits long, and never ends a study: what cannot be
     mirrored is said once."""
 
-    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+    def trial_started(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
         """Also told again when a trial goes on, perhaps with other params."""
         ...
 
-    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
-    def ended(self, trial: TrialId, *, failed: bool) -> None: ...
+    def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
+    def trial_ended(self, trial: TrialId, *, failed: bool) -> None: ...
     def close(self) -> None: ...
 
 
 class Mirrors:
-    """All mirrors of a study as one. One that raises is told of by `say`, and left out from then on."""
+    """All mirrors of a study as one. One that raises is told of by `log_message`, and left out from then
+    on."""
 
-    def __init__(self, mirrors: Mapping[str, Mirror], say: Callable[[str], None]) -> None:
-        self._mirrors, self._say = dict(mirrors), say
+    def __init__(self, mirrors: Mapping[str, Mirror], log_message: Callable[[str], None]) -> None:
+        self._mirrors, self._log_message = dict(mirrors), log_message
 
-    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
-        self._each("began", trial, params)
+    def trial_started(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+        self._call_each("trial_started", trial, params)
 
-    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
-        self._each("reported", trial, step, metrics)
+    def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+        self._call_each("trial_reported", trial, step, metrics)
 
-    def ended(self, trial: TrialId, *, failed: bool) -> None:
-        self._each("ended", trial, failed=failed)
+    def trial_ended(self, trial: TrialId, *, failed: bool) -> None:
+        self._call_each("trial_ended", trial, failed=failed)
 
     def close(self) -> None:
-        self._each("close")
+        self._call_each("close")
 
-    def _each(self, method: str, *args: Any, **named: Any) -> None:
+    def _call_each(self, method: str, *args: Any, **named: Any) -> None:
         for name, mirror in list(self._mirrors.items()):
             try:
                 getattr(mirror, method)(*args, **named)
             except Exception as failed:  # somebody else's library, or its server: no reason to end a study
                 del self._mirrors[name]
-                self._say(f"curves go to {name} no longer: {_shortened(failed)}")
+                self._log_message(f"curves go to {name} no longer: {_shorten_error(failed)}")
 
 
-def mirrors_of(spec: StudySpec, folder: Path, say: Callable[[str], None], *, study: str = "") -> Mirrors:
+def create_mirrors(
+    spec: StudySpec, folder: Path, log_message: Callable[[str], None], *, study: str = ""
+) -> Mirrors:
     """The mirrors that the study asks for. folder: where TensorBoard's files go, a folder for each trial.
     study: what people call it. A server that does not answer is told of, and left out. Raises SpecError where
     a package that is needed is not installed."""
@@ -71,11 +74,11 @@ def mirrors_of(spec: StudySpec, folder: Path, say: Callable[[str], None], *, stu
         except SpecError:
             raise
         except Exception as failed:  # a study does not wait for a server that only watches it
-            say(f"no curves go to MLflow: {spec.mlflow} cannot be used ({_shortened(failed)})")
-    return Mirrors(found, say)
+            log_message(f"no curves go to MLflow: {spec.mlflow} cannot be used ({_shorten_error(failed)})")
+    return Mirrors(found, log_message)
 
 
-def _shortened(failed: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """In a line: what HTTP libraries say of a server that is away takes many."""
-    text = f"{type(failed).__name__}: {failed}".partition("\n")[0]
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return text if len(text) <= _MAX_ERROR_CHARS else f"{text[: _MAX_ERROR_CHARS - 1]}…"

@@ -11,9 +11,9 @@ from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
 
-_MOST = 100  # params that MLflow takes at a time
+_MAX_BATCH_SIZE = 100  # params that MLflow takes at a time
 # its own would hold up a study for minutes
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+_TIMEOUT_VARIABLES = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 
 
 class MLflow:
@@ -28,7 +28,7 @@ class MLflow:
                 "mlflow: the study's environment has no package `mlflow`",
                 hints=("pip install mlflow-skinny", "or leave out `mlflow:`"),
             ) from None
-        for name, value in _PATIENCE.items():
+        for name, value in _TIMEOUT_VARIABLES.items():
             os.environ.setdefault(name, value)
         self._client: Any = MlflowClient(tracking_uri=uri)
         self._study = study
@@ -38,7 +38,7 @@ class MLflow:
         )
         self._runs: dict[TrialId, str] = {}
 
-    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+    def trial_started(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
         from mlflow.entities import Param
 
         if trial not in self._runs:
@@ -46,14 +46,14 @@ class MLflow:
         known = self._client.get_run(self._runs[trial]).data.params
         # MLflow's never change
         new = [Param(name, str(value)) for name, value in params.items() if name not in known]
-        for at in range(0, len(new), _MOST):
-            self._client.log_batch(self._runs[trial], params=new[at : at + _MOST])
+        for at in range(0, len(new), _MAX_BATCH_SIZE):
+            self._client.log_batch(self._runs[trial], params=new[at : at + _MAX_BATCH_SIZE])
         for name, value in params.items():
             # a trial that explores (population based training)
             if name in known and known[name] != str(value):
                 self._client.set_tag(self._runs[trial], f"param.{name}", str(value))
 
-    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+    def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
         import time
 
         from mlflow.entities import Metric
@@ -63,7 +63,7 @@ class MLflow:
         if finite:
             self._client.log_batch(self._runs[trial], metrics=finite)
 
-    def ended(self, trial: TrialId, *, failed: bool) -> None:
+    def trial_ended(self, trial: TrialId, *, failed: bool) -> None:
         if trial in self._runs:
             self._client.set_terminated(self._runs[trial], status="FAILED" if failed else "FINISHED")
 

@@ -16,21 +16,21 @@ class TensorBoard:
     Raises SpecError where neither is."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._make = folder, _writer()
+        self._folder, self._writer_class = folder, _find_writer_class()
         self._writers: dict[TrialId, Any] = {}
 
-    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+    def trial_started(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
         writer = self._writers.get(trial)
         if writer is None:
-            writer = self._writers[trial] = self._make(str(self._folder / f"trial-{trial}"))
+            writer = self._writers[trial] = self._writer_class(str(self._folder / f"trial-{trial}"))
         writer.add_text("params", "  \n".join(f"{name} = {value}" for name, value in params.items()))
 
-    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+    def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writers[trial].add_scalar(name, value, step)
         self._writers[trial].flush()
 
-    def ended(self, trial: TrialId, *, failed: bool) -> None:
+    def trial_ended(self, trial: TrialId, *, failed: bool) -> None:
         del failed  # curves have no place for it
         writer = self._writers.pop(trial, None)
         if writer is not None:
@@ -42,7 +42,7 @@ class TensorBoard:
         self._writers.clear()
 
 
-def _writer() -> Any:
+def _find_writer_class() -> Any:
     try:
         from tensorboardX import SummaryWriter
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import NotFound
-from hopyard.studies.states.decode import decode
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.protocol import Captures
-from hopyard.studies.view.standing import StudyView
+from hopyard.studies.view.study_view import StudyView
+from hopyard.trainables.config import Config
+from hopyard.trainables.protocol import Captures
+from hopyard.trial_state.decode import decode
 
 
 def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
@@ -25,10 +25,10 @@ def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     )
 
 
-def read_state(file: Path, trainable: Any, view: StudyView, *, foreign: bool) -> Any:
+def read_state(file: Path, trainable: Any, view: StudyView, *, untrusted: bool) -> Any:
     """What was captured; with a `trainable` that captures its states, the state itself.
-    foreign: as of `decode`."""
-    captured = decode(bytearray(file.read_bytes()), foreign=foreign)["state"]
+    untrusted: as of `decode`."""
+    captured = decode(bytearray(file.read_bytes()), untrusted=untrusted)["state"]
     best = view.best()
     if best is None or not isinstance(trainable, Captures):
         return captured

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from hopyard.studies.view.standing import Bar, StudyView
+from hopyard.studies.view.study_view import Bar, StudyView
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GanttRow:
     """One worker. idle_s: between the first unit of the study and its last one's end, without a unit."""
 
     worker: str
@@ -30,7 +30,7 @@ class Gantt:
     pause between two units that followed each other on a worker, sorted. breaks: from the last unit's end of
     an attempt to the next one's first unit."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[GanttRow, ...]
     began_at: float
     ended_at: float
     gaps_s: tuple[float, ...]
@@ -67,7 +67,7 @@ def gantt(view: StudyView, *, epochs: tuple[int, int] | None = None) -> Gantt:
     breaks = _breaks(bars)
     attended = ended - began - sum(until - since for since, until in breaks)
     rows, gaps = [], []
-    for worker in sorted({bar.worker for bar in bars}, key=_natural):
+    for worker in sorted({bar.worker for bar in bars}, key=_natural_order):
         own = sorted(
             (bar for bar in bars if bar.worker == worker), key=lambda bar: (bar.began_at, bar.ended_at)
         )
@@ -77,7 +77,7 @@ def gantt(view: StudyView, *, epochs: tuple[int, int] | None = None) -> Gantt:
                 gaps.append(bar.began_at - until)
             busy += max(0.0, bar.ended_at - max(until, bar.began_at))
             until, attempt = max(until, bar.ended_at), bar.attempt
-        rows.append(Row(worker, tuple(own), busy, attended - busy))
+        rows.append(GanttRow(worker, tuple(own), busy, attended - busy))
     return Gantt(tuple(rows), began, ended, tuple(sorted(gaps)), breaks)
 
 
@@ -133,7 +133,7 @@ BREAK = ""
 """Stands for no trial: a break."""
 
 
-def strips(chart: Gantt, columns: int) -> list[list[str | None]]:
+def timeline_strips(chart: Gantt, columns: int) -> list[list[str | None]]:
     """For each worker, which trial fills most of each of `columns` equal stretches of time; None where it was
     mostly idle, BREAK where there were no workers."""
     if not chart.rows or chart.span_s <= 0 or columns < 1:
@@ -145,7 +145,7 @@ def strips(chart: Gantt, columns: int) -> list[list[str | None]]:
     ]
     return [
         [
-            _fullest(cell, width, away)
+            _dominant_trial(cell, width, away)
             for cell, away in zip(
                 _cells(((bar.began_at, bar.ended_at, bar.trial) for bar in row.bars), chart, width, columns),
                 absent,
@@ -172,7 +172,7 @@ def _cells(
     return cells
 
 
-def _fullest(cell: Sequence[tuple[str, float]], width: float, absent: float) -> str | None:
+def _dominant_trial(cell: Sequence[tuple[str, float]], width: float, absent: float) -> str | None:
     """absent: for how long there were no workers."""
     filled: dict[str, float] = {}
     for trial, part in cell:
@@ -184,7 +184,7 @@ def _fullest(cell: Sequence[tuple[str, float]], width: float, absent: float) -> 
     return max(sorted(filled), key=lambda trial: filled[trial])
 
 
-def _natural(worker: str) -> tuple[int, str]:
+def _natural_order(worker: str) -> tuple[int, str]:
     """Workers are mostly numbered: 2 before 10."""
     digits = "".join(ch for ch in worker if ch.isdecimal())
     return (int(digits) if digits else 0, worker)

@@ -1,0 +1,1 @@
+"""The HTTP client of the API, and the way to a local server."""

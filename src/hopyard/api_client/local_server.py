@@ -1,0 +1,532 @@
+"""Finds the server that commands talk to, and starts the embedded one when there is none.
+
+Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder, the home
+folder's embedded server. Light: what starting needs is imported only when something has to be started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hopyard.api_client.client import Client
+from hopyard.api_client.home_socket import ForeignServer, dial, home_client, loopback_port, socket_peer
+from hopyard.api_client.run_access import find_replica_folder, read_run_access
+from hopyard.config.home import HOME_VARIABLE, Home
+from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError, UsageError
+from hopyard.file_locks import is_locked
+from hopyard.private_files import make_folder, open_file
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+URL_VARIABLE, TOKEN_VARIABLE = "HOPYARD_URL", "HOPYARD_TOKEN"
+_REMOTE_SERVER_HINT = "{where} names that address: is it right, and can it be reached from here?"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+_NOTICE_AFTER_S = 0.5
+_POLL_INTERVAL_S = 0.01
+_TAIL_LINES = 12
+_MAX_KILLED_STARTS = 3  # servers, while they start, before that is told
+_SERVER_MODULE = "hopyard.app"
+_UNKNOWN_URL = "http://127.0.0.1:1"  # until the server has told its own; no request goes there
+_FOREIGN_SERVER_HINTS = ("no token was sent; find the program that does it and end it, then `hop up`",)
+_child_servers: list[
+    Popen[bytes]
+] = []  # kept so that nothing complains about a child that is meant to outlive us
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A running embedded server, as `server.json` or it itself tells.
+    warning: what its owner must know, in a sentence; else empty."""
+
+    pid: int
+    url: str
+    version: str
+    started_at: str
+    warning: str = ""
+
+
+def connect(*, start: bool = True, home: Home | None = None) -> Client:
+    """A client of the server that this user works with; the embedded one is started when none runs and
+    `start` is set.
+
+    Inside a run, where no other is named, it is the run's own server, with the run's own token; none is
+    started there. Raises ServerUnavailable when there is no server (or it does not come up), AuthError when
+    an address has no token.
+    """
+    replica = find_replica_folder() if home is None and HOME_VARIABLE not in os.environ else None
+    if replica is not None and not (os.environ.get(URL_VARIABLE) and os.environ.get(TOKEN_VARIABLE)):
+        return read_run_access(replica).client()
+    home = home or Home.default()
+    home.check()
+    url, token, login = _url_from_environment(), os.environ.get(TOKEN_VARIABLE), read_login(home)
+    if url and not token:
+        if login is not None and login[0] == url.rstrip("/"):
+            token = login[1]
+        elif not _is_home_server(home, url):
+            raise AuthError(
+                f"{URL_VARIABLE} is set to {url}, but there is no token for it",
+                hints=(f"set {TOKEN_VARIABLE}",),
+            )
+    if url and token:
+        return Client(url, token, hint=_REMOTE_SERVER_HINT.format(where=URL_VARIABLE))
+    if login is not None and not url:
+        return Client(*login, hint=_REMOTE_SERVER_HINT.format(where=home.login_file))
+    found = _find_by_socket(home)
+    if found is not None:
+        return found
+    if not start:
+        if is_server_alive(home):
+            pid = _lock_holder(home)
+            named = f" (pid {pid})" if pid else ""
+            raise ServerUnavailable(
+                f"the server{named} of {home.root} does not answer",
+                hints=(f"try again in a while; its log is {home.server_log}",),
+            )
+        raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
+    server = start_server(home)
+    if server.warning:
+        print(f"warning: {server.warning}", file=sys.stderr)
+    return _client(home, server)
+
+
+def remote_url(home: Home) -> str | None:
+    """The address of the server that this user works with, where it is not the home folder's own."""
+    url = _url_from_environment()
+    login = None if url else read_login(home)
+    return url or (None if login is None else login[0])
+
+
+def check_own_server(home: Home) -> None:
+    """Raises UsageError where this user works with another server than the home folder's own: by variables of
+    the shell, or a login file. What starts, ends or copies the home's own server would then not be about the
+    one that is meant."""
+    url = _url_from_environment()
+    if url is not None:
+        if os.environ.get(TOKEN_VARIABLE) or not _is_home_server(home, url):
+            hint = (
+                "that one is started and ended where it lives; for the one of this home: `unset "
+                f"{URL_VARIABLE} {TOKEN_VARIABLE}`"
+            )
+            raise UsageError(f"this shell uses the server at {url}", hints=(hint,))
+        return
+    login = read_login(home)
+    if login is not None:
+        hint = (
+            "that one is started and ended where it lives; for the one of this home, move "
+            f"{home.login_file} away, or name another home by {HOME_VARIABLE}"
+        )
+        raise UsageError(f"this home uses the server at {login[0]}", hints=(hint,))
+
+
+def _url_from_environment() -> str | None:
+    """Within a run the variable alone only says where the run came from."""
+    alone = not os.environ.get(TOKEN_VARIABLE) and find_replica_folder() is not None
+    return None if alone else os.environ.get(URL_VARIABLE)
+
+
+def _is_home_server(home: Home, url: str) -> bool:
+    """Whether the address is that of the home's own server, which is then reached as without it."""
+    embedded = home.read_server()
+    return (
+        embedded is not None
+        and str(embedded["url"]).rstrip("/") == url.rstrip("/")
+        and home.token_file.exists()
+    )
+
+
+# -- the login file ------------------------------------------------------------------------------------------
+
+
+def read_login(home: Home) -> tuple[str, str] | None:
+    """Address and token of the team's server that this home uses; None means the embedded one."""
+    try:
+        data = home.login_file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):  # what is wrong with the home is told where it is used
+        return None
+    except OSError as broken:
+        hint = "make it readable, or choose another home folder by HOPYARD_HOME"
+        raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
+    try:
+        said = json.loads(data)
+        return str(said["url"]).rstrip("/"), str(said["token"])
+    except (ValueError, KeyError, TypeError) as broken:
+        hint = 'it looks like {"url": "…", "token": "…"}; without it the embedded server is used'
+        raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
+
+
+# -- finding -------------------------------------------------------------------------------------------------
+
+
+def find_server(home: Home) -> RunningServer | None:
+    """The embedded server of `home` if it answers. Raises ServerUnavailable where a stranger is in its
+    place."""
+    client = home_client(home, "", url=_UNKNOWN_URL, timeout_s=5.0)
+    try:
+        client.use_socket(dial(home, 5.0))
+        said = client.get("/health")
+        return RunningServer(
+            int(said["pid"]), str(said["url"]), str(said["version"]), str(said["started_at"]), _warning(home)
+        )
+    except ForeignServer as stranger:
+        raise ServerUnavailable(str(stranger), hints=_FOREIGN_SERVER_HINTS) from stranger
+    except (HopyardError, OSError, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        client.close()
+
+
+def _warning(home: Home) -> str:
+    """What the server has to tell its owner, in the home's own file alone: others need not know."""
+    return str((home.read_server() or {}).get("warning", ""))
+
+
+def _find_by_socket(home: Home) -> Client | None:
+    """As `find_server`, without a request where the socket and the home's own file agree on the process."""
+    try:
+        sock = dial(home, 2.0)
+    except ForeignServer as stranger:
+        raise ServerUnavailable(str(stranger), hints=_FOREIGN_SERVER_HINTS) from stranger
+    except OSError:
+        return None
+    server = _read_server_file(home)
+    if server is None or (sock.family is socket.AF_UNIX and socket_peer(sock).pid != server.pid):
+        server = find_server(home)
+        if server is None:
+            sock.close()
+            return None
+    _warn_of_version(server)
+    try:
+        client = _client(home, server)
+    except BaseException:
+        sock.close()
+        raise
+    client.use_socket(sock)
+    return client
+
+
+def _client(home: Home, server: RunningServer) -> Client:
+    token = home.read_token()
+    if token is None:
+        raise AuthError(
+            f"the server's token is missing: {home.token_file}",
+            hints=("`hop down` and `hop up` write it anew",),
+        )
+    return home_client(home, token, url=server.url)
+
+
+def _read_server_file(home: Home) -> RunningServer | None:
+    said = home.read_server()
+    if (
+        said is None
+        or not isinstance(said.get("pid"), int)
+        or said["pid"] <= 0
+        or not loopback_port(said["url"])
+    ):
+        return None
+    return RunningServer(
+        said["pid"],
+        str(said["url"]),
+        str(said.get("version", "")),
+        str(said.get("started_at", "")),
+        str(said.get("warning", "")),
+    )
+
+
+def _process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
+
+
+def _is_server(pid: int, home: Home) -> bool:
+    """Whether the process is a server of this home, by its command line; False also where that cannot be
+    told."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return _SERVER_MODULE.encode() in words and os.fsencode(home.root) in words
+
+
+def _warn_of_version(server: RunningServer) -> None:
+    from hopyard import __version__
+
+    if server.version and server.version != __version__:
+        note = (
+            f"note: the server runs hopyard {server.version}, this is {__version__}; `hop down` and "
+            "`hop up` bring it up to date"
+        )
+        print(note, file=sys.stderr)
+
+
+# -- starting ------------------------------------------------------------------------------------------------
+
+
+def start_server(
+    home: Home, *, command: Sequence[str] | None = None, timeout_s: float = START_TIMEOUT_S
+) -> RunningServer:
+    """The embedded server of `home`, started (in a session of its own) unless it runs already.
+    Never two: starters take turns, and the server itself holds a lock for its whole life.
+
+    command: what starts it; this interpreter with `-m hopyard.app --home HOME` by default.
+    Raises ServerUnavailable, with the end of the server's log as its hint; inside a run always.
+    """
+    if find_replica_folder() is not None:
+        raise ServerUnavailable(
+            f"no server runs for {home.root}, and none is started inside a run",
+            hints=("start it outside of runs: `hop up`",),
+        )
+    _create_home(home)
+    deadline = time.monotonic() + timeout_s
+    patience, killed = _SlowNotice(), 0
+    with _start_lock(home, deadline):
+        while True:
+            found = find_server(home)
+            if found is not None:
+                return found
+            seen = home.server_log.stat().st_size if home.server_log.exists() else 0
+            child = _spawn(home, command or (sys.executable, "-m", _SERVER_MODULE, "--home", str(home.root)))
+            contended = is_server_alive(home)  # asked while the child cannot have come so far
+            server = _wait_until_ready(home, child, deadline, patience)
+            if server is not None:
+                return server
+            if child.poll() is None:
+                child.terminate()
+                late = ServerUnavailable(
+                    f"the server did not answer within {timeout_s:.0f} s", hints=_log_hints(home, seen)
+                )
+                raise _server_stuck_error(home, timeout_s) if contended else late
+            if contended:
+                _check_reachable(home)
+            # It left. Either it failed, or somebody killed it, or the home still belongs to another server:
+            # one that is ending, or just beginning.
+            killed += child.returncode < 0
+            another = child.returncode == 0 or contended or is_server_alive(home)
+            if (
+                not (another or (child.returncode < 0 and killed < _MAX_KILLED_STARTS))
+                or time.monotonic() > deadline
+            ):
+                raise (
+                    _server_stuck_error(home, timeout_s)
+                    if another
+                    else _start_error(home, seen, child.returncode)
+                )
+            time.sleep(_POLL_INTERVAL_S * 10)
+
+
+def is_server_alive(home: Home) -> bool:
+    """Whether a server of the home lives, also one that does not answer."""
+    with suppress(OSError):
+        return is_locked(home.server_lock)
+    return False
+
+
+def _lock_holder(home: Home) -> int:
+    """The process that holds the home, which writes its number into the lock; 0 where that is not known."""
+    try:
+        return int(home.server_lock.read_text() or 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def _check_reachable(home: Home) -> None:
+    """Raises ServerUnavailable where the server that holds the home is of a version that has no socket: it
+    would never be found."""
+    server = _read_server_file(home)
+    said = home.read_server() or {}
+    if server is not None and "place" not in said and not _lock_holder(home) and _is_server(server.pid, home):
+        hint = "`hop down --keep-runs` and `hop up` bring it up to date; its runs continue"
+        raise ServerUnavailable(
+            f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,)
+        )
+
+
+def _server_stuck_error(home: Home, timeout_s: float) -> ServerUnavailable:
+    """The error of a home whose server neither answers nor ends."""
+    pid = _lock_holder(home)
+    named = f" (pid {pid})" if pid else ""
+    return ServerUnavailable(
+        f"the server{named} has not answered for {timeout_s:.0f} s",
+        hints=(f"its log is {home.server_log}; `hop down` ends it",),
+    )
+
+
+def _create_home(home: Home) -> None:
+    try:
+        home.create()
+        make_folder(home.server_log.parent)
+    except OSError as broken:
+        hint = "HOPYARD_HOME names another folder"
+        raise ServerUnavailable(f"{home.root} cannot be used: {broken.strerror}", hints=(hint,)) from broken
+
+
+@contextmanager
+def _start_lock(home: Home, deadline: float) -> Iterator[None]:
+    """Hold `start.lock`."""
+    descriptor = open_file(home.start_lock, os.O_RDWR | os.O_CREAT)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ServerUnavailable(
+                        "somebody else has been starting the server for too long"
+                    ) from None
+                time.sleep(_POLL_INTERVAL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
+    import subprocess
+
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {
+        HOME_VARIABLE: str(home.root)
+    }
+    log = open_file(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=home.root,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as broken:
+        raise ServerUnavailable(f"the server could not be started: {broken}") from broken
+    finally:
+        os.close(log)
+    _child_servers.append(child)
+    return child
+
+
+def _wait_until_ready(
+    home: Home, child: Popen[bytes], deadline: float, notice: _SlowNotice
+) -> RunningServer | None:
+    """The server once it answers; None when the child left or the deadline passed."""
+    while time.monotonic() < deadline:
+        if home.server_file.exists():
+            found = find_server(home)
+            if found is not None:
+                return found
+        if child.poll() is not None:
+            return None
+        notice.show_if_due()
+        time.sleep(_POLL_INTERVAL_S)
+    return None
+
+
+class _SlowNotice:
+    """Says what takes so long, once, when it does."""
+
+    def __init__(self) -> None:
+        self._since, self._shown = time.monotonic(), False
+
+    def show_if_due(self) -> None:
+        if not self._shown and time.monotonic() - self._since > _NOTICE_AFTER_S:
+            self._shown = True
+            print("starting the embedded server…", file=sys.stderr, flush=True)
+
+
+def _start_error(home: Home, since: int, code: int) -> ServerUnavailable:
+    """The error of a server that left at once: its own words where it had some, else the end of its log."""
+    lines = _log_lines(home, since)
+    last = max((at for at, line in enumerate(lines) if line.startswith("error: ")), default=None)
+    if last is None:
+        return ServerUnavailable(
+            f"the server could not be started (exit {code})", hints=_log_hints(home, since)
+        )
+    hints = [line.removeprefix("hint: ") for line in lines[last + 1 :] if line.startswith("hint: ")]
+    return ServerUnavailable(
+        f"the server could not be started: {lines[last].removeprefix('error: ')}",
+        hints=(*hints, f"its log is {home.server_log}"),
+    )
+
+
+def _log_lines(home: Home, since: int) -> list[str]:
+    """What the server wrote to its log after byte `since`, at most some 8 KiB of it."""
+    try:
+        with open(home.server_log, "rb") as log:
+            log.seek(since)
+            return log.read()[-8192:].decode(errors="replace").strip().splitlines()
+    except OSError:
+        return []
+
+
+def _log_hints(home: Home, since: int) -> tuple[str, ...]:
+    """The last lines of `_log_lines`, as hints."""
+    lines = _log_lines(home, since)
+    said = ("its log ends with:\n" + "\n".join(lines[-_TAIL_LINES:]),) if lines else ()
+    return (*said, f"the whole log is {home.server_log}")
+
+
+# -- stopping ------------------------------------------------------------------------------------------------
+
+
+def stop_server(
+    home: Home, *, runs: Literal["refuse", "keep", "stop"] = "refuse", timeout_s: float = STOP_TIMEOUT_S
+) -> bool:
+    """End the embedded server and wait until it is gone. Whether there was one.
+
+    runs: what becomes of live runs; `refuse` raises Conflict while there are any, `keep` leaves them to the
+    next server. A server that no longer answers is ended by signal. Raises ServerUnavailable when it does not
+    go.
+    """
+    home.check()
+    found = find_server(home)
+    said = _read_server_file(home)
+    pid = found.pid if found is not None else _lock_holder(home) or (0 if said is None else said.pid)
+    if not pid or not _process_exists(pid):
+        return False
+    if found is not None:
+        with suppress(ServerUnavailable):  # it may be gone before it has answered
+            _client(home, found).post("/shutdown", {"runs": runs})
+    elif _is_server(pid, home):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    else:
+        return False
+    deadline = time.monotonic() + timeout_s
+    while _process_exists(pid):
+        if time.monotonic() > deadline:
+            raise ServerUnavailable(f"the server (pid {pid}) does not end", hints=(f"see {home.server_log}",))
+        time.sleep(_POLL_INTERVAL_S)
+    _reap(pid)
+    return True
+
+
+def _reap(pid: int) -> None:
+    """Collect the exit of a server that this very process had started."""
+    for child in [c for c in _child_servers if c.pid == pid]:
+        child.wait()
+        _child_servers.remove(child)

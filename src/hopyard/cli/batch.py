@@ -1,0 +1,56 @@
+"""Commands that do the same with each of several things: what one of them refuses keeps no other back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from hopyard.cli import errors
+from hopyard.cli.terminal import console
+from hopyard.errors import HopyardError
+
+Resource = dict[str, Any]
+
+
+def unique(items: Sequence[Resource], key: str = "id") -> list[Resource]:
+    """Each once, in order: a run may be named in several ways."""
+    return list({thing[key]: thing for thing in items}.values())
+
+
+def apply_to_each(
+    items: Sequence[Resource],
+    action: Callable[[Resource], Any],
+    *,
+    format_result: Callable[[Resource, Any], str],
+    as_json: bool = False,
+) -> None:
+    """Do something with each thing, and print of each what came of it: a line, or with `as_json` one list of
+    all answers at the end.
+
+    A refusal is an error on stderr, and in the list `{"id", "name", "error": {"code", "message", "hints"}}`;
+    the exit code is 1 then. The refusal of a single thing is raised. An answer of None is passed over.
+    """
+    answers: list[Any] = []
+    refused = False
+    for thing in items:
+        try:
+            answer = action(thing)
+        except HopyardError as problem:
+            if len(items) == 1:
+                raise
+            refused = True
+            about = {"code": problem.code, "message": problem.message, "hints": list(problem.hints)}
+            answers.append({**{key: thing[key] for key in ("id", "name") if key in thing}, "error": about})
+            errors.print_error(f"{thing['name']}: {problem.message}", problem.hints)
+            continue
+        if answer is None:
+            continue
+        answers.append(answer)
+        if not as_json:
+            console.print_message(format_result(thing, answer))
+    if as_json:
+        console.print_json(answers)
+    if refused:
+        click.get_current_context().exit(errors.EXIT_FAILED)

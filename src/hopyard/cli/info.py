@@ -1,0 +1,289 @@
+"""`hop info`: everything about one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from hopyard.api_client.client import Client
+from hopyard.cli.options import json_option, last_run_argument
+from hopyard.cli.run_text import (
+    Run,
+    address,
+    duration_s,
+    first_line,
+    fork_source_text,
+    get_run,
+    queued_text,
+    replica_count_text,
+    sync_text,
+)
+from hopyard.cli.status_line import progress_texts
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.console import format_bytes, format_duration, format_number, paint, paint_phase
+from hopyard.config.key_values import format_value
+from hopyard.config.resource_requests import (
+    GpuRequest,
+    TopologyRequest,
+    format_gpus,
+    format_replicas,
+    format_topology,
+)
+from hopyard.config.units import format_cpus, format_memory, format_time
+
+_LABEL_WIDTH = 12
+_MAX_EVENTS = 8  # the newest are told
+_EVENT_WORDS = {
+    "promised": "promised",
+    "breached": "promise broken",
+    "preempted": "asked to make room",
+    "damaged": "damaged",
+}
+
+
+@click.command("info")
+@last_run_argument()
+@json_option
+def info(ref: str, as_json: bool) -> None:
+    """Tell everything about RUN (the newest run where it is left out)."""
+    from hopyard.api_client.local_server import connect
+
+    client = connect()
+    run: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
+    run["checkpoints"] = list(client.iterate_pages(f"/runs/{run['id']}/checkpoints", "checkpoints"))
+    if as_json:
+        console.print_json(run)
+        return
+    for label, text in info_lines(client, run):
+        first, *more = text.splitlines() or [""]
+        console.print_line(f"{paint(label.ljust(_LABEL_WIDTH), 'dim')}{first}".rstrip())
+        for line in more:
+            console.print_line(" " * _LABEL_WIDTH + line)
+
+
+def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
+    """Label and text of every line; a label is empty where a line goes on with the one before."""
+    spec = run["spec"]
+    yield "run", paint(run["name"], "bold") + (f"  {spec['label']}" if spec.get("label") else "")
+    yield "id", run["id"]
+    yield "address", address(client, run)
+    yield "phase", _phase_text(run)
+    yield "submitted", _time_text(run["submitted_at"])
+    if run.get("started_at"):
+        yield "started", _time_text(run["started_at"])
+        yield "took", format_duration(duration_s(run))
+    for role in spec["roles"]:
+        if len(spec["roles"]) > 1:
+            yield "role", role["name"]
+        yield from _role_text(role)
+    if run.get("stopped_by"):
+        yield "stopped by", run["stopped_by"]
+    yield from _code_text(spec)
+    yield from _labelled_lines(
+        "dataset", [f"{d['name']}:{d['version'] or 'newest'}" for d in spec.get("datasets") or ()]
+    )
+    yield from _labelled_lines(
+        "params",
+        [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())],
+    )
+    yield from _labelled_lines(
+        "env", [f"{key}={value}" for key, value in sorted((spec.get("env") or {}).items())]
+    )
+    yield from _labelled_lines("secrets", [", ".join(spec["secrets"])] if spec.get("secrets") else [])
+    if run.get("machine_env"):
+        yield "machine env", ", ".join(run["machine_env"])
+    yield from _labelled_lines(
+        "tags", [f"{key}={value}" for key, value in sorted((spec.get("tags") or {}).items())]
+    )
+    if run.get("note"):
+        yield "note", run["note"]
+    yield "queue", _queue_settings(spec)
+    if spec.get("topology"):
+        yield "topology", _topology_text(spec["topology"])
+    if spec.get("time_limit_s"):
+        yield "time limit", format_time(spec["time_limit_s"])
+    if spec.get("max_output_bytes"):
+        yield "max output", f"{format_memory(spec['max_output_bytes'])} of each of stdout and stderr"
+    if spec.get("max_metrics_bytes"):
+        yield (
+            "max metrics",
+            (
+                f"{format_memory(spec['max_metrics_bytes'])} of each of metrics, TensorBoard scalars, "
+                "events and samples"
+            ),
+        )
+    if spec.get("forked_from"):
+        yield (
+            "forked from",
+            (run.get("forked_from_name", spec["forked_from"]) or f"{spec['forked_from']} (removed)")
+            + _fork_source(spec),
+        )
+    yield from _labelled_lines("attempts", [_attempt_lines(run, a) for a in run.get("attempts") or ()])
+    yield from _labelled_lines("events", _event_lines(run.get("events") or []))
+    yield from _labelled_lines("checkpoints", _checkpoint_lines(run.get("checkpoints") or []))
+    yield from _labelled_lines("not stored", run.get("unstored") or [])
+    yield from _labelled_lines("elsewhere", run.get("elsewhere") or [])
+    progress = progress_texts(run.get("progress") or {})
+    if progress:
+        yield "progress", "  ".join(progress)
+    yield from _labelled_lines(
+        "latest",
+        [
+            f"{name} {format_number(pair[1])}  (step {pair[0]})"
+            for name, pair in sorted((run.get("latest") or {}).items())
+        ],
+    )
+    yield from _labelled_lines(
+        "summary", [f"{name} {format_number(value)}" for name, value in (run.get("summary") or {}).items()]
+    )
+
+
+def _fork_source(spec: dict[str, Any]) -> str:
+    """Of a fork, with what it began."""
+    resume, study = spec.get("resume"), spec.get("study") or {}
+    if study.get("beginning"):
+        return f": {fork_source_text(study['beginning'], study['metric'])}"
+    return f", from its checkpoint at step {resume['step']}" if resume else ""
+
+
+def _phase_text(run: Run) -> str:
+    text = paint_phase(run["phase"])
+    if run["phase"] == "queued":
+        return queued_text(run, text)
+    if synced := sync_text(run):
+        return f"{text}: {synced}"
+    exit_ = run.get("exit")
+    return (
+        text
+        + (f": {exit_['reason']}" if exit_ and run["phase"] != "succeeded" else "")
+        + ("  (recorded offline)" if run.get("offline") else "")
+    )
+
+
+def _queue_settings(spec: dict[str, Any]) -> str:
+    priority = "the queue's priority" if spec["priority"] is None else f"priority {spec['priority']}"
+    return f"{spec['queue'] or 'the default'}, {priority}" + (
+        "" if spec["preemptible"] else ", never asked to make room"
+    )
+
+
+def _time_text(text: str) -> str:
+    from datetime import datetime
+
+    return (
+        datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        + f"  ({console.format_age(console.seconds_since(text))} ago)"
+    )
+
+
+def _role_text(role: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    import shlex
+
+    asked = role["resources"]
+    parts = [f"{format_cpus(asked['cpu_milli'])} CPU"]
+    if asked.get("memory_bytes"):
+        parts.append(f"{format_memory(asked['memory_bytes'])} memory")
+    gpus = GpuRequest(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
+    if gpus.count or gpus.milli:
+        parts.append(f"{format_gpus(gpus)} GPU")
+    if asked["gpu_memory_bytes"]:
+        parts.append(
+            f"{format_memory(asked['gpu_memory_bytes'])} of one {' or '.join(gpus.models)} GPU".replace(
+                "  ", " "
+            )
+        )
+    parts += [f"{count} {extra}" for extra, count in asked["extras"]]
+    times = f"{format_replicas(role['min_replicas'], role['replicas'])} x " if role["replicas"] > 1 else ""
+    yield "command", shlex.join(role["command"])
+    yield "resources", times + ", ".join(parts)
+    where = [
+        *([f"pool {' or '.join(role['where']['pools'])}"] if role["where"]["pools"] else []),
+        *(f"{k}={v}" for k, v in role["where"]["labels"]),
+    ]
+    if role.get("topology"):
+        where.append(_topology_text(role["topology"]))
+    if where:
+        yield "where", ", ".join(where)
+
+
+def _topology_text(topology: dict[str, Any]) -> str:
+    return format_topology(TopologyRequest(topology["rule"], topology["level"], topology["slice"]))
+
+
+def _code_text(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if spec.get("code"):
+        yield "code", spec["code"][:12]
+    git = spec.get("git")
+    if git:
+        branch = f" ({git['branch']})" if git.get("branch") else ""
+        yield (
+            "git",
+            git["commit"][:12]
+            + branch
+            + (" with changes" if git.get("dirty") else "")
+            + (f"  {git['remote']}" if git.get("remote") else ""),
+        )
+    environment = spec.get("environment") or {}
+    if environment.get("requirements"):
+        lock = environment.get("lock")
+        yield (
+            "environment",
+            f"built from requirements {environment['requirements'][:12]}"
+            + (f", lock {lock[:12]}" if lock else ""),
+        )
+    elif environment.get("interpreter"):
+        yield "environment", environment["interpreter"]
+    packages = environment.get("packages") or {}
+    if packages:
+        yield "packages", f"{len(packages)}; `--json` lists them"
+
+
+def _attempt_lines(run: Run, attempt: dict[str, Any]) -> str:
+    began, ended = attempt.get("started_at"), attempt.get("ended_at")
+    took = f" after {format_duration(console.seconds_since(began, ended))}" if began and ended else ""
+    gpus = [index for one in attempt.get("gpus") or () for index in one]
+    where = ", ".join(dict.fromkeys(attempt.get("nodes") or ())) + (
+        f", GPUs {', '.join(map(str, gpus))}" if gpus else ""
+    )
+    size = replica_count_text(run, attempt)
+    many = f" as {size}" if size else ""
+    step = attempt.get("resumed_from_step")
+    origin = f", from step {step}" if step is not None else ""
+    exit_ = attempt.get("exit")
+    reason = f": {first_line(exit_['reason'])}" if exit_ and attempt["phase"] != "succeeded" else ""
+    return f"{attempt['number']}  {attempt['phase']}{took}{many} on {where}{origin}{reason}"
+
+
+def _event_lines(events: list[dict[str, Any]]) -> list[str]:
+    from hopyard.cli.terminal.times import format_clock, localise_times
+
+    earlier = len(events) - _MAX_EVENTS
+    more = [f"{earlier} earlier; `--json` lists them"] if earlier > 0 else []
+    return more + [
+        (
+            f"{format_clock(one['at'])}  {_EVENT_WORDS.get(one['kind'], one['kind'])}: "
+            f"{localise_times(one['detail'])}"
+        )
+        for one in events[-_MAX_EVENTS:]
+    ]
+
+
+def _checkpoint_lines(checkpoints: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"step {c['step']}  {format_bytes(c['size_bytes'])}"
+        + ("  kept" if c.get("kept") else "")
+        + ("  damaged: it cannot be read" if c.get("damaged") else "")
+        + (
+            "  " + "  ".join(f"{k} {format_number(v)}" for k, v in c["metrics"].items())
+            if c.get("metrics")
+            else ""
+        )
+        for c in checkpoints
+    ]
+
+
+def _labelled_lines(label: str, lines: list[str]) -> Iterator[tuple[str, str]]:
+    for i, line in enumerate(lines):
+        yield label if i == 0 else "", line

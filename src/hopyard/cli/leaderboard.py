@@ -1,0 +1,83 @@
+"""`hop board` and `hop dataset board`: the leaderboard of a dataset."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from hopyard.cli.options import complete_dataset, json_option
+from hopyard.cli.terminal import console
+from hopyard.config.key_values import format_value
+
+
+@click.command("board")
+@click.argument("name", metavar="DATASET", shell_complete=complete_dataset)
+@click.option("-m", "--metric", help="Rank by this metric instead of the dataset's own.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many rows.")
+@json_option
+def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
+    """Show the leaderboard of DATASET: the best result of every run, the best run first."""
+    from hopyard.api_client.local_server import connect
+    from hopyard.domain.ids import check_name
+
+    check_name(name, subject="dataset")
+    found = connect().get(f"/datasets/{_quote(name)}/board", metric=metric, limit=limit)
+    if as_json:
+        console.print_json(found)
+    elif not found["rows"]:
+        console.print_message(
+            f"no run has a result on {name} yet; `hop.summary(val_acc=…)` in a script gives it one"
+        )
+    else:
+        console.print_lines(leaderboard_lines(found))
+
+
+def leaderboard_lines(leaderboard: dict[str, Any]) -> list[str]:
+    """The table. What all rows have in common (one user, one version) is left out of it; parameters that
+    differ are told."""
+    rows = leaderboard["rows"]
+    direction = "higher is better" if leaderboard["higher_is_better"] else "lower is better"
+    differing = _differing_params([row.get("params") or {} for row in rows])
+    users, versions = {row["user"] for row in rows}, {row["version"] for row in rows}
+    labels = any(row.get("label") for row in rows)
+    head = ["#", leaderboard["metric"], "RUN"]
+    head += (
+        ["LABEL"] * labels
+        + ["USER"] * (len(users) > 1)
+        + ["VERSION"] * (len(versions) > 1)
+        + ["PARAMS"] * bool(differing)
+    )
+    cells = []
+    for row in rows:
+        line = [str(row["rank"]), console.format_number(row["value"]), row["name"]]
+        line += (
+            [row.get("label") or ""] * labels
+            + [row["user"]] * (len(users) > 1)
+            + [str(row["version"])] * (len(versions) > 1)
+        )
+        line += [
+            "  ".join(
+                f"{key}={format_value(row['params'][key])}"
+                for key in differing
+                if key in (row.get("params") or {})
+            )
+        ] * bool(differing)
+        cells.append(line)
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    return [
+        *console.format_table(head, cells, right=(0, 1), width=width),
+        console.paint(f"by {leaderboard['metric']}, {direction}", "dim"),
+    ]
+
+
+def _differing_params(params: list[dict[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for one in params for key in one)
+    return [key for key in keys if len({repr(one.get(key)) for one in params}) > 1]
+
+
+def _quote(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")

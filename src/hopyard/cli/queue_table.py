@@ -1,0 +1,135 @@
+"""How queues are shown to people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hopyard.cli.reserve import brief_text
+from hopyard.cli.terminal import console
+from hopyard.config.resource_amounts import amount_value, resource_key
+from hopyard.config.units import format_time
+from hopyard.domain.queue import CPU, GPU, MEMORY
+
+_BAR_CELLS = 10
+
+
+def queue_table(listing: dict[str, Any]) -> list[str]:
+    """The tree, a line for each queue, with the resources that somebody limits and those that are used
+    without that."""
+    queues = listing["queues"]
+    named = _named_queues(queues)
+    rows = [
+        [
+            "  " * one["depth"] + one["name"] + ("" if one["declared"] else " (removed)"),
+            amounts_text(one["guarantee"], named),
+            amounts_text(one["used"], named),
+            f"{utilisation_bar(one['share'])} {one['share']:4.0%}",
+            amounts_text(one["borrowed"], named),
+            amounts_text(one["lent"], named),
+            str(one["running"]),
+            str(one["waiting"]),
+        ]
+        for one in queues
+    ]
+    head = ["QUEUE", "GUARANTEE", "USED", "SHARE", "BORROWED", "LENT", "RUNNING", "WAITING"]
+    kept = [i for i in range(len(head)) if i not in (1, 4, 5) or any(row[i] != "-" for row in rows)]
+    numbers = [place for place, i in enumerate(kept) if i >= 6]
+    lines = console.format_table(
+        [head[i] for i in kept], [[row[i] for i in kept] for row in rows], right=numbers
+    )
+    return [*lines, console.paint(f"runs that name no queue wait in {listing['default']}", "dim")]
+
+
+def queue_lines(queue: dict[str, Any], *, half_life_s: float, owner: str) -> list[str]:
+    """Everything about one queue."""
+    low, high = queue["priorities"]
+    who = ", ".join(queue["submitters"]) or "everybody"
+    habits = [text for text, on in _historical_use(queue) if on]
+    lines = [
+        (
+            "queue",
+            queue["name"]
+            + ("" if queue["declared"] else " (removed: what runs in it goes on, nothing starts)"),
+        ),
+        ("below", queue["parent"] or ""),
+        ("guarantee", amounts_text(queue["guarantee"])),
+        ("maximum", amounts_text(queue["maximum"])),
+        ("may borrow", amounts_text(queue["borrow_limit"])),
+        ("may lend", amounts_text(queue["lend_limit"])),
+        ("per user", amounts_text(queue["user_limit"])),
+        ("weight", f"{queue['weight']:g}"),
+        ("used", amounts_text(queue["used"])),
+        ("share", f"{utilisation_bar(queue['share'])} {queue['share']:.1%} of the cluster"),
+        ("borrowed", amounts_text(queue["borrowed"])),
+        ("lent", amounts_text(queue["lent"])),
+        ("runs", f"{queue['running']} running, {queue['waiting']} waiting"),
+        (
+            "priorities",
+            f"{low} to {high}, {queue['default_priority']} without one"
+            + "".join(f"; {user} up to {highest}" for user, highest in queue["user_priorities"].items()),
+        ),
+        ("habits", "; ".join(habits)),
+        ("submitters", who),
+        ("admins", ", ".join(dict.fromkeys([*queue["admins"], owner]))),
+        *(
+            ("reserved" if at == 0 else "", brief_text(found))
+            for at, found in enumerate(queue.get("reservations") or [])
+        ),
+    ]
+    told = [f"{label:<11} {text}" for label, text in lines if text not in ("", "-")]
+    return told + _user_lines(queue.get("users") or [], half_life_s)
+
+
+def amounts_text(of: Mapping[str, int], only: Iterable[str] | None = None) -> str:
+    """`gpus 4, cpus 16, memory 64G`; `-` for none."""
+    names = sorted(
+        (name for name in of if only is None or name in only),
+        key=lambda name: ({GPU: 0, CPU: 2, MEMORY: 3}.get(name, 1), name),
+    )
+    return ", ".join(f"{resource_key(name)} {amount_value(name, of[name])}" for name in names) or "-"
+
+
+def utilisation_bar(share: float) -> str:
+    full = min(round(share * _BAR_CELLS), _BAR_CELLS) if share < 1 else _BAR_CELLS
+    return "#" * full + "." * (_BAR_CELLS - full)
+
+
+def _named_queues(queues: list[dict[str, Any]]) -> set[str]:
+    limits = ("guarantee", "maximum", "user_limit")
+    named = {name for one in queues for key in limits for name in one[key]}
+    return named | {name for name in (GPU, CPU) if any(one["used"].get(name) for one in queues)}
+
+
+def _historical_use(queue: dict[str, Any]) -> list[tuple[str, bool]]:
+    return [
+        ("takes back what it lent", queue["reclaims"]),
+        ("higher priorities preempt lower ones", queue["preempts_lower"]),
+        ("runs that were served long give way", queue["time_slices"]),
+        ("its runs may always be preempted", not queue["no_preempt"]),
+    ]
+
+
+def _user_lines(users: list[dict[str, Any]], half_life_s: float) -> list[str]:
+    if not users:
+        return []
+    rows = [
+        [
+            one["user"],
+            amounts_text(one["used"]),
+            f"{one['share']:.1%}",
+            f"{one['past_share']:.1%}",
+            str(one["running"]),
+            str(one["waiting"]),
+        ]
+        for one in users
+    ]
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    table = console.format_table(
+        ["USER", "USED", "SHARE", "PAST", "RUNNING", "WAITING"], rows, right=(2, 3, 4, 5), width=width
+    )
+    said = (
+        f"users in the order in which they come next; past use counts half every {format_time(half_life_s)}"
+    )
+    return ["", *table, console.paint(said, "dim")]

@@ -1,0 +1,109 @@
+"""Puts a run's bytes where the script meant them: stdout to stdout, stderr to stderr, exactly as they
+came."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import BinaryIO
+
+from hopyard.cli.status_line import StatusLine
+from hopyard.cli.terminal.escape_sequences import EscapeFilter
+
+_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has left."""
+
+
+class SharedTerminalLine:
+    """The current line of a terminal that shows both streams. Which of them wrote first is not known to a few
+    milliseconds, so words of one are kept out of the other's unfinished line, such as a progress bar's."""
+
+    def __init__(self) -> None:
+        self._open_stream = ""  # the stream that left its line unfinished
+        # the stream whose line was ended for it: its own line end is then not shown a second time
+        self._line_broken = ""
+
+    def interleave(self, stream: str, data: bytes) -> bytes:
+        """What to write for `data` of `stream`."""
+        if self._line_broken == stream and data:
+            self._line_broken = ""
+            data = data.removeprefix(b"\n")
+        if not data:
+            return data
+        placed = data
+        if self._open_stream not in ("", stream):
+            self._line_broken, placed = self._open_stream, b"\n" + data
+        self._open_stream = "" if data.endswith(b"\n") else stream
+        return placed
+
+
+class RunOutput:
+    """replicas: with several, every line begins with `[rank] ` and is written whole, so that they do not mix.
+
+    all_to_stderr: stdout carries something else (a JSON answer). raw: a terminal gets control sequences as
+    they are, too.
+    """
+
+    def __init__(
+        self,
+        line: StatusLine,
+        *,
+        replicas: int,
+        all_to_stderr: bool = False,
+        all_to_stdout: bool = False,
+        raw: bool = False,
+    ) -> None:
+        self._line, self._prefixed = line, replicas > 1
+        stdout, stderr = sys.stdout.buffer, sys.stderr.buffer
+        self._sinks: dict[str, BinaryIO] = {
+            "stdout": stderr if all_to_stderr else stdout,
+            "stderr": stdout if all_to_stdout else stderr,
+        }
+        self._escape_filters = {
+            stream: EscapeFilter() for stream, sink in self._sinks.items() if sink.isatty() and not raw
+        }
+        self._incomplete_lines: dict[tuple[int, str], bytes] = {}
+        self._shared_line = SharedTerminalLine() if stdout.isatty() and stderr.isatty() else None
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        """Raises OutputGone."""
+        self._emit(stream, self._prefix(rank, stream, data) if self._prefixed else data)
+
+    def flush(self) -> None:
+        """Write lines that never ended."""
+        for (rank, stream), rest in sorted(self._incomplete_lines.items()):
+            if rest:
+                self._emit(stream, b"[%d] %s\n" % (rank, rest))
+        self._incomplete_lines.clear()
+        for stream, guard in self._escape_filters.items():
+            self._write_bytes(stream, guard.flush())
+
+    def _prefix(self, rank: int, stream: str, data: bytes) -> bytes:
+        data = self._incomplete_lines.pop((rank, stream), b"") + data
+        # A \r at the very end may be half of \r\n: it waits for what comes next.
+        lines = _LINES.findall(data[:-1] if data.endswith(b"\r") else data)
+        rest = data[sum(map(len, lines)) :]
+        if rest:
+            self._incomplete_lines[rank, stream] = rest
+        mark = b"[%d] " % rank
+        return b"".join([mark + line for line in lines])
+
+    def _emit(self, stream: str, data: bytes) -> None:
+        guard = self._escape_filters.get(stream)
+        self._write_bytes(stream, data if guard is None else guard.feed(data))
+
+    def _write_bytes(self, stream: str, data: bytes) -> None:
+        if self._shared_line is not None:
+            data = self._shared_line.interleave(stream, data)
+        if not data:
+            return
+        sink = self._sinks[stream]
+        try:
+            with self._line.interrupted_by_output(data):
+                sink.write(data)
+                sink.flush()
+        except BrokenPipeError as gone:
+            raise OutputClosed from gone

@@ -1,0 +1,182 @@
+"""How runs are told: their name, their address, their place in the queue, their end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopyard.api_client.client import API, Client
+from hopyard.cli.terminal.console import format_duration, format_number, seconds_since
+from hopyard.domain.replica import RUN_TOKEN_PREFIX
+
+Run = dict[str, Any]
+_SLOW_DETECTION_S = 2.0  # what was expected to start so long ago is late: to start takes a moment, too
+
+
+def get_run(client: Client, ref: str) -> Run:
+    """The run that `ref` names: an id, a name, a number, a label or `last`. A number is first one of the
+    current folder's project. Raises NotFound with close names, SpecError for a number of several projects."""
+    own = os.environ.get("HOPYARD_RUN_ID")
+    if own and client.token.startswith(RUN_TOKEN_PREFIX) and ref in (own, os.environ.get("HOPYARD_RUN")):
+        run: Run = client.get(f"/runs/{own}")  # a run's own token may look up no other
+    else:
+        run = client.get(
+            "/runs/resolve", ref=ref, project=_current_project() if ref.strip().isdecimal() else None
+        )
+    return run
+
+
+def _current_project() -> str | None:
+    """The project of what `hop run` starts in the current folder; None in a folder that was deleted."""
+    from hopyard.config.run_request import default_project
+
+    try:
+        return default_project(Path.cwd())
+    except FileNotFoundError:
+        return None
+
+
+def address(client: Client, run: Run) -> str:
+    return f"{client.url}{API}/runs/by-name/{run['name']}"
+
+
+def is_final(run: Run) -> bool:
+    return run["phase"] in ("succeeded", "failed", "cancelled")
+
+
+def sync_text(run: Run) -> str:
+    """Of a run that was recorded offline, as long as not all of it has come: `being synced, last part came 3
+    min ago`; "" of others."""
+    if not run.get("offline") or is_final(run):
+        return ""
+    from hopyard.cli.terminal.console import format_age, seconds_since
+
+    came = run.get("synced_at")
+    return (
+        "being synced"
+        + (f", last part came {format_age(seconds_since(came))} ago" if came else "")
+        + "; `hop sync` sends the rest"
+    )
+
+
+def start_line(run: Run) -> str:
+    """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why
+    it waits."""
+    if run["phase"] != "queued":
+        size = replica_count_text(run, run.get("attempt"))
+        return (
+            "starts at once" + (f" as {size}" if size else "")
+            if run["phase"] in ("starting", "running")
+            else str(run["phase"])
+        )
+    return queued_text(run, "queued")
+
+
+def replica_count_text(run: Run, attempt: Mapping[str, Any] | None) -> str:
+    """Of an elastic run, how many replicas an attempt has: `4 replicas`, `4 replicas (chief 1, worker 3)`; ""
+    of others, whose size is what they asked for."""
+    roles, counts = run["spec"]["roles"], (attempt or {}).get("counts") or ()
+    if not counts or not any(role["min_replicas"] for role in roles):
+        return ""
+    each = ", ".join(f"{role['name']} {count}" for role, count in zip(roles, counts, strict=True))
+    return f"{sum(counts)} replica{'s' * (sum(counts) != 1)}" + (f" ({each})" if len(roles) > 1 else "")
+
+
+def queued_text(run: Run, phase: str) -> str:
+    """Of one that waits, behind the word for that: `queued at position 3, starts at about 14:05 (in 12 min):
+    needs 8 GPUs`."""
+    line = queue_line(run)
+    return phase + (" at " if run.get("position") else ": ") + line if line else phase
+
+
+def queue_line(run: Run) -> str:
+    """Where a run waits, when it is expected to start and why it waits, as far as that is known without being
+    asked for: `position 3, starts at about 14:05 (in 12 min): needs 8 GPUs`. The most important comes first:
+    a narrow terminal cuts the end."""
+    from hopyard.cli.terminal.times import format_clock, format_time_until, localise_times, seconds_until
+
+    parts, at = [f"position {run['position']}"] if run.get("position") else [], run.get("expected_at")
+    if parts and at:
+        # the last plan was wrong, and the next is not made for that: `hop why` makes one
+        late = seconds_until(at) < -_SLOW_DETECTION_S
+        parts.append(
+            f"later than expected, see `hop why {run['name']}`"
+            if late
+            else f"starts at about {format_clock(at)} ({format_time_until(at)})"
+        )
+    return ": ".join(filter(None, [", ".join(parts), localise_times(run.get("hold_detail") or "")]))
+
+
+def duration_s(run: Run) -> float:
+    """Seconds that its attempts ran, until now; 0 when it has not started.
+    What it waited in between does not count."""
+    attempt = run.get("attempt")
+    # what was recorded offline has no part in what the scheduler counts
+    if not attempt or run.get("offline"):
+        return seconds_since(run.get("started_at"), run.get("ended_at"))
+    runs_now = bool(attempt.get("started_at")) and not attempt.get("ended_at")
+    return float(run["served_s"]) + (seconds_since(attempt["started_at"]) if runs_now else 0.0)
+
+
+def last_eviction_text(run: Run) -> str:
+    """What ended the attempt after which a run waits again: `preempted at step 149, checkpoint saved`; ""
+    where it waits for its first."""
+    exit_ = (run.get("attempt") or {}).get("exit")
+    if run["phase"] != "queued" or not exit_ or exit_["reason"] in (run.get("hold_detail") or ""):
+        return ""  # or it is told already, as what it waits for
+    return first_line(exit_["reason"])
+
+
+def run_title(run: Run) -> str:
+    """The run's name, behind the label that its user gave it."""
+    label = run["spec"].get("label")
+    return f"{label} ({run['name']})" if label else str(run["name"])
+
+
+def first_line(reason: str) -> str:
+    """A reason where there is one line for it; what a tool such as uv had to say more is left to `hop
+    info`."""
+    line, *more = reason.strip().splitlines() or [""]
+    return line + (" …" if more else "")
+
+
+def end_text(run: Run) -> str:
+    """One line of how a run ended: `failed after 3.1 s: exit code 1`."""
+    took = f" after {format_duration(duration_s(run))}" if run.get("started_at") else ""
+    exit_ = run.get("exit")
+    words = f"{run['phase']}{took}"
+    if exit_ and run["phase"] != "succeeded":
+        words += f": {exit_['reason']}"
+    return words
+
+
+def unstored_text(run: Run) -> str:
+    """What could not be stored of it, in one line; "" where all was."""
+    first, *more = map(str, run.get("unstored") or [""])
+    return first + (f" (and {len(more)} more: `hop info {run['name']}`)" if more else "")
+
+
+def exit_code(run: Run) -> int:
+    """What `hop run` returns for an ended run: the script's own exit code."""
+    if run["phase"] == "succeeded":
+        return 0
+    exit_ = run.get("exit")
+    return int(exit_["code"]) or 1 if exit_ else 1
+
+
+def fork_source_text(source: Mapping[str, Any], metric: str) -> str:
+    """What a forked study began with: `the best model of alice/digits/12: trial 3 after epoch 4, val_acc
+    0.97`."""
+    return (
+        f"the best model of {source['study']}: trial {source['trial']} after epoch {source['epoch']}, "
+        f"{metric} {format_number(source['value'])}"
+    )
+
+
+def metrics_line(metrics: Mapping[str, float | None], *, limit: int = 6) -> str:
+    """`val_acc 0.9312  loss 0.21`."""
+    shown = [f"{name} {format_number(value)}" for name, value in list(metrics.items())[:limit]]
+    rest = len(metrics) - limit
+    return "  ".join(shown) + (f"  (+{rest} more)" if rest > 0 else "")

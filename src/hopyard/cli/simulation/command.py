@@ -1,0 +1,298 @@
+"""`hop simulate`: play a workload on a cluster, before anybody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hopyard.cli.options import PngPath, json_option
+from hopyard.cli.simulation.inputs import (
+    HISTORY_SOURCE,
+    NODES_SOURCE,
+    add_server_queues,
+    load_clusters,
+    load_workload,
+)
+from hopyard.cli.simulation.progress import SimulationProgressLine
+from hopyard.cli.simulation.skipped_rows import count_text, print_skipped_rows, too_large_lines
+from hopyard.cli.terminal import console
+from hopyard.config import units
+from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.simulator.report import SimulationReport
+    from hopyard.simulator.settings import SimulatedCluster, SimulationSettings
+    from hopyard.simulator.workload import Workload
+
+
+class DurationParam(click.ParamType[float]):
+    """zero_hint: what to do in the place of 0, where that makes no sense."""
+
+    name = "TIME"
+
+    def __init__(self, zero_hint: str = "") -> None:
+        self._zero_hint = zero_hint
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ARG002
+        text, what = str(value), param.opts[0] if param is not None else "time"
+        if text not in ("0", "0.0"):
+            return units.parse_time(text, what=what)
+        if self._zero_hint:
+            raise SpecError(f"{what}: it has to be more than 0", hints=(self._zero_hint,))
+        return 0.0
+
+
+@click.command("simulate")
+@click.argument("source", metavar="WORKLOAD")
+@click.option(
+    "--cluster",
+    "cluster_from",
+    metavar="FILE",
+    help=f"The machines: YAML, openb's list of nodes, or {NODES_SOURCE} (those of your server).",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help=(
+        "Play this policy (repeatable: a column for each): hopyard, fifo, capacity, best-fit, las or "
+        "fgd.  [default: hopyard]"
+    ),
+)
+@click.option(
+    "--add",
+    "added",
+    multiple=True,
+    metavar="NODES",
+    help='Play also with more machines: "2 x A100:8", "3 x POOL" (repeatable: together).',
+)
+@click.option(
+    "--format",
+    "format_",
+    metavar="NAME",
+    help="csv, yaml, sacct, hopyard, philly, openb or pollux; found out by default.",
+)
+@click.option("--queue", metavar="NAME", help="Put all runs into this queue.")
+@click.option(
+    "--queues",
+    "queues_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The tree of queues, as `hop queue apply` takes it.",
+)
+@click.option(
+    "--replica-gpus",
+    type=click.IntRange(1),
+    metavar="N",
+    help=(
+        "Most GPUs of a replica, of traces that say only how many a run had; by default those of the "
+        "largest machine."
+    ),
+)
+@click.option(
+    "--newest",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help=f"Of {HISTORY_SOURCE}: at most so many runs.",
+)
+@click.option("--limits", is_flag=True, help="Tell the policy the time limits that runs had.")
+@click.option(
+    "--start", type=DurationParam(), default="0", help="From a placement until a script runs.  [default: 0]"
+)
+@click.option(
+    "--save",
+    type=DurationParam(),
+    default="0",
+    help="A checkpoint, when a run is asked to make room.  [default: 0]",
+)
+@click.option("--restore", type=DurationParam(), default="0", help="Reading a checkpoint back.  [default: 0]")
+@click.option(
+    "--checkpoint-every",
+    type=DurationParam(),
+    default="0",
+    help="Runs save one by themselves that often.  [default: never]",
+)
+@click.option(
+    "--mtbf",
+    type=DurationParam("leave it out, and no machine is lost"),
+    help="Mean time between two losses of one machine.  [default: none is lost]",
+)
+@click.option(
+    "--repair", type=DurationParam(), default="1h", show_default=True, help="How long a lost machine is away."
+)
+@click.option(
+    "--until",
+    type=DurationParam("leave it out to play to the end, or say how much: --until 2h"),
+    metavar="TIME",
+    help="End after so much of the workload's time.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the losses of machines."
+)
+@click.option(
+    "--store",
+    default="memory",
+    show_default=True,
+    metavar="NAME",
+    help="memory, or sqlite as the server has it.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Play X seconds in one, to watch; as fast as possible by default.",
+)
+@click.option(
+    "--png",
+    type=PngPath(),
+    metavar="FILE",
+    help="Write curves as a PNG too (needs `hopyard[plot]`).",
+)
+@click.option(
+    "--progress/--no-progress", default=None, help="Tell how far it is, on stderr; by default on a terminal."
+)
+@json_option
+def simulate(
+    source: str,
+    cluster_from: str | None,
+    policies: tuple[str, ...],
+    added: tuple[str, ...],
+    format_: str | None,
+    queue: str | None,
+    queues_file: Path | None,
+    replica_gpus: int | None,
+    newest: int,
+    limits: bool,
+    mtbf: float | None,
+    until: float | None,
+    seed: int,
+    store: str,
+    speed: float | None,
+    png: Path | None,
+    progress: bool | None,
+    as_json: bool,
+    **spans: float,
+) -> None:
+    """Play WORKLOAD on a cluster with the real controller and policy, and tell how long runs waited and what
+    stood idle.
+
+    WORKLOAD is a file (a CSV or YAML of our own, `sacct -P`, `hop ps -a --json`, or a published trace), or
+    @history: the runs of your server. Nothing is started, and no server is needed for a file.
+
+    \b
+    hop simulate runs.csv --cluster cluster.yaml --policy fifo --policy hopyard
+    hop simulate @history --add "2 x A100:8"
+    """
+    from hopyard.config.cluster_file import max_node_gpus
+    from hopyard.simulator.policies import DEFAULT_POLICY, new_policy
+    from hopyard.simulator.settings import SimulationSettings, TimeCosts
+
+    names = policies or (DEFAULT_POLICY,)
+    for name in names:
+        new_policy(name)  # a wrong one is refused before anything takes time
+    clusters = load_clusters(source, cluster_from, queues_file, added)
+    workload = load_workload(
+        source, format_, newest, replica_gpus or max_node_gpus(clusters[0][1].nodes), queue
+    )
+    print_skipped_rows(workload)
+    if source == HISTORY_SOURCE:
+        clusters = add_server_queues(workload, clusters)
+    settings = SimulationSettings(
+        seed=seed,
+        costs=TimeCosts(spans["start"], spans["save"], spans["restore"], spans["checkpoint_every"]),
+        mtbf_s=mtbf or 0.0,
+        repair_s=spans["repair"],
+        know_time_limits=limits,
+        until_s=until,
+        speed=speed or 0.0,
+        store=store,
+    )
+    line = SimulationProgressLine(progress)
+    settings = replace(settings, on_progress=line.show if line.is_active else None)
+    plays = [
+        (f"{name} {title}".strip(), name, title, cluster) for title, cluster in clusters for name in names
+    ]
+    reports = [
+        _simulate_once(workload, cluster, name, settings, line.set_title(title))
+        for title, name, _, cluster in plays
+    ]
+    titles = [title for title, *_ in plays]
+    if as_json:
+        console.print_json(_reports_json(workload, clusters, titles, reports))
+    else:
+        _print_reports(workload, clusters[0][1], [(name, added) for _, name, added, _ in plays], reports)
+    if png is not None:
+        from hopyard.simulator.plots import write_png
+
+        write_png(reports, titles, png)
+        console.print_message(f"wrote {png}")
+
+
+def _simulate_once(
+    workload: Workload,
+    cluster: SimulatedCluster,
+    policy: str,
+    settings: SimulationSettings,
+    line: SimulationProgressLine,
+) -> SimulationReport:
+    from hopyard.simulator.simulate import simulate as play
+
+    with line:
+        return play(workload, cluster, policy, settings)
+
+
+def _print_reports(
+    workload: Workload,
+    cluster: SimulatedCluster,
+    names: Sequence[tuple[str, str]],
+    reports: Sequence[SimulationReport],
+) -> None:
+    """names: policy and cluster of each report."""
+    from hopyard.cli.simulation.tables import ReportColumn, queue_table, report_table
+
+    gpus, runs = sum(len(node.gpus) for node in cluster.nodes), count_text(len(workload.runs), "run")
+    console.print_line(
+        f"{workload.name}: {runs} on {count_text(len(cluster.nodes), 'node')} with {count_text(gpus, 'GPU')}"
+    )
+    columns = [
+        ReportColumn(policy, added, report) for (policy, added), report in zip(names, reports, strict=True)
+    ]
+    width = console.terminal_width()
+    # what fits does not depend on the policy
+    each_cluster = {column.added: column.report for column in columns}
+    too_large = [too_large_lines(workload, added, report) for added, report in each_cluster.items()]
+    for lines in (report_table(columns, width), *too_large, queue_table(columns, width)):
+        if lines:
+            console.print_lines(["", *lines])
+
+
+def _reports_json(
+    workload: Workload,
+    clusters: Sequence[tuple[str, SimulatedCluster]],
+    titles: Sequence[str],
+    reports: Sequence[SimulationReport],
+) -> dict[str, Any]:
+    return {
+        "workload": {
+            "name": workload.name,
+            "runs": len(workload.runs),
+            "begin": workload.begin.isoformat(),
+            "not_played": [
+                {"line": problem.line, **({"run": problem.name} if problem.name else {}), "why": problem.text}
+                for problem in workload.problems
+            ],
+        },
+        "clusters": [
+            {"name": name, "nodes": len(one.nodes), "gpus": sum(len(node.gpus) for node in one.nodes)}
+            for name, one in clusters
+        ],
+        "reports": [
+            {"title": title, **report.to_json()} for title, report in zip(titles, reports, strict=True)
+        ],
+    }

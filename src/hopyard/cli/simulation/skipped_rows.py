@@ -1,0 +1,71 @@
+"""Rows of a workload that are not played, as people read it: those alike together, the first few by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hopyard.cli.terminal import console
+
+if TYPE_CHECKING:
+    from hopyard.simulator.report import SimulationReport
+    from hopyard.simulator.workload import Workload
+
+_MAX_KINDS = 5  # that are told one by one
+_MAX_ROWS_NAMED = 3  # of each
+
+
+def count_text(number: int, what: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def print_skipped_rows(workload: Workload) -> None:
+    """Rows that cannot be played: how many, where, and why."""
+    problems = workload.problems
+    if not problems:
+        return
+    console.print_message(
+        f"{len(problems)} of {count_text(len(problems) + len(workload.runs), 'row')} "
+        f"{'is' if len(problems) == 1 else 'are'} not played:"
+    )
+    for line in _grouped_lines(
+        workload.row, ((workload.location_of(problem), problem.text) for problem in problems)
+    ):
+        console.print_message(line)
+
+
+def too_large_lines(workload: Workload, added: str, report: SimulationReport) -> list[str]:
+    """Which rows were larger than the cluster, and what they lack.
+    added: what makes it another cluster than the one given."""
+    if not report.too_large:
+        return []
+    head = f"larger than the cluster{' ' if added else ''}{added}:"
+    return [head, *_grouped_lines(workload.row, ((one.row, one.why) for one in report.too_large))]
+
+
+def _grouped_lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """rows: where each is, and why. Most frequent first."""
+    places: dict[str, list[str]] = {}
+    for place, why in rows:
+        places.setdefault(why, []).append(place)
+    kinds = sorted(places.items(), key=lambda pair: -len(pair[1]))
+    for why, found in kinds[:_MAX_KINDS]:
+        yield f"  {_row_list(row, found)}: {why}"
+    if len(kinds) > _MAX_KINDS:
+        rest = sum(len(found) for _, found in kinds[_MAX_KINDS:])
+        yield (
+            f"  and {count_text(rest, 'row')} more for "
+            f"{count_text(len(kinds) - _MAX_KINDS, 'other reason')}; "
+            "--json lists them"
+        )
+
+
+def _row_list(label: str, places: Sequence[str]) -> str:
+    """`line 4, 5, 6 and 2 more`; names are told as they are."""
+    first, prefix = places[:_MAX_ROWS_NAMED], f"{label} "
+    if all(place.startswith(prefix) for place in first):
+        told = prefix + ", ".join(place.removeprefix(prefix) for place in first)
+    else:
+        told = ", ".join(first)
+    return told + (f" and {len(places) - _MAX_ROWS_NAMED} more" if len(places) > _MAX_ROWS_NAMED else "")

@@ -1,0 +1,231 @@
+"""Reports of simulations as tables: a column for each, so that they can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hopyard.cli.terminal import console
+from hopyard.domain.queue import CPU, GPU, MEMORY
+from hopyard.simulator.report import QueueShare, SimulationReport
+
+FigureText = Callable[[SimulationReport], str]
+_COLUMN_GAP = 2  # between two columns
+_RESOURCES = {"": "-", GPU: "GPUs", CPU: "CPUs", MEMORY: "memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportColumn:
+    """One play. added: what `--add` made of the cluster, "" for the one given."""
+
+    policy: str
+    added: str
+    report: SimulationReport
+
+    @property
+    def title(self) -> str:
+        return f"{self.policy} {self.added}".strip()
+
+
+def report_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
+    """One line per figure. Lines that say nothing for any report are left out.
+    What is wider than `width` goes on below."""
+    found = [
+        (name, [cell(column.report) for column in columns])
+        for name, cell in _figure_rows([column.report for column in columns])
+    ]
+    shown = [(name, cells) for name, cells in found if any(cells)]
+    whole = console.format_table(
+        ["", *(column.title for column in columns)],
+        [[name, *cells] for name, cells in shown],
+        right=range(1, len(columns) + 1),
+    )
+    if len(columns) == 1 or _fits_width(whole, width):
+        return whole
+    return _table_blocks(
+        [["", *(name for name, _ in shown)]],
+        columns,
+        [[cells[at] for _, cells in shown] for at in range(len(columns))],
+        width,
+    )
+
+
+def queue_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
+    """One line per queue: its runs, what each report gave it of what it was entitled to, and its mean wait.
+    None for one queue. What is wider than `width` becomes a table of shares and one of waits."""
+    found = [{queue.name: queue for queue in column.report.queues} for column in columns]
+    names = sorted({name for queues in found for name in queues})
+    if len(names) < 2:
+        return []
+    every = [[queues.get(name) for name in names] for queues in found]
+    fixed = [
+        ["QUEUE", *names],
+        ["RUNS", *(str(max(queue.runs for queue in row if queue)) for row in zip(*every, strict=True))],
+    ]
+    measured = [_share_resource(row) for row in zip(*every, strict=True)]
+    if len(set(measured)) > 1:  # a share of one is no share of the other
+        fixed.append(["OF", *measured])
+    shares, waits = (
+        [[*map(_share_text, queues)] for queues in every],
+        [[*map(_wait_text, queues)] for queues in every],
+    )
+    beside = [
+        [f"{column.title} {what}", *cells]
+        for column, *both in zip(columns, shares, waits, strict=True)
+        for what, cells in zip(("SHARE", "WAIT"), both, strict=True)
+    ]
+    whole = _table_lines([*fixed, *beside])
+    if len(columns) == 1 or _fits_width(whole, width):
+        return whole
+    return [
+        "share of each queue",
+        *_table_blocks(fixed, columns, shares, width),
+        "",
+        "mean wait of each queue",
+        *_table_blocks(fixed[:2], columns, waits, width),
+    ]
+
+
+def _table_blocks(
+    fixed: Sequence[Sequence[str]],
+    columns: Sequence[ReportColumn],
+    cells: Sequence[Sequence[str]],
+    width: int,
+) -> list[str]:
+    """Tables one below the other, each with the `fixed` columns and as many more as there is room for.
+    Those of one cluster stand together, below what was added to it."""
+    lines: list[str] = []
+    taken = sum(_column_width(column) for column in fixed) + _COLUMN_GAP * (len(fixed) - 1)
+    for added, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].added):
+        made = [[column.policy, *texts] for column, texts in group]
+        lines += ([""] if lines else []) + ([added] if added else [])
+        for place, block in enumerate(_columns_that_fit(made, width - taken)):
+            lines += ([""] if place else []) + _table_lines([*fixed, *block])
+    return lines
+
+
+def _columns_that_fit(columns: Iterable[Sequence[str]], width: int) -> Iterator[list[Sequence[str]]]:
+    """As many at a time as there is room for, one at least."""
+    block: list[Sequence[str]] = []
+    left = width
+    for column in columns:
+        needs = _column_width(column) + _COLUMN_GAP
+        if block and needs > left:
+            yield block
+            block, left = [], width
+        block.append(column)
+        left -= needs
+    yield block
+
+
+def _table_lines(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Of columns with their heads; all but the first to the right."""
+    head, *rows = ([*row] for row in zip(*columns, strict=True))
+    right = [at for at in range(1, len(head)) if head[at] != "OF"]
+    return console.format_table(head, rows, right=right)
+
+
+def _column_width(column: Sequence[str]) -> int:
+    return max(map(console.display_width, column))
+
+
+def _fits_width(lines: Sequence[str], width: int) -> bool:
+    return all(console.display_width(line) <= width for line in lines)
+
+
+def _share_resource(queues: Sequence[QueueShare | None]) -> str:
+    """What the queue's shares are shares of, in all reports."""
+    names = dict.fromkeys(queue.resource for queue in queues if queue is not None)
+    return ", ".join(_RESOURCES.get(name, name) for name in names)
+
+
+def _share_text(queue: QueueShare | None) -> str:
+    return "-" if queue is None or queue.ratio is None else f"{queue.ratio:.2f}"
+
+
+def _wait_text(queue: QueueShare | None) -> str:
+    return console.format_duration(queue.wait.mean) if queue is not None and queue.wait.count else "-"
+
+
+def _fairness_text(report: SimulationReport) -> str:
+    """Among two at least: one alone is even with itself whatever it got."""
+    if len(report.queues) < 2:
+        return ""
+    measured = [queue for queue in report.queues if queue.ratio is not None]
+    return "-" if report.jain is None or len(measured) < 2 else f"{report.jain:.3f}"
+
+
+def _figure_rows(reports: Sequence[SimulationReport]) -> list[tuple[str, FigureText]]:
+    reserved = [kept.name for kept in reports[0].reservations]
+    groups = list(dict.fromkeys(group.name for report in reports for group in report.groups))
+    return [
+        ("runs ended", lambda report: f"{report.ended} of {report.runs}"),
+        ("larger than the cluster", lambda report: _count_text(sum(report.refused.values()))),
+        (
+            "not ended",
+            lambda report: ", ".join(
+                f"{count} {reason}" for reason, count in sorted(report.unfinished.items())
+            ),
+        ),
+        ("makespan", lambda report: console.format_duration(report.makespan_s)),
+        ("GPUs in use", lambda report: f"{report.gpu_use:.1%}" if report.by_gpu else ""),
+        ("CPUs in use", lambda report: f"{report.cpu_use:.1%}"),
+        ("free GPUs of no use", lambda report: f"{report.fragmentation:.1%}" if report.by_gpu else ""),
+        ("wait, mean", lambda report: _ended_figure(report, report.wait.mean)),
+        ("wait, median", lambda report: _ended_figure(report, report.wait.median)),
+        ("wait, p99", lambda report: _ended_figure(report, report.wait.p99)),
+        ("completion, mean", lambda report: _ended_figure(report, report.completion.mean)),
+        ("completion, median", lambda report: _ended_figure(report, report.completion.median)),
+        ("completion, p99", lambda report: _ended_figure(report, report.completion.p99)),
+        *((f"  completion of {name}", _group_figure(name)) for name in groups),
+        ("fairness of queues (Jain)", _fairness_text),
+        *((f"reserved for {name}, in use", _reserved_figure(name)) for name in reserved),
+        ("preemptions", lambda report: _count_text(report.losses.preemptions)),
+        ("nodes lost", lambda report: _count_text(report.losses.node_losses)),
+        (
+            "GPU hours in vain",
+            lambda report: f"{report.losses.gpu_seconds / 3600:.1f}" if report.losses.gpu_seconds else "",
+        ),
+        (
+            "promises kept",
+            lambda report: (
+                f"{report.promises.kept} of {report.promises.given}" if report.promises.given else ""
+            ),
+        ),
+        (
+            "promises broken",
+            lambda report: ", ".join(f"{count} {cause}" for cause, count in report.promises.broken.items()),
+        ),
+        ("promises late unsaid", lambda report: _count_text(report.promises.late)),
+        ("decided in", lambda report: console.format_duration(report.timing.policy_s)),
+        ("played in", lambda report: console.format_duration(report.timing.wall_s)),
+    ]
+
+
+def _count_text(number: int) -> str:
+    return str(number) if number else ""
+
+
+def _ended_figure(report: SimulationReport, span_s: float) -> str:
+    return console.format_duration(span_s) if report.ended else "-"
+
+
+def _group_figure(name: str) -> FigureText:
+    def cell(report: SimulationReport) -> str:
+        found = next((group for group in report.groups if group.name == name), None)
+        return "" if found is None else console.format_duration(found.completion.mean)
+
+    return cell
+
+
+def _reserved_figure(name: str) -> FigureText:
+    def cell(report: SimulationReport) -> str:
+        found = next((kept for kept in report.reservations if kept.name == name), None)
+        if found is None or not found.times:
+            return "never began"
+        what = "GPU hours" if found.by_gpu else "core hours"
+        taken = f", {found.taken:.1f} taken by others" if found.taken else ""
+        return f"{found.ratio:.1%} of {found.reserved:.1f} {what}{taken}"
+
+    return cell

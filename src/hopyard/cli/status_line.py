@@ -1,0 +1,176 @@
+"""One line at the bottom of the terminal that is always true: what the run does now. Never part of a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hopyard.cli.run_text import duration_s
+from hopyard.cli.terminal import console
+
+_REDRAW_S = 0.5
+_BAR_CELLS = 20
+_MARGIN = 4  # kept free at the right, where the terminal shows the keys of a Ctrl-C
+_MAX_PARTS = 5
+
+
+class StatusLine:
+    """Redraws itself twice a second on stderr while no half-written line of the script stands at the cursor.
+
+    Without a terminal it draws nothing, and everything else works the same.
+    """
+
+    def __init__(self) -> None:
+        self.is_drawing = console.supports_cursor(sys.stderr)
+        self._shares_terminal = console.is_terminal(sys.stdout)
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._ticker: threading.Thread | None = None
+        self._run: dict[str, Any] | None = None
+        self._progress: dict[str, Any] = {}
+        self._shown_text = self._suspend_count = False
+        self._at_line_start = True
+        self._started_at = time.monotonic()
+
+    def start(self) -> None:
+        if self.is_drawing and self._ticker is None:
+            self._ticker = threading.Thread(target=self._tick, name="status line", daemon=True)
+            self._ticker.start()
+
+    def close(self) -> None:
+        """Erase the line for good."""
+        self._stop.set()
+        with self._lock:
+            self._erase()
+            self.is_drawing = False
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Put the cursor at the start of a line and draw nothing: somebody is being asked something."""
+        with self._lock:
+            self.end_line()
+            self._suspend_count = True
+        yield
+        with self._lock:
+            self._suspend_count = False
+
+    def show_run(self, run: dict[str, Any]) -> None:
+        with self._lock:
+            self._run = run
+            self._redraw()
+
+    def show_progress(self, progress: dict[str, Any]) -> None:
+        with self._lock:
+            self._progress = progress
+            self._redraw()
+
+    @contextmanager
+    def interrupted_by_output(self, last: bytes | None = None) -> Iterator[None]:
+        """Hold the line back while something else is written; `last` is what is written, to know where the
+        cursor ends up."""
+        with self._lock:
+            self._erase()
+            yield
+            if last:
+                self._at_line_start = last.endswith(b"\n")
+            self._redraw()
+
+    def print_above(self, text: str) -> None:
+        """One line of talk above the status line."""
+        with self.interrupted_by_output():
+            if not self._at_line_start:
+                sys.stderr.write("\n")
+                self._at_line_start = True
+            console.print_message(text)
+
+    def end_line(self) -> None:
+        """Put the cursor at the start of a line if the script left it elsewhere on this screen."""
+        with self._lock:
+            self._erase()
+            if not self._at_line_start and self._shares_terminal and console.is_terminal(sys.stderr):
+                sys.stderr.write("\n")
+            self._at_line_start = True
+
+    def _tick(self) -> None:
+        while not self._stop.wait(_REDRAW_S):
+            with self._lock:
+                self._redraw()
+
+    def _erase(self) -> None:
+        if self._shown_text:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._shown_text = False
+
+    def _redraw(self) -> None:
+        if (
+            not self.is_drawing
+            or self._suspend_count
+            or self._run is None
+            or (not self._at_line_start and self._shares_terminal)
+        ):
+            return
+        text = fit_parts(
+            [console.strip_styles(part) for part in self._parts(self._run)],
+            console.terminal_width() - _MARGIN,
+        )
+        sys.stderr.write("\r\x1b[2K" + console.render_styles(console.paint(text, "dim", sys.stderr)))
+        sys.stderr.flush()
+        self._shown_text = True
+
+    def _parts(self, run: dict[str, Any]) -> list[str]:
+        """What is to be told, the most important first."""
+        phase, waited = run["phase"], console.format_duration(time.monotonic() - self._started_at)
+        if phase == "queued":
+            place = f" at position {run['position']}" if run.get("position") else ""
+            return [f"queued{place}", waited, run.get("hold_detail") or ""]
+        return [
+            phase,
+            console.format_duration(duration_s(run)) if run.get("started_at") else waited,
+            *progress_texts(self._progress),
+        ]
+
+
+def fit_parts(parts: list[str], width: int) -> str:
+    """As many of the parts as fit, whole; the first is cut if need be."""
+    text = parts[0][:width]
+    for part in filter(None, parts[1:]):
+        if len(text) + 2 + len(part) <= width:
+            text += "  " + part
+    return text
+
+
+def progress_texts(progress: dict[str, Any]) -> list[str]:
+    """Bar, latest metrics and load, as far as they are known."""
+    parts: list[str] = []
+    done, total, unit = progress.get("done"), progress.get("total"), progress.get("unit") or "step"
+    if done is not None:
+        if total:
+            part = min(1.0, done / total)
+            filled = round(part * _BAR_CELLS)
+            parts.append(
+                f"{unit} {done:g}/{total:g} [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {part:.0%}"
+            )
+        else:
+            parts.append(f"{unit} {done:g}")
+    parts += [
+        f"{name} {console.format_number(pair[1])}" for name, pair in (progress.get("latest") or {}).items()
+    ]
+    return parts[:_MAX_PARTS] + load_texts(progress.get("system") or {})
+
+
+def load_texts(system: dict[str, Any]) -> list[str]:
+    """`cpu 180%`, `mem 1.2 GiB`, `gpu 97%`."""
+    parts = []
+    if system.get("cpu_percent") is not None:
+        parts.append(f"cpu {system['cpu_percent']:.0f}%")
+    if system.get("memory_bytes"):
+        parts.append(f"mem {console.format_bytes(system['memory_bytes'])}")
+    gpus = [gpu for gpu in system.get("gpus") or () if gpu.get("utilisation_percent") is not None]
+    if gpus:
+        parts.append("gpu " + " ".join(f"{gpu['utilisation_percent']:.0f}%" for gpu in gpus))
+    return parts

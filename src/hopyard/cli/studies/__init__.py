@@ -1,0 +1,1 @@
+"""`hop search` and its commands."""

@@ -1,0 +1,336 @@
+"""`hop search`: studies: submit one, look at it, draw it, replay it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hopyard.cli.options import (
+    PngPath,
+    env_option,
+    json_option,
+    last_study_argument,
+    priority_option,
+    queue_option,
+    secret_option,
+)
+from hopyard.cli.terminal import console
+from hopyard.config import key_values
+from hopyard.domain.suggest import closest_name
+from hopyard.errors import SpecError, UsageError
+
+_DEFAULT_LIMIT = 50
+
+
+class SearchGroup(click.Group):
+    """`hop search search.yaml` is `hop search run search.yaml`: what is no command is a file."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options of `run` may stand before the file, too."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("search", cls=SearchGroup, no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def search(ctx: click.Context) -> None:
+    """Search hyperparameters: `hop search search.yaml` starts a study and follows it.
+
+    A study is a run: `hop ps`, `hop stop`, `hop logs`, `hop why` and `hop pull` take it as any other. Its
+    trials are runs of their own, or hop between the workers of one gang, each of which keeps a part of the
+    data (`parallel: mop`).
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@search.command("run", short_help="Start the study that a file describes.")
+@click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    help="A parameter that is the same in all trials (repeatable).",
+)
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the study.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Another seed than the file's.")
+@queue_option
+@priority_option
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the file, show the first trials that would be tried, submit nothing.",
+)
+@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@json_option
+def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
+    """Start the study that FILE describes, and follow it until it ends.
+
+    The current folder is packed and travels with the study; scripts and trainables are named from there.
+    Ctrl-C leaves the study alone and stops following.
+    """
+    from hopyard.cli.studies.run import preview_study, start_study
+
+    if file is None:
+        label = options["label"]
+        named = (
+            (
+                (
+                    f"-n {label} is what the study is called; its file is named as well: hop search "
+                    f"FILE.yaml -n {label}"
+                ),
+            )
+            if label
+            else ()
+        )
+        raise UsageError(
+            "FILE.yaml: the file that describes the study is missing",
+            hints=(*named, "`hop search run --help` lists what it takes"),
+        )
+    if not file.is_file():
+        raise SpecError(
+            f"there is no file {file}" if not file.exists() else f"{file} is a folder, not a file",
+            hints=_search_file_hint(file),
+        )
+    if dry_run:
+        preview_study(file, options, as_json=as_json)
+        return 0
+    return start_study(file, options, detach=detach, as_json=as_json)
+
+
+@search.command("ls")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also studies that have ended.")
+@click.option(
+    "--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]"
+)
+@json_option
+def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
+    """List studies, the newest first: those alive, or all with -a."""
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.ps import LIVE_PHASES, fetch_runs
+    from hopyard.cli.studies.resume import previous_study_names
+    from hopyard.cli.studies.table import failure_reason, searcher_name
+
+    client = connect()
+    found = fetch_runs(
+        client,
+        phases=() if everything else LIVE_PHASES,
+        tags={},
+        limit=limit or (None if as_json else _DEFAULT_LIMIT),
+        studies=1,
+    )
+    if as_json:
+        console.print_json(found)
+        return
+    if not found:
+        console.print_message(
+            "no studies yet; `hop search search.yaml` starts one"
+            if everything
+            else "no live studies; `hop search ls -a` lists ended ones"
+        )
+        return
+    rows = []
+    names = previous_study_names(client, found)
+    for each in found:
+        study, summary = each["spec"]["study"], each.get("summary") or {}
+        best = summary.get(study["metric"])
+        said = [
+            f"{study['metric']} {console.format_number(best)}" if best is not None else "",
+            failure_reason(each),
+            names.get(each["id"], ""),
+            f"forked from {study['beginning']['study']}" if study.get("beginning") else "",
+        ]
+        rows.append(
+            [
+                each["name"],
+                each["spec"].get("label") or study["name"],
+                console.paint_phase(each["phase"]),
+                searcher_name(study).rpartition(":")[2],
+                f"{summary.get('trials', 0):.0f}",
+                console.format_age(console.seconds_since(each["submitted_at"])),
+                "; ".join(filter(None, said)),
+            ]
+        )
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    console.print_lines(
+        console.format_table(
+            ["STUDY", "NAME", "PHASE", "SEARCHER", "TRIALS", "AGE", "BEST"], rows, right=(4, 5), width=width
+        )
+    )
+
+
+@search.command("show", short_help="Show how a study stands: its trials, the best first.")
+@last_study_argument()
+@click.option("--trial", metavar="N", help="One trial: its parameters, its curve, its error.")
+@json_option
+def show_search(ref: str, trial: str | None, as_json: bool) -> None:
+    """Show how a study stands: its trials, the best first, and what its parameters matter.
+
+    Without STUDY the newest of your own is meant.
+    """
+    from hopyard.cli.studies.show import show_study, show_trial
+
+    if trial is None:
+        show_study(ref, as_json=as_json)
+    else:
+        show_trial(ref, trial, as_json=as_json)
+
+
+@search.command("gantt", short_help="Draw which trial was on which worker when.")
+@last_study_argument()
+@click.option("--epochs", metavar="A-B", help="Only these epochs, counted from 0: 0-2, or one alone.")
+@click.option(
+    "--png", "file", type=PngPath(), metavar="FILE", help="Write a picture instead (needs matplotlib)."
+)
+@json_option
+def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> None:
+    """Draw which trial was on which worker when, with the idle time measured."""
+    from hopyard.cli.studies import gantt as drawing
+    from hopyard.cli.studies.show import read_study
+    from hopyard.studies.view.gantt import as_data
+    from hopyard.studies.view.gantt import gantt as chart_of
+
+    study, view = read_study(ref)
+    if study["spec"]["study"]["parallel"] != "mop" and not view.bars:
+        raise SpecError(
+            f"the trials of {study['name']} are runs of their own, so no worker is shared",
+            hints=(f"hop ps -a --parent {study['name']} lists them",),
+        )
+    chart = chart_of(view, epochs=_parse_epochs(epochs))
+    if epochs is not None and view.bars and not chart.rows:
+        raise SpecError(
+            f"--epochs: no unit of {epochs} has ended",
+            hints=(
+                (
+                    f"there are epochs {min(bar.epoch for bar in view.bars)} to "
+                    f"{max(bar.epoch for bar in view.bars)}"
+                ),
+            ),
+        )
+    if as_json:
+        console.print_json({"study": study["name"], **as_data(chart)})
+    elif file is not None:
+        drawing.write_png(chart, file, title=view.spec.get("name", ""))
+        console.print_message(f"{file}: {drawing.summary_lines(chart)}")
+    else:
+        drawing.print_gantt(chart)
+
+
+@search.command("resume", short_help="Go on with a study that has ended.")
+@last_study_argument()
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most so many trials in all, where the searcher can propose more.",
+)
+@click.option(
+    "--code",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Take the code of this folder in place of the study's.",
+)
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    help="Where it waits now, and whose share it uses.  [default: the study's]",
+)
+@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the study's]")
+@env_option
+@secret_option
+@click.option(
+    "--trust",
+    is_flag=True,
+    help=(
+        "Read all of another user's states. Else only tensors, arrays and plain values are: anything "
+        "more runs code of theirs."
+    ),
+)
+@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@json_option
+def resume_search(
+    ref: str,
+    code: Path | None,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+    **changed: Any,
+) -> int:
+    """Go on with a study that was stopped, has failed, or has finished and is asked for more trials.
+
+    It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended;
+    what was under way then is repeated, and nothing else. A study that crashed goes on by itself.
+    """
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.studies.resume import resume_study as go_on
+    from hopyard.cli.studies.run import attach_to_study
+    from hopyard.cli.studies.show import get_study
+
+    variables, names = key_values.parse_env(env, os.environ), key_values.parse_secrets(secrets)
+    client = connect()
+    client, run = go_on(
+        client,
+        get_study(client, ref),
+        code=None if code is None else code.resolve(),
+        env=variables,
+        secrets=names,
+        **changed,
+    )
+    return attach_to_study(client, run, detach=detach, as_json=as_json)
+
+
+@search.command("replay", short_help="Train trials again, and compare every state.")
+@last_study_argument()
+@click.option("--trial", "trials", multiple=True, metavar="N", help="Only this trial (repeatable).")
+@json_option
+def replay_search(ref: str, trials: tuple[str, ...], as_json: bool) -> int:
+    """Train a study's trials again, in one process and in the recorded order, and compare every state with
+    the recorded one.
+
+    Code and data are those of the study. Exit code 1 where a state differs; the first one is named.
+    """
+    from hopyard.cli.studies.run import replay_study
+
+    return replay_study(ref, trials, as_json=as_json)
+
+
+def _search_file_hint(file: Path) -> tuple[str, ...]:
+    """Hints for a file that there is not: a command that was meant, or a file that there is."""
+    meant = closest_name(str(file), search.commands) if not file.suffix else None
+    if meant:
+        return (f"did you mean `hop search {meant}`?",)
+    there = [str(each) for each in sorted(file.parent.glob("*.y*ml"))] if file.parent.is_dir() else []
+    near = closest_name(str(file), there)
+    if near or there:
+        return (f"did you mean `{near}`?" if near else f"there is {', '.join(there[:3])}",)
+    return (
+        "`hop search --help` lists the commands; docs/reference/search-file.md says what stands in the file",
+    )
+
+
+def _parse_epochs(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    low, dash, high = text.partition("-")
+    if not (low.isdecimal() and (high.isdecimal() if dash else True)) or (dash and int(high) < int(low)):
+        raise SpecError(
+            f"--epochs: `{text}` names no epochs", hints=("for example 0-2, or 3 alone; they count from 0",)
+        )
+    return int(low), int(high if dash else low)

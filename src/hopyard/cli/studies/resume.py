@@ -1,0 +1,142 @@
+"""`hop search resume`: goes on with a study that has ended, in a new run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hopyard.api_client.client import Client
+from hopyard.cli.run_text import Run
+from hopyard.cli.studies.run import build_searcher
+from hopyard.cli.studies.show import read_journal
+from hopyard.cli.terminal import console
+from hopyard.config.home import Home
+from hopyard.config.search.study_json import study_from_json
+from hopyard.domain.ids import new_run_id
+from hopyard.domain.study import StudySpec
+from hopyard.domain.trial import AskEvent, Proposal, SearchState
+from hopyard.errors import Conflict, NotFound, SpecError
+
+_POLL_INTERVAL_S = 0.2
+
+
+def resume_study(
+    client: Client,
+    study: Run,
+    *,
+    trials: int | None = None,
+    code: Path | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    env: Mapping[str, str] | None = None,
+    secrets: Sequence[str] = (),
+    trust: bool = False,
+) -> tuple[Client, Run]:
+    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place
+    of the study's code. queue, priority: others than the study's. env, secrets: variables, and names of
+    secrets, that are added. trust: all of another user's states may be read, which may run code of theirs.
+
+    One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no
+    more trials are asked for; SpecError where its searcher cannot propose more.
+    """
+    from hopyard.cli.submit import post_run
+    from hopyard.config.run_request import check_priority
+    from hopyard.datasets.pack import CODE_RULES, pack_tree
+
+    if priority is not None:
+        check_priority(priority)
+    if study["phase"] == "stopping":
+        console.print_message(f"{study['name']} is still stopping; it goes on once that is over")
+    while study["phase"] == "stopping":
+        time.sleep(_POLL_INTERVAL_S)
+        study = client.get(f"/runs/{study['id']}")
+    if trials is not None:
+        _check_replayable(study_from_json(study["spec"]["study"]), read_journal(client, study), trials)
+    body: dict[str, Any] = {
+        "id": new_run_id(datetime.now(UTC), os.urandom(7)),
+        "trials": trials,
+        "queue": queue,
+        "priority": priority,
+        "trust": trust,
+    }
+    body |= {"env": dict(env or {}), "secrets": list(secrets)}
+    path = f"/runs/{study['id']}/continue"
+    if code is None:
+        return client, client.post(path, body, plan=1)
+    home = Home.default()
+    tree = pack_tree(code, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root)
+    console.warn_of_skipped_homes(tree.homes)
+    return post_run(client, {**body, "code": tree.digest}, tree, {}, path=path)
+
+
+def previous_study_names(client: Client, studies: Sequence[Run]) -> dict[str, str]:
+    """What is said of those studies that continue another one, by their ids."""
+    names = {study["id"]: study["name"] for study in studies}
+    said = {}
+    for study in studies:
+        before = study["spec"]["study"].get("continues")
+        if not before:
+            continue
+        if before not in names:
+            try:
+                names[before] = client.get(f"/runs/{before}")["name"]
+            except NotFound:
+                names[before] = "a study that was deleted"
+        said[study["id"]] = f"continues {names[before]}"
+    return said
+
+
+def _check_replayable(study: StudySpec, records: Sequence[dict[str, Any]], trials: int) -> None:
+    """Raises SpecError unless the searcher makes the same decisions where it may propose so many trials, and
+    has more to propose."""
+    from hopyard.searchers.replay import replay
+    from hopyard.studies.event_json import event_from_json
+
+    if study.beginning is not None:
+        hint = "`hop fork STUDY --checkpoint best` trains its best model on, if need be with other parameters"
+        raise SpecError(
+            "--trials: this study is a fork, which trains one model on: there are no more trials",
+            hints=(hint,),
+        )
+    name = study.searcher.name
+    events = [event for record in records if (event := event_from_json(record)) is not None]
+    begun = len(
+        {
+            event.answer.trial
+            for event in events
+            if isinstance(event, AskEvent) and isinstance(event.answer, Proposal)
+        }
+    )
+    if trials < begun:
+        raise SpecError(
+            f"--trials: `{trials}` is too few: {begun} trials were begun already",
+            hints=("`--trials` says how many in all",),
+        )
+    searcher = build_searcher(replace(study, trials=trials))
+    if searcher is None:
+        return  # the study's own driver makes the same check
+    try:
+        replay(searcher, events)
+    except Conflict as differs:
+        raise SpecError(
+            f"--trials: `{name}` decides by how many trials there are to be: with {trials} in place of "
+            f"{study.trials} it would have decided otherwise before",
+            hints=(
+                "`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start this one anew",
+                differs.message,
+            ),
+        ) from differs
+    if begun < trials and searcher.ask() is SearchState.DONE:
+        raise SpecError(
+            f"--trials: `{name}` has nothing more to propose after {begun} trials",
+            hints=(
+                "a grid has tried all of its points: widen the space, and start a new study"
+                if name == "grid"
+                else "start a new study",
+            ),
+        )

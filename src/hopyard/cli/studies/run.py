@@ -1,0 +1,296 @@
+"""Starts a study and follows it; replays one that has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.api_client.client import Client
+from hopyard.cli.run_text import address, exit_code, start_line
+from hopyard.cli.studies.show import get_study, read_journal, study_line
+from hopyard.cli.studies.table import failure_reason, params_line, study_heading, trial_table
+from hopyard.cli.submit_notices import print_notices
+from hopyard.cli.terminal import console
+from hopyard.config import key_values as pairs
+from hopyard.config.home import Home
+from hopyard.config.run_request import parse_scheduling
+from hopyard.config.search.search_file import read_search_file
+from hopyard.config.search.study_json import study_from_json
+from hopyard.config.search.study_request import StudyRequest
+from hopyard.domain.ids import check_label, check_name
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Constant, Parameter, Space
+from hopyard.domain.study import StudySpec
+from hopyard.domain.trial import Proposal
+from hopyard.errors import NotFound, SpecError
+from hopyard.interfaces.searcher import Searcher
+from hopyard.studies.view.study_view import StudyView
+
+_PREVIEW_TRIALS = 10
+
+
+def build_study_request(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
+    """The study that `file` and the command line ask for; what the command line says goes before the file.
+    Raises SpecError."""
+    asked = read_search_file(file, folder)
+    study, changes = asked.study, parse_scheduling(options)
+    if options.get("trials"):
+        study = replace(study, trials=options["trials"])
+    if options.get("seed") is not None:
+        study = replace(study, seed=options["seed"])
+    fixed = pairs.parse_params(options.get("params") or ())
+    if fixed:
+        study = replace(study, space=_fix_params(study.space, fixed))
+    if options.get("label"):
+        changes["label"] = check_label(check_name(options["label"], subject="--name"), subject="--name")
+    trial = asked.trial
+    if trial is not None:
+        inherited = {key: value for key, value in changes.items() if key != "label"}
+        trial = replace(
+            trial, params={key: value for key, value in trial.params.items() if key not in fixed}, **inherited
+        )
+    return StudyRequest(study, replace(asked.run, **changes), trial)
+
+
+def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:
+    """The space with these parameters the same in all trials."""
+    kept = [Parameter(p.name, Constant(values[p.name])) if p.name in values else p for p in space.parameters]
+    known = {p.name for p in space.parameters}
+    return Space(
+        (*kept, *(Parameter(name, Constant(value)) for name, value in values.items() if name not in known))
+    )
+
+
+def preview_study(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Check the file, and show the first trials that its searcher proposes. Raises SpecError."""
+    from hopyard.searchers.registry import build
+    from hopyard.trainables.load import load_attribute
+
+    folder = Path.cwd()
+    study = build_study_request(file, folder, options).study
+    searcher = build_searcher(study, source_name=str(file)) or build(
+        study, lambda text: load_attribute(text, folder)
+    )
+    proposals: list[Proposal] = []
+    while len(proposals) < _PREVIEW_TRIALS and isinstance(proposal := searcher.ask(), Proposal):
+        proposals.append(proposal)
+    if as_json:
+        console.print_json(
+            {
+                "name": study.name,
+                "trials": [
+                    {"trial": p.trial, "params": dict(p.params), "budget": p.budget} for p in proposals
+                ],
+            }
+        )
+        return
+    console.print_line(
+        f"{study.name}: {study.searcher.name}, {study.goal.value} {study.metric}, parallel: "
+        f"{study.parallel.value}; the first trials would be"
+    )
+    for p in proposals:
+        console.print_line(
+            f"  trial {p.trial}, {p.budget} {'epoch' if p.budget == 1 else 'epochs'}: "
+            f"{params_line(dict(p.params))}"
+        )
+
+
+def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool) -> int:
+    """Submit the study, and unless `detach` follow it.
+    The exit code of the command: 0 where it found a best trial."""
+    from hopyard.cli.submit import submit_run
+
+    folder = Path.cwd()
+    asked = build_study_request(file, folder, options)
+    if folder == Path("/"):
+        raise SpecError(
+            "the current folder is /: the whole machine would be packed",
+            hints=("cd into the folder of the code; it travels with the study",),
+        )
+    build_searcher(asked.study, source_name=str(file))
+    client, run = submit_run(asked.run, folder, spec=asked.spec)
+    return attach_to_study(client, run, detach=detach, as_json=as_json)
+
+
+def attach_to_study(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) -> int:
+    """Announce a study that was submitted and, unless `detach`, follow it to its end.
+    The exit code of the command."""
+    print_notices(run)
+    console.print_message(f"study {run['name']}  {address(client, run)}  {start_line(run)}")
+    if detach:
+        if as_json:
+            console.print_json(
+                {
+                    "id": run["id"],
+                    "name": run["name"],
+                    "url": address(client, run),
+                    "phase": run["phase"],
+                    "run": run,
+                }
+            )
+        elif not console.is_terminal(sys.stdout):
+            console.print_line(run["name"])
+        return 0
+    return follow_study(client, run, as_json=as_json)
+
+
+def build_searcher(study: StudySpec, *, source_name: str = "") -> Searcher | None:
+    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where
+    it needs what only the study's environment may have. source_name: what the study was read from. Raises
+    SpecError."""
+    from hopyard.domain.searchers import is_custom
+    from hopyard.searchers.optuna_model import MissingPackage
+    from hopyard.searchers.registry import build
+
+    if any(map(is_custom, (study.searcher.name, str(study.searcher.options.get("of", ""))))):
+        return None
+    try:
+        return build(study, _own_searcher_error)
+    except MissingPackage:
+        return None
+    except SpecError as wrong:
+        raise SpecError(
+            f"{source_name}: {wrong.message}" if source_name else wrong.message, hints=wrong.hints
+        ) from wrong
+
+
+def _own_searcher_error(text: str) -> Any:
+    raise AssertionError(f"`{text}` is looked up where the study runs")
+
+
+def follow_study(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
+    """Follow a study until it ends, and tell what came of it."""
+    from hopyard.cli.attach import follow_until_end
+    from hopyard.cli.follow_run import RunFollower
+    from hopyard.cli.run_output import OutputClosed
+    from hopyard.cli.studies.live_screen import StudyOutput, StudyScreen
+
+    view = StudyView()
+    screen = StudyScreen(view)
+    output = StudyOutput(
+        screen, prints_events=not as_json, continued_run=run["spec"]["study"].get("continues", "")
+    )
+    follower = RunFollower(client, run, output=output, line=screen, streams=("stderr", "journal"), rank=0)
+    try:
+        ended = follow_until_end(follower, screen)
+    except OutputClosed:
+        raise BrokenPipeError from None
+    finally:
+        screen.close()
+    if ended is not None:
+        view.mark_ended()
+    if as_json:
+        from hopyard.studies.view.study_data import as_data
+
+        now = ended or follower.run
+        console.print_json({"study": now["name"], "id": now["id"], "phase": now["phase"], **as_data(view)})
+    if ended is None:
+        return 130
+    if not as_json:
+        _print_study_end(ended, view)
+    return exit_code(ended)
+
+
+def _print_study_end(run: dict[str, Any], view: StudyView) -> None:
+    trained = any(trial.epoch or trial.error for trial in view.trials.values())
+    if trained:
+        console.print_lines(study_heading(view))
+        console.print_lines(
+            trial_table(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
+        )
+    why = failure_reason(run) or (
+        (run.get("exit") or {}).get("reason", "") if run["phase"] == "cancelled" else ""
+    )
+    said = [
+        f"{run['name']} {run['phase']}" + (f": {why}" if why else ""),
+        study_line(view) if trained else "nothing was trained",
+    ]
+    console.print_message("; ".join(said))
+    best = view.best()
+    if best is not None and run["phase"] == "succeeded":
+        console.print_message(f"hop search show {run['name']} --trial {best.id}   tells more of the best")
+        if run["spec"]["study"]["parallel"] == "mop":
+            console.print_message(f"hop fork {run['name']} --checkpoint best   trains it on")
+
+
+def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
+    """Train again on this machine what the journal recorded, with the study's code, data and interpreter.
+    1 where a state differs."""
+    import subprocess
+    import tempfile
+
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.pull import download_tree
+    from hopyard.replica.process_env import make_sdk_folder
+    from hopyard.studies.journal import encode_record
+
+    client = connect()
+    study = client.get(f"/runs/{get_study(client, ref)['id']}")
+    spec = study["spec"]
+    if spec["study"]["parallel"] != "mop":
+        raise SpecError(
+            f"the trials of {study['name']} are runs of their own",
+            hints=("`hop fork RUN` runs one of them again, from its code, data and environment",),
+        )
+    if not spec["code"] or not spec["datasets"]:
+        raise SpecError(f"{study['name']} has no code or no dataset to train again with")
+    with tempfile.TemporaryDirectory(prefix="hopyard-replay-") as name:
+        scratch = Path(name)
+        download_tree(client, spec["code"], scratch / "code")
+        download_tree(
+            client,
+            next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]),
+            scratch / "data",
+        )
+        (scratch / "journal").write_bytes(b"".join(map(encode_record, read_journal(client, study))))
+        words = [
+            _study_interpreter(spec),
+            "-m",
+            "hopyard.mop_runtime.replay_main",
+            str(scratch / "journal"),
+            str(scratch / "code"),
+            str(scratch / "data"),
+        ]
+        if spec["study"].get("beginning"):
+            words.append(f"--beginning={_download_fork_state(client, study, scratch / 'saved')}")
+        words += [f"--trial={trial}" for trial in trials] + ["--json"] * as_json
+        paths = [make_sdk_folder(Home.default().root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return subprocess.run(
+            words, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}, check=False
+        ).returncode
+
+
+def _download_fork_state(client: Client, study: dict[str, Any], folder: Path) -> Path:
+    """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it
+    was forked from. Raises NotFound."""
+    from hopyard.cli.pull import download_tree
+    from hopyard.mop_runtime.driver.fork_state import fork_states
+
+    begin = study_from_json(study["spec"]["study"]).beginning
+    assert begin is not None
+    own = [
+        one
+        for one in client.iterate_pages(f"/runs/{study['id']}/checkpoints", "checkpoints")
+        if not one.get("damaged")
+    ]
+    download_tree(client, own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"], folder)
+    found = fork_states({file.name: file for file in folder.iterdir()}, begin).get(begin.fork_state_name)
+    if found is None:
+        raise NotFound(f"the state that {study['name']} began with was not saved")
+    return found
+
+
+def _study_interpreter(spec: Mapping[str, Any]) -> str:
+    """The study's own where it is on this machine: other versions of its packages may round otherwise."""
+    own = spec["environment"].get("interpreter") or ""
+    if own and os.access(own, os.X_OK):
+        return str(own)
+    console.print_message(
+        "note: the study ran in another environment than this one; other versions of its packages may "
+        "give other bits"
+    )
+    return sys.executable

@@ -1,0 +1,223 @@
+"""`hop search show`: how a study stands, and one of its trials."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hopyard.api_client.client import Client
+from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.studies.table import STATE_STYLE, failure_reason, params_line, study_heading, trial_table
+from hopyard.cli.terminal import console
+from hopyard.cli.terminal.chart import Curve
+from hopyard.domain.run import RunPhase
+from hopyard.errors import NotFound, SpecError
+from hopyard.studies.journal import read_records
+from hopyard.studies.view.study_view import StudyView, TrialView
+
+_MAX_RUNS_SEARCHED = 1000  # so many of the newest studies have their names compared
+_MAX_ROWS = 12  # of a trial's curve
+
+
+def get_study(client: Client, ref: str) -> Run:
+    """The study's run: named as any run, or by the name that its file gives it. The newest study of the
+    caller's own where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
+    if not ref:
+        return _newest_study(client)
+    try:
+        found = get_run(client, ref)
+    except NotFound:
+        named = _find_by_name(client, ref)
+        if named is None:
+            raise
+        return named
+    if found["spec"].get("study") is None:
+        named = _find_by_name(client, ref)  # a run may have the same label
+        if named is None:
+            raise SpecError(
+                f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",)
+            )
+        return named
+    return found
+
+
+def _find_by_name(client: Client, ref: str) -> Run | None:
+    """The newest study that is called so by its label, else by its file; one of the caller's own first."""
+    studies: list[Run] = client.get("/runs", studies=1, limit=_MAX_RUNS_SEARCHED)["runs"]
+    called = [one for one in studies if one["spec"].get("label") == ref] or [
+        one for one in studies if one["spec"]["study"]["name"] == ref
+    ]
+    if not called:
+        return None
+    own = _current_user(client)
+    return get_run(
+        client, next((one for one in called if one["name"].partition("/")[0] == own), called[0])["id"]
+    )
+
+
+def _current_user(client: Client) -> str:
+    """The caller's name, of the newest run of theirs; "" where there is none."""
+    try:
+        return str(get_run(client, "last")["name"].partition("/")[0])
+    except NotFound:
+        return ""
+
+
+def _newest_study(client: Client) -> Run:
+    """Of the caller's own: code of others is run (`replay`), and continued in the caller's name (`resume`),
+    only where they are named."""
+    own = _current_user(client)
+    found: list[Run] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
+    if not found:
+        raise NotFound(
+            "there is no study of yours yet",
+            hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"),
+        )
+    return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
+
+
+def read_journal(client: Client, study: Run) -> list[dict[str, Any]]:
+    """All records of the study, over all its attempts. The server sends so much of them at a time."""
+    data = b""
+    while True:
+        with client.open("GET", f"/runs/{study['id']}/journal", query={"offset": len(data)}) as answer:
+            part = answer.read()
+        if not part:
+            return list(read_records(data))
+        data += part
+
+
+def read_study(ref: str) -> tuple[Run, StudyView]:
+    from hopyard.api_client.local_server import connect
+
+    client = connect()
+    study = get_study(client, ref)
+    view = StudyView.from_records(read_journal(client, study))
+    view.spec = view.spec or study["spec"]["study"]  # one that waits has written nothing
+    if RunPhase(study["phase"]).is_final:
+        view.mark_ended()
+    return study, view
+
+
+def show_study(ref: str, *, as_json: bool) -> None:
+    """Print the study's trials, and what its parameters matter where there are enough results to tell."""
+    from hopyard.studies.view.study_data import as_data
+
+    study, view = read_study(ref)
+    if as_json:
+        console.print_json({"study": study["name"], "phase": study["phase"], **as_data(view)})
+        return
+    console.print_line(
+        f"{study['name']}  {console.paint_phase(study['phase'])}"
+        + (f": {why}" if (why := failure_reason(study)) else "")
+    )
+    console.print_lines(study_heading(view))
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    rows = trial_table(view, width=width)
+    if rows:
+        console.print_lines(["", *rows])
+    for line in _importance_lines(view):
+        console.print_line(line)
+
+
+def _importance_lines(view: StudyView) -> list[str]:
+    """What the parameters matter; nothing where that cannot be told."""
+    from importlib.util import find_spec
+
+    from hopyard.studies.view.study_data import has_enough_results, importance_of
+
+    found = importance_of(view)
+    if not found:
+        lacking = has_enough_results(view) and find_spec("optuna") is None
+        return (
+            [
+                "",
+                (
+                    "hint: what its parameters matter is told where Optuna is installed: pip install "
+                    "'hopyard[search]'"
+                ),
+            ]
+            if lacking
+            else []
+        )
+    longest = max(map(len, found))
+    bars = [
+        f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip()
+        for name, share in found.items()
+    ]
+    return ["", "importance of parameters (what decides whether a trial is among the best)", *bars]
+
+
+def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
+    """Print one trial: parameters, curve, where it comes from, its error.
+    Raises NotFound with close numbers."""
+    from hopyard.studies.view.study_data import trial_data
+
+    study, view = read_study(ref)
+    found = view.trials.get(trial)
+    if found is None:
+        raise NotFound(f"{study['name']} has no trial {trial}", hints=(_existing_trials(view),))
+    if as_json:
+        console.print_json({"study": study["name"], **trial_data(view, found)})
+        return
+    for line in _trial_lines(view, found):
+        console.print_line(line)
+
+
+def _existing_trials(view: StudyView) -> str:
+    count = len(view.trials)
+    return (
+        "it has no trial yet"
+        if not count
+        else "its only trial is 0"
+        if count == 1
+        else f"its {count} trials are 0 to {count - 1}"
+    )
+
+
+def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
+    from hopyard.cli.terminal.chart import draw_chart
+
+    lines = [
+        (
+            f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  epoch "
+            f"{trial.epoch}/{trial.budget}"
+        ),
+        params_line(trial.params),
+    ]
+    if trial.run:
+        lines.append(f"run {trial.run_name or trial.run}")
+    lineage = view.lineage(trial)
+    if lineage:
+        lines.append("its state comes from " + ", and that from ".join(f"trial {each}" for each in lineage))
+    if trial.best is not None:
+        lines.append(f"best {view.metric} {console.format_number(trial.best)} after epoch {trial.best_epoch}")
+    if trial.metrics:
+        lines.append(
+            "  ".join(
+                f"{name} {console.format_number(value)}" for name, value in sorted(trial.metrics.items())
+            )
+        )
+    if len(trial.points) > 1:
+        curve = Curve(
+            view.metric, [float(step) for step, _ in trial.points], [value for _, value in trial.points]
+        )
+        picture = draw_chart(
+            [curve],
+            width=min(100, console.terminal_width()),
+            height=_MAX_ROWS,
+            unicode=console.supports_unicode(sys.stdout),
+        )
+        lines += ["".join(cell.text for cell in row).rstrip() for row in picture]
+    if trial.error:
+        lines += ["", console.paint(trial.error, "red"), trial.traceback]
+    return lines
+
+
+def study_line(view: StudyView) -> str:
+    """How it stands, in one line."""
+    counts = ", ".join(f"{number} {state.value}" for state, number in view.counts().items() if number)
+    best = view.best()
+    return f"{len(view.trials)} trials: {counts}" + (
+        "" if best is None else f"; best {view.metric} {console.format_number(best.best)} (trial {best.id})"
+    )

@@ -1,0 +1,34 @@
+"""What the user of a run that was submitted just now should know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hopyard.cli.run_text import Run
+from hopyard.cli.terminal.console import format_age, print_message, seconds_since
+
+
+def print_notices(run: Run) -> None:
+    """Name data that others pushed, and what a fork of another user's run lacks."""
+    for line in submit_notices(run):
+        print_message(line)
+
+
+def submit_notices(run: Run) -> Iterator[str]:
+    for one in run.get("pinned") or ():
+        yield (
+            f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} "
+            f"{format_age(seconds_since(one['created_at']))} ago"
+        )
+    if run.get("queue_gone"):
+        yield (
+            f"note: queue {run['queue_gone']} of the forked run was removed: this one waits in "
+            f"{run['spec']['queue']}, the default; `-q QUEUE` names another"
+        )
+    names = run.get("not_inherited") or ()
+    if names:
+        yield f"note: not taken over from the other user's run: {', '.join(names)}"
+        yield (
+            f"hint: give them yourself: -e {names[0]}=…, or `hop secret set {names[0]}` and --secret "
+            f"{names[0]}"
+        )

@@ -1,0 +1,1 @@
+"""What the command line draws in a terminal."""

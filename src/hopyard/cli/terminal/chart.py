@@ -1,0 +1,176 @@
+"""Draws curves with characters. Pure: numbers in, lines of text out.
+
+Curves are told apart by their mark, not by colour alone; a single curve is drawn finer, in Braille dots,
+where the terminal has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+MARKS = "ox+*#@%&"
+COLOURS = ("cyan", "yellow", "green", "red")
+_BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x, row y of a cell
+_MIN_WIDTH, _MIN_HEIGHT = 24, 4
+_MAX_VALUE = 8e307  # larger values are drawn there: the distance of two has to be a number
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points in order of x. A y that is not a finite number breaks the line."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ChartCell:
+    """One character of the drawing; `curve` is the index of what is drawn there, -1 for none."""
+
+    text: str
+    curve: int = -1
+
+
+def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[ChartCell]]:
+    """A picture of `width` columns and `height` rows including both axes, row by row.
+    No curve with a finite point: no rows."""
+    curves = [
+        replace(curve, ys=[max(-_MAX_VALUE, min(y, _MAX_VALUE)) if math.isfinite(y) else y for y in curve.ys])
+        for curve in curves
+    ]
+    points = [[(x, y) for x, y in zip(c.xs, c.ys, strict=True) if math.isfinite(y)] for c in curves]
+    flat = [point for one in points for point in one]
+    if not flat:
+        return []
+    xs = _value_range([x for x, _ in flat])
+    ys = _value_range([y for _, y in flat])
+    rows = max(_MIN_HEIGHT, height - 2)
+    ticks = {
+        round((1 - (value - ys[0]) / (ys[1] - ys[0])) * (rows - 1)): format_tick(value, ys)
+        for value in choose_ticks(*ys, max(2, rows // 2))
+    }
+    margin = max(map(len, ticks.values()))
+    columns = max(_MIN_WIDTH, width) - margin - 2
+    fine = unicode and len(curves) == 1 and len(points[0]) > 1
+    grid = (
+        _draw_braille(curves[0], xs, ys, columns, rows)
+        if fine
+        else _draw_marks(curves, xs, ys, columns, rows)
+    )
+    bar, corner, flat_bar, tick = ("│", "└", "─", "┤") if unicode else ("|", "+", "-", "+")
+    picture = [
+        [ChartCell(f"{ticks.get(y, ''):>{margin}} {tick if y in ticks else bar}"), *row]
+        for y, row in enumerate(grid)
+    ]
+    picture.append([ChartCell(" " * margin + " " + corner + flat_bar * columns)])
+    picture.append(
+        [
+            ChartCell(
+                " " * (margin + 2)
+                + _x_labels(xs, columns, integers_only=all(float(x).is_integer() for x, _ in flat))
+            )
+        ]
+    )
+    return picture
+
+
+def choose_ticks(low: float, high: float, target_count: int, *, integers_only: bool = False) -> list[float]:
+    """Round values from `low` to `high`, roughly `target_count` of them, at least two; integers_only: only
+    whole numbers where there are any."""
+    raw = (high - low) / target_count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    if integers_only:
+        step = max(1.0, float(math.ceil(step)))
+    first = math.ceil(low / step - 1e-9)
+    ticks = [min(max(n * step, low), high) for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    return ticks if len(ticks) >= (1 if integers_only else 2) else [low, high]
+
+
+def format_tick(value: float, span: tuple[float, float]) -> str:
+    """A tick's label with as many digits as tell it from its neighbours."""
+    if abs(value) < (span[1] - span[0]) * 1e-9:
+        return "0"
+    digits = max(1, math.ceil(math.log10(max(abs(span[0]), abs(span[1])) / (span[1] - span[0]))) + 3)
+    return f"{value:.{min(digits, 10)}g}"
+
+
+def moving_average(values: Sequence[float], weight: float) -> list[float]:
+    """Exponential moving average without the bias towards 0 at its beginning; values that are not finite are
+    passed through."""
+    result, total, norm = [], 0.0, 0.0
+    for value in values:
+        if math.isfinite(value):
+            total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
+            result.append(total / norm)
+        else:
+            result.append(value)
+    return result
+
+
+def _value_range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if high - low <= abs(high) * 1e-12:
+        pad = abs(high) * 0.1 or 1.0
+        return low - pad, high + pad
+    return low, high
+
+
+def _x_labels(xs: tuple[float, float], columns: int, *, integers_only: bool) -> str:
+    line = [" "] * columns
+    end = -1
+    for value in choose_ticks(*xs, max(2, columns // 14), integers_only=integers_only):
+        text = format_tick(value, xs)
+        at = round((value - xs[0]) / (xs[1] - xs[0]) * (columns - 1)) - len(text) // 2
+        at = max(0, min(at, columns - len(text)))
+        if at > end:
+            line[at : at + len(text)] = text
+            end = at + len(text)
+    return "".join(line).rstrip()
+
+
+def _draw_braille(
+    curve: Curve, xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int
+) -> list[list[ChartCell]]:
+    bits = [[0] * columns for _ in range(rows)]
+    for x, y in _to_pixels(curve, xs, ys, columns * 2, rows * 4):
+        bits[y // 4][x // 2] |= _BRAILLE[x % 2][y % 4]
+    return [[ChartCell(chr(0x2800 + b), 0) if b else ChartCell(" ") for b in row] for row in bits]
+
+
+def _draw_marks(
+    curves: Sequence[Curve], xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int
+) -> list[list[ChartCell]]:
+    grid = [[ChartCell(" ")] * columns for _ in range(rows)]
+    for index, curve in enumerate(curves):
+        for x, y in _to_pixels(curve, xs, ys, columns, rows):
+            grid[y][x] = ChartCell(MARKS[index % len(MARKS)], index)
+    return grid
+
+
+def _to_pixels(
+    curve: Curve, xs: tuple[float, float], ys: tuple[float, float], width: int, height: int
+) -> Iterator[tuple[int, int]]:
+    before: tuple[int, int] | None = None
+    for x, y in zip(curve.xs, curve.ys, strict=True):
+        if not math.isfinite(y):
+            before = None
+            continue
+        here = (
+            round((x - xs[0]) / (xs[1] - xs[0]) * (width - 1)),
+            round((1 - (y - ys[0]) / (ys[1] - ys[0])) * (height - 1)),
+        )
+        yield from _line_points(before or here, here)
+        before = here
+
+
+def _line_points(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    for i in range(steps + 1):
+        yield (
+            start[0] + round((end[0] - start[0]) * i / steps),
+            start[1] + round((end[1] - start[1]) * i / steps),
+        )

@@ -1,0 +1,149 @@
+"""The Python files that a study names, looked at before they travel: compiled, never run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+from hopyard.config.suggest import unknown_name_hints
+from hopyard.config.yaml_section import YamlSection, format_given
+
+
+def check_code(top: YamlSection, key: str, path: Path, *, shown_as: str) -> ast.Module | None:
+    """The file as a tree; None where only the study's own Python, another one than this, can tell.
+    Raises SpecError naming `key`, the file as `shown_as` and the line."""
+    try:
+        source = path.read_bytes()
+    except OSError as broken:
+        raise top.error(key, f"{shown_as} cannot be read: {broken.strerror}") from broken
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, shown_as, "exec", dont_inherit=True)
+            return ast.parse(source, filename=shown_as)
+    except (SyntaxError, ValueError, RecursionError) as broken:
+        if _uses_other_python(top):
+            return None
+        line, hints = "", []
+        if isinstance(broken, SyntaxError) and broken.lineno:
+            line = f" (line {broken.lineno})"
+            hints = [f"that line reads: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
+        raise top.error(
+            key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints
+        ) from None
+
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def check_reference(
+    top: YamlSection, key: str, text: str, folder: Path, *, functions: tuple[str, ...] = ()
+) -> None:
+    """What a study names: `file.py:Name`, `module:Name`, or a file alone, which then has these functions.
+    What is a file of the code is there, is Python and has the name. Raises SpecError."""
+    place, colon, name = text.partition(":")
+    if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
+        raise top.error(
+            key, f"{format_given(text)} names nothing", "written file.py:Name, module:Name, or file.py alone"
+        )
+    if not place.endswith(".py"):
+        place = f"{place.replace('.', '/')}.py"
+        if not (folder / place).is_file():
+            return  # of a package that is installed
+    path = folder / place
+    check_within_code(top, key, place)
+    check_path_base(top, key, place, folder)
+    if not path.is_file():
+        raise top.error(key, f"{format_given(place)} does not exist", *_similar_file_hints(path, folder))
+    tree = check_code(top, key, path, shown_as=place)
+    names = None if tree is None else module_names(tree)
+    for one in (name,) if name else functions:
+        if names is not None and one not in names:
+            hints = unknown_name_hints(
+                one, sorted(n for n in names if not n.startswith("_")), subject="names there"
+            )
+            if not name:
+                hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
+            raise top.error(key, f"{place} has no `{one}`", *hints)
+
+
+def _similar_file_hints(path: Path, folder: Path) -> tuple[str, ...]:
+    """Hints for a file that is not there."""
+    if path.parent != folder and (folder / path.name).is_file():
+        return (f"did you mean `{path.name}`? Paths count from the current folder",)
+    there = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+    return unknown_name_hints(path.name, there, subject="files there")[:1]
+
+
+def check_within_code(top: YamlSection, key: str, path: str) -> None:
+    """Only the folder of the code travels with a study. Raises SpecError."""
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise top.error(
+            key,
+            f"{format_given(path)} is not inside the folder of the code",
+            "the path counts from the folder that travels with the study",
+        )
+
+
+def check_path_base(top: YamlSection, key: str, path: str, folder: Path) -> None:
+    """The code is the current folder, wherever the search file lies.
+    Raises SpecError for a file that lies beside that one only."""
+    beside = Path(top.file).parent
+    if beside != Path() and not (folder / path).is_file() and (beside / path).is_file():
+        hint = f"it lies beside {Path(top.file).name}: cd {beside}, and start the study there"
+        raise top.error(
+            key,
+            f"{format_given(path)} does not exist in the current folder, which is the code that travels with "
+            "the study",
+            hint,
+        )
+
+
+def check_command(top: YamlSection, key: str, command: Iterable[str], folder: Path) -> None:
+    """The script that a command runs, where it is a file of the code. Raises SpecError."""
+    script = next((word for word in command if word.endswith(".py")), "")
+    if script and (folder / script).is_file():
+        check_code(top, key, folder / script, shown_as=script)
+
+
+def module_names(tree: ast.Module) -> frozenset[str] | None:
+    """The names that a file binds at its top level, or may; None where they cannot be told without running
+    it."""
+    if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
+        return None
+    found: set[str] = set()
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        # names in there are their own
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            left += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            return None
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _uses_other_python(top: YamlSection) -> bool:
+    """Whether the study may run on another version of Python than this: its syntax may be newer."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if "python" in top.values:
+        return str(top.values["python"]) not in (own, f"{own}.{sys.version_info.micro}")
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        python = Path(os.environ.get(variable) or "/nowhere", "bin", "python")
+        if python.exists():
+            return (
+                python.resolve().name != f"python{own}" and python.resolve() != Path(sys.executable).resolve()
+            )
+    return False

@@ -1,0 +1,54 @@
+"""What a home is known by: its owner's name, a secret that only its owner can read, and its place in the file
+system.
+
+A copy of a home has the same identity file but another place, so a proof made for one does not count for the
+other.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from hopyard.config.home import Home
+from hopyard.private_files import write_atomically
+
+NONCE_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The content of `identity.json`. owner: a user of the server, whose token is in the file `token`;
+    secret: hexadecimal digits."""
+
+    owner: str
+    secret: str
+
+
+def read_identity(home: Home) -> Identity | None:
+    """None where there is none yet, or where it is damaged."""
+    try:
+        said = json.loads(home.identity_file.read_bytes())
+        return Identity(str(said["owner"]), str(said["secret"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_identity(home: Home, identity: Identity) -> None:
+    write_atomically(home.identity_file, json.dumps(asdict(identity)).encode() + b"\n", durable=True)
+
+
+def folder_identity(home: Home) -> str:
+    """Names the folder itself: a copy of it has another one. Raises OSError."""
+    about = home.root.stat()
+    return f"{about.st_dev:x}:{about.st_ino:x}"
+
+
+def identity_proof(identity: Identity, *, nonce: str, port: int, folder_identity: str) -> str:
+    """What a server answers to `nonce` to prove that it is the one of this home. It names the port on which
+    that server listens, so that the owner of another port cannot pass the question on and use the answer."""
+    import hmac
+
+    return hmac.digest(
+        bytes.fromhex(identity.secret), f"server {nonce} {port} {folder_identity}".encode(), "sha256"
+    ).hex()

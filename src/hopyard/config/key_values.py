@@ -1,0 +1,141 @@
+"""`K=V` pairs of the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hopyard.domain.run_environment import check_settable
+from hopyard.domain.text import check_line
+from hopyard.errors import SpecError
+
+Value = str | int | float | bool | None
+
+_INT = re.compile(r"[+-]?(?:0|[1-9]\d*)", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORD_VALUES: dict[str, Value] = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "null": None,
+    "None": None,
+    "none": None,
+}
+
+
+def parse_value(text: str) -> Value:
+    """What `-p k=TEXT` means: a bool, null, an integer, a float, else the text itself.
+    Quotes make it text: `"1"`."""
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    if text in _WORD_VALUES:
+        return _WORD_VALUES[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) <= 20 and abs(int(text)) < 2**63 else text
+    if _FLOAT.fullmatch(text):
+        real = float(text)
+        return real if abs(real) != float("inf") else text  # JSON knows no infinity
+    return text
+
+
+def format_value(value: Value) -> str:
+    """The text that `parse_value` reads back as the same value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+        return (
+            f'"{value}"'
+            if quoted or parse_value(value) != value or not isinstance(parse_value(value), str)
+            else value
+        )
+    return repr(value)
+
+
+def split_pair(text: str, *, what: str, example: str) -> tuple[str, str]:
+    """The two sides of `K=V`. Raises SpecError naming `what` (the option)."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise SpecError(f"{what}: `{text}` is not of the form K=V", hints=(f"for example {what} {example}",))
+    return key, value
+
+
+def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
+    """Raises SpecError for a pair without `=`, or a key that is no name."""
+    found: dict[str, Value] = {}
+    for pair in pairs:
+        key, value = split_pair(pair, what=what, example="lr=0.1")
+        found[_check_unique(check_key(key, what=what), found, what)] = parse_value(value)
+    return found
+
+
+def _check_unique(key: str, pairs: Mapping[str, Any], what: str) -> str:
+    """The key, where it was not given before. Raises SpecError: which of the values is meant cannot be
+    known."""
+    if key in pairs:
+        raise SpecError(f"{what}: `{key}` is given twice", hints=("give it once",))
+    return key
+
+
+def check_key(key: str, *, what: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise SpecError(
+            f"{what}: `{key}` is not the name of a parameter",
+            hints=("letters, digits, `_`, `.` and `-`, beginning with a letter or `_`",),
+        )
+    return key
+
+
+def parse_env(pairs: Iterable[str], environ: Mapping[str, str], *, what: str = "-e") -> dict[str, str]:
+    """`K=V` sets, `K` alone passes on what `environ` (the caller's environment) holds. Raises SpecError."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        check_variable(key, what=what)
+        if not equals:
+            if key not in environ:
+                raise SpecError(
+                    f"{what}: `{key}` is not set here, so it cannot be passed on",
+                    hints=(f"give it a value: {what} {key}=…",),
+                )
+            value = environ[key]
+        found[_check_unique(key, found, what)] = value
+    return found
+
+
+def check_variable(key: str, *, what: str) -> str:
+    if not _VARIABLE.fullmatch(key):
+        raise SpecError(
+            f"{what}: `{key}` is not the name of an environment variable",
+            hints=("letters, digits and `_`, not beginning with a digit",),
+        )
+    return check_settable(key, subject=what)
+
+
+def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str, ...]:
+    """Names of secrets, each once. Raises SpecError, for a value too: on a command line all users of the
+    machine could read it."""
+    found: dict[str, None] = {}
+    for name in names:
+        if "=" in name:
+            key = name.partition("=")[0]
+            raise SpecError(
+                f"{what}: the name alone is given here, never the value",
+                hints=(f"`hop secret set {key}` asks for the value; then: {what} {key}",),
+            )
+        found[check_variable(name, what=what)] = None
+    return tuple(found)
+
+
+def parse_tags(pairs: Iterable[str], *, what: str = "--tag") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, value = split_pair(pair, what=what, example="team=vision")
+        found[_check_unique(check_key(key, what=what), found, what)] = check_line(value, subject=what)
+    return found

@@ -1,0 +1,33 @@
+"""What people type for a moment that has passed: of what span they ask."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+from hopyard.config.reservation_times import parse_start_time
+from hopyard.config.units import parse_time
+from hopyard.errors import SpecError
+
+_HINT = "a moment is written 2026-11-01, 2026-11-01 09:00, today, yesterday, now, or as an age: 7d, 12h"
+_AGE_PATTERN = re.compile(r"-?(\d+(?:\.\d+)?[a-z]+)(?: ago)?", re.ASCII)
+
+
+def parse_past_time(text: str, now: datetime, *, what: str, allow_future: bool = False) -> datetime:
+    """A point in time; without an offset, in the zone of `now`. A day alone is its beginning.
+    allow_future: it may lie ahead, as the end of a month that is not over. Raises SpecError."""
+    given = " ".join(text.strip().lower().split())
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if given in ("today", "yesterday"):
+        return midnight - timedelta(days=given == "yesterday")
+    if given == "now":
+        return now
+    if age := _AGE_PATTERN.fullmatch(given):
+        return now - timedelta(seconds=parse_time(age[1], what=what))
+    try:
+        found = parse_start_time(text, now, what=what)
+    except SpecError as bad:
+        raise SpecError(bad.message, hints=(_HINT,)) from bad
+    if found > now and not allow_future:
+        raise SpecError(f"{what}: `{text}` is not over yet", hints=(_HINT,))
+    return found

@@ -1,0 +1,1 @@
+"""Files of queues: limits, checks, export."""

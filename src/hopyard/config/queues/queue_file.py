@@ -1,0 +1,266 @@
+"""The tree of queues in a file, nested or flat, and back.
+
+```yaml
+default: vision                 # where a run goes that names no queue
+half_life: 7d                   # after so long, past use counts half
+queues:
+  research:
+    guarantee: {gpus: 16, cpus: 128}
+    maximum: {gpus: 32, gpus.A100: 8}
+    admins: [carol]
+    queues:                     # or, flat: `parent: research` in the queue
+      vision: {weight: 2, user_limit: {gpus: 4}}
+      nlp: {lend_limit: {gpus: 0}, submitters: [alice, bob], priorities: [0, 80], default_priority: 40}
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.config import units
+from hopyard.config.queues.limit_checks import check_limits
+from hopyard.config.resource_amounts import read_amounts
+from hopyard.config.section_values import read_flag
+from hopyard.config.suggest import unknown_name_hints
+from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
+from hopyard.domain.effective_limits import child_queues, queue_path
+from hopyard.domain.ids import DEFAULT_QUEUE, QueueName, check_name
+from hopyard.domain.queue import Queue, QueueTree
+from hopyard.errors import SpecError
+
+TOP_KEYS = ("default", "half_life", "queues")
+LIMIT_KEYS = ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
+QUEUE_KEYS = (
+    "parent",
+    "weight",
+    *LIMIT_KEYS,
+    "submitters",
+    "admins",
+    "priorities",
+    "user_priorities",
+    "default_priority",
+    "reclaims",
+    "preempts_lower",
+    "time_slices",
+    "no_preempt",
+    "queues",
+)
+MAX_QUEUES, MAX_DEPTH = 1000, 16
+WEIGHT_RANGE = 1e-6, 1e6  # the smallest and the largest
+MIN_PRIORITY, MAX_PRIORITY = 0, 100
+_PRIORITIES_HINT = "`priorities` says from where to where"
+_DEFAULT_QUEUE = Queue(QueueName(""))
+
+
+def read_queues(file: Path) -> QueueTree:
+    """The tree that the file describes. Raises SpecError with the file and the path of what is wrong in
+    it."""
+    return queue_tree_from(read_yaml(file))
+
+
+def queue_tree_from(top: YamlSection) -> QueueTree:
+    """As `read_queues`, of a mapping that was read already."""
+    top.check_keys(*TOP_KEYS)
+    found = _collect_sections(top)
+    if not found:
+        raise top.error("queues", "there is none", "a queue needs at least a name: `queues: {default: {}}`")
+    queues = {name: _read_queue(found[name]) for name in _sort_parents_first(found)}
+    for name, one in found.items():
+        if len(queue_path(QueueTree(queues), name)) > MAX_DEPTH:
+            raise one.section.error("parent", f"the tree is deeper than {MAX_DEPTH} levels")
+    check_limits(queues, {name: one.section for name, one in found.items()})
+    half_life_s = top.amount("half_life", units.parse_time)
+    tree = QueueTree(queues, _read_default(top, queues))
+    return tree if half_life_s is None else QueueTree(queues, tree.default, half_life_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueSection:
+    """A queue where it stands in the file."""
+
+    name: QueueName
+    section: YamlSection
+    parent: QueueName | None
+
+
+def _collect_sections(top: YamlSection) -> dict[QueueName, _QueueSection]:
+    found: dict[QueueName, _QueueSection] = {}
+    for one in _walk_sections(top, None, 1):
+        if (other := found.get(one.name)) is not None:
+            raise SpecError(
+                f"{top.file}: {one.section.path}: there is a queue `{one.name}` already, at "
+                f"{other.section.path}",
+                hints=("names of queues are unique in the whole tree",),
+            )
+        found[one.name] = one
+        if len(found) > MAX_QUEUES:
+            raise top.error("queues", f"there are more than {MAX_QUEUES}")
+    return found
+
+
+def _walk_sections(container: YamlSection, parent: QueueName | None, depth: int) -> Iterator[_QueueSection]:
+    inside = container.section("queues")
+    if inside.values and depth > MAX_DEPTH:
+        raise container.error("queues", f"the tree is deeper than {MAX_DEPTH} levels")
+    for key, value in inside.values.items():
+        name = QueueName(inside.parsed(key, lambda k=key: check_name(k, subject="queues")))  # type: ignore[misc]
+        given = as_section(inside.file, inside.path_of(key), value).check_keys(*QUEUE_KEYS)
+        named = given.text("parent")
+        if named and parent is not None and named != parent:
+            raise given.error(
+                "parent",
+                f"it stands below `{parent}` in the file, and names `{named}`",
+                "leave `parent` out of nested queues",
+            )
+        yield _QueueSection(name, given, QueueName(named) if named else parent)
+        yield from _walk_sections(given, name, depth + 1)
+
+
+def _sort_parents_first(sections: Mapping[QueueName, _QueueSection]) -> list[QueueName]:
+    order: dict[QueueName, None] = {}
+    for one in sections.values():
+        line: list[QueueName] = []
+        at: _QueueSection | None = one
+        while at is not None and at.name not in order:
+            if at.name in line:
+                circle = " → ".join([*line[line.index(at.name) :], at.name])
+                raise one.section.error(
+                    "parent",
+                    f"the queues stand below each other in a circle: {circle}",
+                    "one of them has no parent",
+                )
+            line.append(at.name)
+            at = _ancestors(sections, at)
+        order.update(dict.fromkeys(reversed(line)))
+    return list(order)
+
+
+def _ancestors(sections: Mapping[QueueName, _QueueSection], entry: _QueueSection) -> _QueueSection | None:
+    if entry.parent is None:
+        return None
+    if entry.parent not in sections:
+        raise entry.section.error(
+            "parent",
+            f"there is no queue `{entry.parent}`",
+            *unknown_name_hints(entry.parent, sections, subject="queues"),
+        )
+    return sections[entry.parent]
+
+
+def _read_queue(entry: _QueueSection) -> Queue:
+    given = entry.section
+    low, high = priorities = (
+        _read_priorities(given) if given.contains("priorities") else (MIN_PRIORITY, MAX_PRIORITY)
+    )
+    middle = min(max(_DEFAULT_QUEUE.default_priority, low), high)
+    default_priority = given.integer("default_priority", middle, low=low, high=high, hint=_PRIORITIES_HINT)
+    if not given.contains("priorities"):
+        priorities = MIN_PRIORITY, default_priority  # higher ones are granted, not taken
+    return Queue(
+        entry.name,
+        entry.parent,
+        _read_weight(given),
+        read_amounts(given.section("guarantee")),
+        read_amounts(given.section("maximum")),
+        read_amounts(given.section("borrow_limit")),
+        read_amounts(given.section("lend_limit")),
+        read_amounts(given.section("user_limit")),
+        submitters=_read_users(given, "submitters"),
+        admins=_read_users(given, "admins"),
+        priorities=priorities,
+        default_priority=default_priority,
+        reclaims=read_flag(given, "reclaims", default=_DEFAULT_QUEUE.reclaims),
+        preempts_lower=read_flag(given, "preempts_lower", default=_DEFAULT_QUEUE.preempts_lower),
+        time_slices=read_flag(given, "time_slices", default=_DEFAULT_QUEUE.time_slices),
+        no_preempt=read_flag(given, "no_preempt", default=_DEFAULT_QUEUE.no_preempt),
+        user_priorities=_read_user_priorities(given.section("user_priorities"), minimum=priorities[1]),
+    )
+
+
+def _read_weight(section: YamlSection) -> float:
+    value = section.values.get("weight")
+    if value is None:
+        return _DEFAULT_QUEUE.weight
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not WEIGHT_RANGE[0] <= value <= WEIGHT_RANGE[1]
+    ):
+        raise section.error(
+            "weight",
+            f"{format_given(value)} is not a number above 0, from 0.000001 to 1000000",
+            "a queue of weight 2 gets twice what one of weight 1 gets",
+        )
+    return float(value)
+
+
+def _read_users(section: YamlSection, key: str) -> tuple[str, ...]:
+    names: list[str] = []
+    for at, value in section.items(key):
+        where = f"{key}.{at}"
+        if not isinstance(value, str):
+            raise section.error(
+                where, f"{format_given(value)} is not the name of a user", 'write it in quotes: "…"'
+            )
+        name = section.parsed(where, lambda text=value: check_name(text, subject=key))  # type: ignore[misc]
+        if name in names:
+            raise section.error(where, f"`{name}` is named twice", "leave one of them out")
+        names.append(name)
+    return tuple(names)
+
+
+def _read_priorities(section: YamlSection) -> tuple[int, int]:
+    values: list[Any] = [value for _, value in section.items("priorities")]
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    if not whole or len(values) != 2 or not MIN_PRIORITY <= values[0] <= values[1] <= MAX_PRIORITY:
+        problem = (
+            f"{format_given(values)} is not a lowest and a highest priority from {MIN_PRIORITY} to "
+            f"{MAX_PRIORITY}"
+        )
+        raise section.error("priorities", problem, "for example `priorities: [0, 80]`")
+    return values[0], values[1]
+
+
+def _read_user_priorities(section: YamlSection, *, minimum: int) -> dict[str, int]:
+    """The highest priority of each user with a grant above that of all others."""
+    found = {}
+    for user in section.values:
+        section.parsed(user, lambda name=user: check_name(name, subject="user"))  # type: ignore[misc]
+        hint = f"`priorities` of the queue lets all users ask for up to {minimum}"
+        if section.values[user] is None:
+            raise section.error(user, "no priority is given", hint)
+        found[user] = section.integer(
+            user, MAX_PRIORITY, low=min(minimum + 1, MAX_PRIORITY), high=MAX_PRIORITY, hint=hint
+        )
+    return found
+
+
+def _read_default(top: YamlSection, queues: Mapping[QueueName, Queue]) -> QueueName:
+    tree = QueueTree(queues)
+    below = child_queues(tree)
+    leaves = [name for name in queues if name not in below]
+    named = QueueName(top.text("default"))
+    if named in below:
+        inside = ", ".join(name for name in leaves if named in queue_path(tree, name))
+        raise top.error(
+            "default", f"`{named}` has queues below it, and runs wait in those only", f"name one of {inside}"
+        )
+    if named:
+        if named not in queues:
+            raise top.error(
+                "default",
+                f"there is no queue `{named}`",
+                *unknown_name_hints(named, leaves, subject="queues without others below"),
+            )
+        return named
+    if len(leaves) == 1:
+        return leaves[0]
+    if DEFAULT_QUEUE in leaves:
+        return DEFAULT_QUEUE
+    raise top.error(
+        "default", "which queue takes runs that name none?", f"name one of {', '.join(leaves[:20])}"
+    )

@@ -1,0 +1,150 @@
+"""The replicas of a run as a file describes them: what they run, what they need, and where they may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.config import resource_requests, units
+from hopyard.config.run_request import RoleRequest, gpu_fields
+from hopyard.config.section_values import read_flag, read_name
+from hopyard.config.yaml_section import YamlSection, as_section, format_given
+from hopyard.domain.run import MAX_REPLICAS
+from hopyard.errors import SpecError
+
+ROLE_KEYS = ("name", "replicas", "command", "resources", "pool", "labels", "topology", "essential")
+RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
+
+
+def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
+    """Those under `roles`. Raises SpecError."""
+    roles = tuple(read_role(as_section(top.file, f"roles.{i}", value)) for i, value in top.items("roles"))
+    if not roles:
+        raise SpecError(
+            f"{top.file}: roles: there is none",
+            hints=("a role needs at least a command: `roles: [{command: python train.py}]`",),
+        )
+    names = [role.name for role in roles]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise top.error(
+                f"roles.{i}.name",
+                f"`{name}` is the name of another role too",
+                "every role has a name of its own",
+            )
+    return roles
+
+
+def read_role(section: YamlSection) -> RoleRequest:
+    """One of them. Raises SpecError."""
+    section.check_keys(*ROLE_KEYS)
+    asked = section.section("resources").check_keys(*RESOURCE_KEYS)
+    cpu_milli = asked.amount("cpus", units.parse_cpus)
+    fewest, replicas = _read_replicas(section)
+    return RoleRequest(
+        command=_read_command(section),
+        name=read_name(section, "name") or "worker",
+        replicas=replicas,
+        min_replicas=fewest,
+        cpu_milli=RoleRequest(()).cpu_milli if cpu_milli is None else cpu_milli,
+        cpu_limited=cpu_milli is not None,
+        memory_bytes=asked.amount("memory", units.parse_positive_memory) or 0,
+        extras=_read_extras(asked.section("extras")),
+        pools=_read_pools(section),
+        labels=_read_labels(section.section("labels")),
+        topology=section.amount("topology", resource_requests.parse_topology),
+        essential=read_flag(section, "essential", default=True),
+        **_read_gpus(asked),
+    )
+
+
+def _read_gpus(resources: YamlSection) -> dict[str, Any]:
+    gpus, memory = (
+        resources.amount("gpus", resource_requests.parse_gpus),
+        resources.amount("gpu_memory", units.parse_memory),
+    )
+    return resources.parsed("gpu_memory", lambda: gpu_fields(gpus, memory, what="gpu_memory", other="gpus"))
+
+
+def _read_replicas(section: YamlSection) -> tuple[int, int]:
+    """The fewest (0: exactly the most) and the most."""
+    value = section.values.get("replicas")
+    if isinstance(value, dict):
+        range_ = section.section("replicas").check_keys("min", "max")
+        if not range_.contains("max"):
+            raise section.error("replicas", "`max` is missing", "for example `replicas: {min: 2, max: 8}`")
+        most = range_.integer("max", 1, low=1, high=MAX_REPLICAS)
+        fewest = range_.integer("min", 1, low=1, high=MAX_REPLICAS)
+        return section.parsed(
+            "replicas", lambda: resource_requests.check_range(fewest, most, what="replicas")
+        )
+    if isinstance(value, str):
+        return section.parsed("replicas", lambda: resource_requests.parse_replicas(value, what="replicas"))
+    return 0, section.integer("replicas", 1, low=1, high=MAX_REPLICAS)
+
+
+def _read_extras(section: YamlSection) -> tuple[tuple[str, int], ...]:
+    found = {}
+    for key in section.values:
+        section.parsed(key, lambda k=key: resource_requests.check_extra(k, what="extras"))  # type: ignore[misc]
+        found[key] = section.integer(key, 0, low=1, high=resource_requests.MAX_EXTRAS)
+    return tuple(sorted(found.items()))
+
+
+def _read_pools(section: YamlSection) -> tuple[str, ...]:
+    value = section.values.get("pool")
+    if not isinstance(value, list):
+        text = section.text("pool")
+        return (
+            section.parsed("pool", lambda: resource_requests.parse_pools(text, what="pool")) if text else ()
+        )
+    texts = [(i, text) for i, text in section.items("pool")]
+    for i, text in texts:
+        if not isinstance(text, str):
+            raise section.error(
+                f"pool.{i}",
+                f"{format_given(text)} is not the name of a pool",
+                "pools are named: `pool: [fast, slow]`",
+            )
+    return section.parsed(
+        "pool", lambda: resource_requests.parse_pools(",".join(text for _, text in texts), what="pool")
+    )
+
+
+def _read_labels(section: YamlSection) -> tuple[tuple[str, str], ...]:
+    for key in section.values:
+        section.parsed(key, lambda k=key: resource_requests.check_label(k, what="labels"))  # type: ignore[misc]
+    return tuple(sorted((key, section.text(key)) for key in section.values))
+
+
+def _read_command(section: YamlSection) -> tuple[str, ...]:
+    value = section.values.get("command")
+    if isinstance(value, str):
+        import shlex
+
+        try:
+            words = shlex.split(value)
+        except ValueError as bad:
+            raise section.error(
+                "command",
+                f"{format_given(value)} cannot be split into words: {bad}",
+                "close the quotes, or give a list of words",
+            ) from bad
+    elif isinstance(value, list) and all(
+        isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in value
+    ):
+        words = [str(word) for word in value]
+    elif value is None:
+        raise section.error("command", "missing", "what the replicas run: `command: python train.py`")
+    else:
+        raise section.error(
+            "command",
+            f"{format_given(value)} is neither a text nor a list of words",
+            "for example `command: python train.py`",
+        )
+    if not words or not words[0]:
+        raise section.error("command", "empty", "what the replicas run: `command: python train.py`")
+    if "\0" in "".join(words):
+        raise section.error("command", "holds a zero byte")
+    if words[0].endswith(".py"):
+        words = ["python", "-u", *words]
+    return tuple(words)

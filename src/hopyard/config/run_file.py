@@ -1,0 +1,161 @@
+"""`hop.yaml`: a run, or a gang of several roles, described in a file.
+
+```yaml
+name: ddp                       # all keys but `roles` are optional, and the command line goes before the file
+project: mnist
+datasets: [mnist, labels:3]
+params: {lr: 0.1}
+env: {NCCL_DEBUG: INFO}
+secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` has kept the values
+tags: {team: vision}
+requirements: requirements.txt  # relative to this file
+python: "3.11"
+queue: research
+priority: 50
+preemptible: false              # never asked to make room
+topology: near:rack             # of all replicas together
+time: 2h
+roles:
+  - name: worker
+    replicas: 2                              # or {min: 2, max: 8}: as many as fit, resumed with another size
+    command: python train.py --epochs 3      # a text, split as a shell would; or a list
+    # gpus: 0.5, or gpu_memory: 20G, is a part of one
+    resources: {cpus: 2, memory: 4G, gpus: A100|H100:1, extras: {fpga: 1}}
+    pool: [fast, slow]
+    labels: {rack: a}                          # only nodes with these
+    topology: same:node
+    essential: false                           # the gang goes on without it, and ends with those that are
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopyard.config import resource_requests, units
+from hopyard.config.key_values import Value, check_key, check_variable
+from hopyard.config.role_section import read_roles
+from hopyard.config.run_request import (
+    RoleRequest,
+    RunRequest,
+    default_project,
+    parse_dataset,
+    parse_stream_limit,
+)
+from hopyard.config.section_values import read_flag, read_name, read_param
+from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
+from hopyard.domain.ids import check_label
+
+RUN_KEYS = (
+    "name",
+    "project",
+    "datasets",
+    "params",
+    "env",
+    "secrets",
+    "tags",
+    "requirements",
+    "python",
+    "queue",
+    "priority",
+    "preemptible",
+    "topology",
+    "time",
+    "max_output",
+    "max_metrics",
+)
+TOP_KEYS = (*RUN_KEYS, "roles")
+
+
+def read_run_file(file: Path, *, folder: Path) -> RunRequest:
+    """The run that `file` describes; `folder` is the code's and names the project where the file does not.
+    Raises SpecError."""
+    top = read_yaml(file).check_keys(*TOP_KEYS)
+    return read_request(top, read_roles(top), base=file.parent, folder=folder)
+
+
+def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path, folder: Path) -> RunRequest:
+    """What the keys RUN_KEYS of `top` say of a run with these roles; paths in it count from `base`.
+    Raises SpecError."""
+    return RunRequest(
+        roles=roles,
+        project=read_name(top, "project") or default_project(folder),
+        label=top.parsed("name", lambda: check_label(read_name(top, "name"), subject="name")),
+        datasets=_read_datasets(top),
+        params=_read_params(top.section("params")),
+        env=_read_texts(top.section("env"), variable=True),
+        secrets=_read_secrets(top),
+        tags=_read_texts(top.section("tags"), variable=False),
+        queue=read_name(top, "queue") or None,
+        priority=top.integer("priority", 0, low=0, high=100) if top.contains("priority") else None,
+        preemptible=read_flag(top, "preemptible", default=True),
+        topology=top.amount("topology", resource_requests.parse_topology),
+        time_limit_s=top.amount("time", units.parse_time),
+        max_output_bytes=top.amount("max_output", parse_stream_limit),
+        max_metrics_bytes=top.amount("max_metrics", parse_stream_limit),
+        requirements=_read_requirements(top, base),
+        python=top.text("python"),
+    )
+
+
+def _read_datasets(top: YamlSection) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = {}
+    for i, value in top.items("datasets"):
+        where = f"datasets.{i}"
+        if not isinstance(value, str):
+            raise top.error(
+                where, f"{format_given(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`"
+            )
+        name, version = top.parsed(where, lambda text=value: parse_dataset(text, what="datasets"))  # type: ignore[misc]
+        if name in found:
+            raise top.error(
+                where, f"the dataset `{name}` is named twice", "a run uses one version of a dataset"
+            )
+        found[name] = version
+    return tuple(found.items())
+
+
+def _read_params(section: YamlSection) -> Mapping[str, Value]:
+    return {
+        section.parsed(key, lambda k=key: check_key(k, what="params")): read_param(section, key)  # type: ignore[misc]
+        for key in section.values
+    }
+
+
+def _read_texts(section: YamlSection, *, variable: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in section.values.items():
+        section.parsed(
+            key,
+            lambda k=key: check_variable(k, what="env") if variable else check_key(k, what="tags"),  # type: ignore[misc]
+        )
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise section.error(key, f"{format_given(value)} is not a text", f'write it in quotes: "{value}"')
+        found[key] = str(value)
+    return found
+
+
+def _read_secrets(top: YamlSection) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for i, value in top.items("secrets"):
+        if not isinstance(value, str):
+            raise top.error(
+                f"secrets.{i}",
+                f"{format_given(value)} is not the name of a secret",
+                "names only; the value comes from `hop secret set NAME`",
+            )
+        found[top.parsed(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
+    return tuple(found)
+
+
+def _read_requirements(top: YamlSection, base: Path) -> Path | None:
+    text = top.text("requirements")
+    if not text:
+        return None
+    path = base / text
+    if not path.is_file():
+        raise top.error(
+            "requirements", f"there is no file {path}", "the path is relative to the folder of this file"
+        )
+    return path

@@ -1,0 +1,253 @@
+"""What a user asks for, checked, and the RunSpec that the server gets.
+
+Names only what the command line and `hop.yaml` have in common; the caller adds what it packed (code, git,
+environment).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopyard.config import resource_requests, units
+from hopyard.config.key_values import Value
+from hopyard.config.resource_requests import TopologyRequest
+from hopyard.config.suggest import unknown_name_hints
+from hopyard.domain.ids import check_name, slug
+from hopyard.errors import SpecError
+
+MIN_OUTPUT_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """One kind of replica: what it runs, what it needs, and where it may be.
+    min_replicas: 0 means exactly `replicas`."""
+
+    command: tuple[str, ...]
+    name: str = "worker"
+    replicas: int = 1
+    cpu_milli: int = 1000
+    memory_bytes: int = 0
+    gpus: int = 0
+    gpu_models: tuple[str, ...] = ()
+    cpu_limited: bool = False  # True once somebody said how many
+    gpu_milli: int = 0
+    gpu_memory_bytes: int = 0
+    extras: tuple[tuple[str, int], ...] = ()
+    min_replicas: int = 0
+    pools: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    topology: TopologyRequest | None = None
+    essential: bool = True
+
+    def spec(self) -> dict[str, Any]:
+        """The RoleSpec as JSON."""
+        resources = {
+            "cpu_milli": self.cpu_milli,
+            "cpu_limited": self.cpu_limited,
+            "memory_bytes": self.memory_bytes,
+            "gpus": self.gpus,
+            "gpu_models": list(self.gpu_models),
+            "gpu_milli": self.gpu_milli,
+            "gpu_memory_bytes": self.gpu_memory_bytes,
+            "extras": self.extras,
+        }
+        return {
+            "command": list(self.command),
+            "name": self.name,
+            "replicas": self.replicas,
+            "min_replicas": self.min_replicas,
+            "resources": resources,
+            "where": {"pools": self.pools, "labels": self.labels},
+            "topology": None if self.topology is None else self.topology.spec(),
+            "essential": self.essential,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A run as asked for. requirements: a file to build the environment from; python: a version, for that.
+
+    queue, priority: None takes what the server's tree of queues says.
+    """
+
+    roles: tuple[RoleRequest, ...]
+    project: str
+    label: str = ""
+    datasets: tuple[tuple[str, int], ...] = ()
+    params: Mapping[str, Value] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    queue: str | None = None
+    priority: int | None = None
+    preemptible: bool = True
+    topology: TopologyRequest | None = None
+    time_limit_s: float | None = None
+    requirements: Path | None = None
+    python: str = ""
+    secrets: tuple[str, ...] = ()
+    max_output_bytes: int | None = None
+    max_metrics_bytes: int | None = None
+
+    def spec(
+        self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The RunSpec as JSON."""
+        return {
+            "project": self.project,
+            "roles": [role.spec() for role in self.roles],
+            "code": code,
+            "label": self.label,
+            "datasets": [{"name": name, "version": version} for name, version in self.datasets],
+            "params": dict(self.params),
+            "env": dict(self.env),
+            "secrets": list(self.secrets),
+            "tags": dict(self.tags),
+            "environment": dict(environment),
+            "git": None if git is None else dict(git),
+            "queue": self.queue,
+            "priority": self.priority,
+            "preemptible": self.preemptible,
+            "topology": None if self.topology is None else self.topology.spec(),
+            "time_limit_s": self.time_limit_s,
+            "max_output_bytes": self.max_output_bytes,
+            "max_metrics_bytes": self.max_metrics_bytes,
+        }
+
+
+def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
+    """`NAME`, `NAME:VERSION` or `NAME:newest`: the name and the version, 0 for the newest.
+    Raises SpecError."""
+    name, colon, version = text.partition(":")
+    check_name(name, subject=what)
+    if not colon or version == "newest":
+        return name, 0
+    if not version.isascii() or not version.isdecimal() or not 0 < int(version) < 2**31:
+        raise SpecError(
+            f"{what}: `{version}` is not a version of a dataset",
+            hints=("versions count from 1: mnist:3; mnist alone takes the newest",),
+        )
+    return name, int(version)
+
+
+def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str, int], ...]:
+    """As `parse_dataset` for each. Raises SpecError also for a dataset named twice."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, version = parse_dataset(text, what=what)
+        if name in found:
+            raise SpecError(
+                f"{what}: the dataset `{name}` is named twice", hints=("a run uses one version of a dataset",)
+            )
+        found[name] = version
+    return tuple(found.items())
+
+
+def check_priority(priority: int, *, what: str = "--priority") -> int:
+    if not 0 <= priority <= 100:
+        raise SpecError(f"{what}: {priority} is not from 0 to 100", hints=("larger goes first; 50 is usual",))
+    return priority
+
+
+# those that are meant for one role
+SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas")
+
+
+def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas among `options` as fields
+    of a RoleRequest; those that are not given are left out. Raises SpecError."""
+    found: dict[str, Any] = {}
+    if options.get("cpus") is not None:
+        found |= {"cpu_milli": units.parse_cpus(options["cpus"], what="--cpus"), "cpu_limited": True}
+    if options.get("memory") is not None:
+        found["memory_bytes"] = units.parse_positive_memory(options["memory"], what="--memory")
+    gpus = (
+        None if options.get("gpus") is None else resource_requests.parse_gpus(options["gpus"], what="--gpus")
+    )
+    memory = options.get("gpu_memory")
+    if gpus is not None or memory is not None:
+        found |= gpu_fields(gpus, None if memory is None else units.parse_memory(memory, what="--gpu-memory"))
+    if options.get("extras"):
+        found["extras"] = resource_requests.parse_extras(options["extras"])
+    if options.get("replicas") is not None:
+        found["min_replicas"], found["replicas"] = resource_requests.parse_replicas(options["replicas"])
+    return found
+
+
+def gpu_fields(
+    gpus: resource_requests.GpuRequest | None,
+    memory: int | None,
+    *,
+    what: str = "--gpu-memory",
+    other: str = "--gpus",
+) -> dict[str, Any]:
+    """What is said of GPUs as fields of a RoleRequest, all of them, so that what was asked before is
+    replaced. Raises SpecError."""
+    ask = gpus or resource_requests.GpuRequest()
+    if memory is not None:
+        ask = resource_requests.gpu_share_from_memory(gpus, memory, what=what, other=other)
+    return {
+        "gpus": ask.count,
+        "gpu_milli": ask.milli,
+        "gpu_models": ask.models,
+        "gpu_memory_bytes": memory or 0,
+    }
+
+
+def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options --pool and --where among `options` as fields of every RoleRequest. Raises SpecError."""
+    found: dict[str, Any] = {}
+    if options.get("pool") is not None:
+        found["pools"] = resource_requests.parse_pools(options["pool"])
+    if options.get("where"):
+        found["labels"] = resource_requests.parse_labels(options["where"])
+    return found
+
+
+def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and --topology among
+    `options` as fields of a RunRequest. Raises SpecError."""
+    found: dict[str, Any] = {}
+    if options.get("queue") is not None:
+        found["queue"] = check_name(options["queue"], subject="--queue")
+    if options.get("priority") is not None:
+        found["priority"] = check_priority(options["priority"])
+    if options.get("time") is not None:
+        found["time_limit_s"] = units.parse_time(options["time"], what="--time")
+    for name in ("max_output", "max_metrics"):
+        if options.get(name) is not None:
+            found[f"{name}_bytes"] = parse_stream_limit(options[name], what=f"--{name.replace('_', '-')}")
+    if options.get("preemptible") is not None:
+        found["preemptible"] = options["preemptible"]
+    if options.get("topology") is not None:
+        found["topology"] = resource_requests.parse_topology(options["topology"])
+    return found
+
+
+def parse_stream_limit(text: str, *, what: str = "size") -> int:
+    """How many bytes of a stream are kept. Raises SpecError."""
+    found = units.parse_memory(text, what=what)
+    if found < MIN_OUTPUT_BYTES:
+        raise SpecError(f"{what}: `{text}` is too little", hints=("1M or more",))
+    return found
+
+
+def default_project(folder: Path) -> str:
+    """The project's name where none is given: that of the folder."""
+    return slug(folder.resolve().name, fallback="project")
+
+
+def script_command(script: str, arguments: Iterable[str], *, folder: Path) -> tuple[str, ...]:
+    """What runs a Python script; `python` stands for the interpreter of the run's environment.
+    Raises SpecError."""
+    path = folder / script
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise SpecError(
+            f"{script} {problem}", hints=unknown_name_hints(path.name, near, subject="scripts there")[:1]
+        )
+    return ("python", "-u", script, *arguments)

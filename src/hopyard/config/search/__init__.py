@@ -1,0 +1,1 @@
+"""Search files: spaces, searchers, studies."""

@@ -1,0 +1,201 @@
+"""The domains of a search space, made of checked numbers and values.
+`where` is the path that an error names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hopyard.config.yaml_section import format_given
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Choice, Constant, Domain, Integer, Uniform
+from hopyard.errors import SpecError
+
+MAX_POINTS = 1_000_000
+_MAX_INTEGER = 2**63
+
+
+def range_error(path: str, problem: str, *hints: str) -> SpecError:
+    return SpecError(f"{path}: {problem}", hints=hints)
+
+
+def uniform_range(
+    path: str, low: Any, high: Any, *, log: Any = False, step: Any = None, points: Any = None
+) -> Domain:
+    """As of `Uniform`; one number alone is a constant. Raises SpecError."""
+    bottom, top = _check_finite(path, "low", low), _check_finite(path, "high", high)
+    _check_order(path, bottom, top, low, high)
+    logarithmic = _check_log(path, log, bottom)
+    quantum = None if step is None else _check_finite(path, "step", step)
+    if quantum is not None and (quantum <= 0 or quantum > top - bottom > 0):
+        raise _step_error(path, step, top - bottom)
+    if quantum is not None and bottom + quantum == bottom:
+        raise range_error(
+            path,
+            f"step: {format_given(step)} is too small beside {format_given(low)}: adding it changes nothing",
+            "leave out the step",
+        )
+    if bottom == top:
+        return Constant(bottom)
+    return Uniform(bottom, top, logarithmic, quantum, _check_points(path, points))
+
+
+def integer_range(
+    path: str, low: Any, high: Any, *, log: Any = False, step: Any = 1, points: Any = None
+) -> Domain:
+    """As of `Integer`; one number alone is a constant. Raises SpecError."""
+    bottom, top = _check_integer(path, "low", low), _check_integer(path, "high", high)
+    _check_order(path, bottom, top, low, high)
+    logarithmic = _check_log(path, log, bottom)
+    stride = 1 if step is None else _check_integer(path, "step", step)
+    if stride < 1 or stride > max(1, top - bottom):
+        raise _step_error(path, step, top - bottom)
+    if bottom == top:
+        return Constant(bottom)
+    return Integer(bottom, top, logarithmic, stride, _check_points(path, points))
+
+
+def choice_of(path: str, choices: Any) -> Choice:
+    """Raises SpecError for an empty one, for a value that stands twice, and for one that is no single
+    value."""
+    if isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence):
+        raise range_error(
+            path, f"{format_given(choices)} is not a list of values", "for example [16, 32, 64]"
+        )
+    if not choices:
+        raise range_error(
+            path,
+            "there is nothing to choose from: the list is empty",
+            "give at least one value, or leave the parameter out",
+        )
+    found: list[ParamValue] = []
+    for at, value in enumerate(choices):
+        one = check_value(f"{path}.{at}", value)
+        for before, other in enumerate(found):
+            if one == other:
+                raise range_error(
+                    f"{path}.{at}",
+                    f"{format_given(value)} stands there twice: it is the same as value {before}, "
+                    f"{format_given(other)}",
+                    _DUPLICATE_HINT,
+                )
+        found.append(one)
+    return Choice(tuple(found))
+
+
+_DUPLICATE_HINT = "every value once: each is as likely as any other (1, 1.0 and true are the same value)"
+
+
+def check_value(path: str, value: Any) -> ParamValue:
+    """A value that a parameter may have. Raises SpecError."""
+    value = to_plain_value(value)
+    if isinstance(value, (list, tuple, dict)):
+        raise range_error(
+            path,
+            f"{format_given(value)} is not a single value",
+            'a parameter is a text, a number, true, false or null: "64,64" may stand for [64, 64]',
+        )
+    if value is not None and not isinstance(value, (str, int, float, bool)):
+        raise range_error(
+            path,
+            f"{format_given(value)} is not a value that a parameter can have",
+            "a text, a number, true, false or null",
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise range_error(
+            path, f"{format_given(value)} is not a finite number", 'in quotes it is a text: "inf"'
+        )
+    if isinstance(value, int) and not -_MAX_INTEGER <= value < _MAX_INTEGER:
+        raise range_error(path, f"{format_given(value)} is larger than 64 bits", "in quotes it is a text")
+    return value
+
+
+def to_plain_value(value: Any) -> Any:
+    """NumPy's and the like as Python's own numbers and lists; all else as it is."""
+    return (
+        value.tolist()
+        if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist")
+        else value
+    )
+
+
+def equal_values(values: Iterable[ParamValue], value: Any) -> list[ParamValue]:
+    """Those of `values` that are the same as `value` in a space, where `1`, `1.0` and `true` are."""
+    return [one for one in values if one == value]
+
+
+def _check_finite(path: str, what: str, value: Any) -> float:
+    value = to_plain_value(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise range_error(
+            path, f"{what}: {format_given(value)} is not a number", "for example uniform(0.0, 1.0)"
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise range_error(path, f"{what}: {format_given(value)} is not a finite number")
+    return number
+
+
+def _check_integer(path: str, what: str, value: Any) -> int:
+    number = _check_finite(path, what, value)
+    if number != math.floor(number):
+        raise range_error(
+            path,
+            f"{what}: {format_given(value)} is not a whole number",
+            "for real numbers write uniform(low, high)",
+        )
+    exact = int(to_plain_value(value))
+    if not -_MAX_INTEGER <= exact < _MAX_INTEGER:
+        raise range_error(path, f"{what}: {format_given(value)} is larger than 64 bits")
+    return exact
+
+
+def _check_order(path: str, low_name: float, high_name: float, low: Any, high: Any) -> None:
+    if low_name > high_name:
+        raise range_error(
+            path,
+            f"low {format_given(low)} is larger than high {format_given(high)}: there is no point "
+            "between them",
+            f"did you mean {high} to {low}?",
+        )
+    if not math.isfinite(float(high_name) - float(low_name)):
+        raise range_error(
+            path, f"from {format_given(low)} to {format_given(high)} is wider than a number can tell"
+        )
+
+
+def _check_log(path: str, log: Any, low_name: float) -> bool:
+    if not isinstance(log, bool):
+        raise range_error(
+            path, f"log: {format_given(log)} is neither true nor false", "write true or false, without quotes"
+        )
+    if log and low_name <= 0:
+        raise range_error(
+            path,
+            f"low {low_name:g} has no logarithm",
+            "a logarithmic range begins above 0: loguniform(1e-6, 1e-1)",
+            "or leave out `log`",
+        )
+    return log
+
+
+def _step_error(path: str, step: Any, width: float) -> SpecError:
+    return range_error(
+        path, f"step: {format_given(step)} is not above 0 and at most {width:g}, the width of the range"
+    )
+
+
+def _check_points(path: str, points: Any) -> int | None:
+    if points is None:
+        return None
+    if isinstance(points, bool) or not isinstance(points, int) or not 1 <= points <= MAX_POINTS:
+        raise range_error(
+            path,
+            f"points: {format_given(points)} is not a whole number from 1 to {MAX_POINTS}",
+            "how many values a grid takes of the range",
+        )
+    return points

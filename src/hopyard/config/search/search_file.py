@@ -1,0 +1,313 @@
+"""`search.yaml`: a study described in a file, or the same as a mapping in Python.
+
+```yaml
+name: digits                    # of the study; the file's name where it has none
+metric: val_acc                 # what trials report: hop.log(val_acc=…, step=epoch)
+goal: max                       # or mode:; told by the metric's name where that is clear (loss, acc)
+parallel: trials                # every trial a run of its own; or mop: trials hop between workers
+searcher: {name: asha, eta: 4}  # or its name alone
+trials: 50
+concurrent: 4
+epochs: 27                      # the largest budget of a trial
+seed: 0
+space:
+  lr: loguniform(1e-5, 1e-1)
+  batch_size: [16, 32, 64]
+
+script: train.py                # parallel: trials: or command:, or roles: of a gang
+budget_param: epochs            # the parameter that tells a trial how many epochs it may do
+
+trainable: train.py:Digits      # parallel: mop
+workers: 4
+dataset: mnist
+partitions: {validation: 0.2, stratify: label}
+
+resources: {cpus: 2}            # of a trial, or of a worker
+queue: research                 # and all else that hop.yaml knows of a run
+```
+docs/reference/search-file.md says all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.config.code_check import check_command, check_path_base, check_within_code
+from hopyard.config.key_values import check_key
+from hopyard.config.metric_goal import read_goal
+from hopyard.config.role_section import read_role, read_roles
+from hopyard.config.run_file import RUN_KEYS, read_request
+from hopyard.config.run_request import RoleRequest, RunRequest, script_command
+from hopyard.config.search import mop_section
+from hopyard.config.search.searcher_section import check_rungs, read_searcher
+from hopyard.config.search.space import read_space
+from hopyard.config.search.study_request import StudyRequest, driver_role
+from hopyard.config.section_values import read_flag, read_name
+from hopyard.config.suggest import unknown_name_hints
+from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
+from hopyard.domain.ids import slug
+from hopyard.domain.searchers import requires_trials
+from hopyard.domain.space import Space
+from hopyard.domain.study import (
+    DEFAULT_BUDGET_PARAM,
+    RESERVED_CONFIG_KEYS,
+    MopSpec,
+    Parallel,
+    SearcherSpec,
+    StudySpec,
+)
+from hopyard.errors import SpecError
+
+STUDY_KEYS = (
+    "name",
+    "metric",
+    "goal",
+    "mode",
+    "parallel",
+    "searcher",
+    "space",
+    "trials",
+    "concurrent",
+    "epochs",
+    "max_epochs",
+    "seed",
+    "tensorboard",
+    "mlflow",
+)
+TRIAL_KEYS = ("command", "script", "arguments", "roles", "budget_param", "replicas")
+ROLE_KEYS = ("resources", "pool", "labels")
+MOP_KEYS = (
+    "trainable",
+    "workers",
+    "dataset",
+    "partitions",
+    "deterministic",
+    "threads",
+    "hybrid",
+    "unit_timeout",
+)
+SEARCH_KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
+_MAX_TRIALS, _MAX_EPOCHS, _MAX_PARALLEL_TRIALS, _MAX_SEED = 10**6, 10**6, 4096, 2**63 - 1
+
+
+def read_search_file(path: Path, folder: Path) -> StudyRequest:
+    """The study that `path` describes; `folder` is the code's and names the project where the file does not.
+
+    Raises SpecError with the path of what is wrong, and what would do.
+    """
+    return read_search(
+        read_yaml(path), base=path.parent, folder=folder, name=slug(path.resolve().stem, fallback="search")
+    )
+
+
+def search_from_mapping(
+    mapping: Mapping[str, Any], folder: Path, *, path: str = "search", name: str = "search"
+) -> StudyRequest:
+    """As `read_searchfile`, of a mapping with the same keys. Raises SpecError."""
+    return read_search(as_section(path, "", dict(mapping)), base=folder, folder=folder, name=name)
+
+
+def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> StudyRequest:
+    """`base`: what paths of the file count from. `name`: of the study where it says none.
+    Raises SpecError."""
+    top.check_keys(*SEARCH_KEYS)
+    parallel = _read_parallel(top)
+    _check_keys(top, parallel)
+    searcher, space = read_searcher(top, folder), _read_space(top)
+    spec = StudySpec(
+        name=read_name(top, "name") or name,
+        space=space,
+        metric=_read_metric(top),
+        goal=read_goal(top),
+        parallel=parallel,
+        searcher=searcher,
+        trials=_read_trials(top, searcher),
+        concurrent=top.integer("concurrent", 0, low=1, high=_MAX_PARALLEL_TRIALS),
+        max_epochs=_read_epochs(top),
+        seed=top.integer("seed", 0, low=0, high=_MAX_SEED),
+        budget_param=_read_budget_param(top, space),
+        mop=mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None,
+        tensorboard=read_flag(top, "tensorboard", default=False),
+        mlflow=_read_mlflow(top),
+    )
+    check_rungs(top, spec)
+    run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
+    _check_params(top, run, space, parallel)
+    if spec.mop is not None:
+        return StudyRequest(spec, _build_mop_run(top, run, spec.mop))
+    trial = replace(run, roles=_read_trial_roles(top, folder), label="")
+    own = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
+    return StudyRequest(spec, own, trial)
+
+
+def _read_parallel(top: YamlSection) -> Parallel:
+    text = top.text("parallel")
+    if not text:
+        return Parallel.MOP if top.contains("trainable") else Parallel.TRIALS
+    try:
+        return Parallel(text)
+    except ValueError:
+        raise top.error(
+            "parallel",
+            f"{format_given(text)} is no way to train trials",
+            *unknown_name_hints(text, list(Parallel)),
+        ) from None
+
+
+def _check_keys(top: YamlSection, parallel: Parallel) -> None:
+    """Refuse what belongs to the other way."""
+    others, way = (TRIAL_KEYS, Parallel.TRIALS) if parallel is Parallel.MOP else (MOP_KEYS, Parallel.MOP)
+    for key in others:
+        if key in top.values:
+            hint = f"write `parallel: {way}`, or leave it out"
+            if key == "dataset":
+                hint = "trials mount datasets: `datasets: [mnist]`"
+            raise top.error(
+                key, f"it is of `parallel: {way}`, and this study is `parallel: {parallel}`", hint
+            )
+
+
+def _read_space(top: YamlSection) -> Space:
+    if "space" not in top.values:
+        raise top.error("space", "missing", "what is searched: `space: {lr: [0.1, 0.01]}`")
+    return read_space(
+        top.values["space"] if top.values["space"] is not None else {}, where=f"{top.file}: space"
+    )
+
+
+def _read_metric(top: YamlSection) -> str:
+    text = top.text("metric")
+    if not text:
+        raise top.error("metric", "missing", "the name that trials report: `metric: val_acc`")
+    if len(text) > 256 or "\0" in text or text != text.strip():
+        raise top.error("metric", f"{format_given(text)} is not the name of a metric")
+    return text
+
+
+def _read_trials(top: YamlSection, searcher: SearcherSpec) -> int | None:
+    if top.contains("trials"):
+        return top.integer("trials", 1, low=1, high=_MAX_TRIALS)
+    if requires_trials(searcher.name, searcher.options):
+        raise top.error(
+            "trials", "missing", f"`{searcher.name}` goes on for ever: say how many: `trials: 100`"
+        )
+    return None
+
+
+def _read_epochs(top: YamlSection) -> int:
+    if top.contains("epochs") and top.contains("max_epochs"):
+        raise top.error("max_epochs", "it means the same as `epochs`", "keep one of the two")
+    return top.integer("max_epochs" if top.contains("max_epochs") else "epochs", 1, low=1, high=_MAX_EPOCHS)
+
+
+def _read_budget_param(top: YamlSection, space: Space) -> str:
+    name = top.text("budget_param") or DEFAULT_BUDGET_PARAM
+    if "budget_param" in top.values:
+        top.parsed("budget_param", lambda: check_key(name, what="budget_param"))
+    for parameter in space.parameters:
+        if parameter.name == name and _read_parallel(top) is Parallel.TRIALS:
+            hint = (
+                "say how many epochs with `epochs:`, and leave it out of the space; or tell trials by "
+                "another name: `budget_param: …`"
+            )
+            raise SpecError(
+                f"{top.file}: space.{name}: the study tells trials their `{name}` itself", hints=(hint,)
+            )
+    return name
+
+
+def _read_mlflow(top: YamlSection) -> str:
+    text = top.text("mlflow")
+    if text and not text.startswith(("http://", "https://")):
+        raise top.error(
+            "mlflow",
+            f"{format_given(text)} is not the address of an MLflow server",
+            "for example mlflow: http://mlflow.example.com:5000",
+        )
+    return text
+
+
+def _check_params(top: YamlSection, run: RunRequest, space: Space, parallel: Parallel) -> None:
+    for parameter in space.parameters:
+        if parameter.name in run.params:
+            raise top.error(
+                f"params.{parameter.name}",
+                f"`{parameter.name}` is searched, and fixed as well",
+                "keep it in `space` or in `params`",
+            )
+        if parallel is Parallel.MOP and parameter.name in RESERVED_CONFIG_KEYS:
+            hint = f"call the parameter something else: `my_{parameter.name}`"
+            raise SpecError(
+                f"{top.file}: space.{parameter.name}: a trainable's config has its own `{parameter.name}`",
+                hints=(hint,),
+            )
+
+
+def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]:
+    ways = [key for key in ("command", "script", "roles") if top.contains(key)]
+    if not ways:
+        raise top.error(
+            "script", "missing", "what a trial runs: `script: train.py`, or `command: torchrun train.py`"
+        )
+    if len(ways) > 1:
+        raise top.error(ways[1], f"`{ways[0]}` says what a trial runs already", "keep one of the two")
+    if ways == ["roles"]:
+        for key in (*ROLE_KEYS, "replicas", "arguments"):
+            if top.contains(key):
+                raise top.error(
+                    key, "every role has its own", f"write it in the role: roles: [{{command: …, {key}: …}}]"
+                )
+        roles = read_roles(top)
+        for role in roles:
+            check_command(top, "roles", role.command, folder)
+        return roles
+    values = {key: top.values[key] for key in ("command", "replicas", *ROLE_KEYS) if key in top.values}
+    if ways == ["script"]:
+        script = top.text("script")
+        words = _read_arguments(top)
+        check_within_code(top, "script", script)
+        check_path_base(top, "script", script, folder)
+        values["command"] = list(top.parsed("script", lambda: script_command(script, words, folder=folder)))
+    elif top.contains("arguments"):
+        raise top.error("arguments", "they belong to a script", "write them in the command")
+    role = read_role(YamlSection(top.file, "", values))
+    check_command(top, ways[0], role.command, folder)
+    return (role,)
+
+
+def _read_arguments(top: YamlSection) -> list[str]:
+    words = [word for _, word in top.items("arguments")]
+    for at, word in enumerate(words):
+        if isinstance(word, bool) or not isinstance(word, (str, int, float)):
+            raise top.error(
+                f"arguments.{at}", f"{format_given(word)} is not a word", f'write it in quotes: "{word}"'
+            )
+    return [str(word) for word in words]
+
+
+def _build_mop_run(top: YamlSection, run: RunRequest, mop: MopSpec) -> RunRequest:
+    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run
+    names. Workers of which nobody said what they need leave the driver its part of their cores: as many as
+    there are cores fit beside it."""
+    worker = read_role(
+        YamlSection(
+            top.file,
+            "",
+            {
+                "command": list(mop_section.WORKER_COMMAND),
+                **{k: top.values[k] for k in ROLE_KEYS if k in top.values},
+            },
+        )
+    )
+    name, version = mop_section.read_dataset(top)
+    if any(name == other for other, _ in run.datasets):
+        raise top.error("datasets", f"`{name}` is the study's dataset already", "leave it out of `datasets`")
+    cpu_milli = worker.cpu_milli if worker.cpu_limited else worker.cpu_milli - driver_role().cpu_milli
+    roles = (
+        driver_role(),
+        replace(worker, name="worker", replicas=mop.workers, essential=False, cpu_milli=cpu_milli),
+    )
+    return replace(run, roles=roles, datasets=((name, version), *run.datasets))

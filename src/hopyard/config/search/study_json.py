@@ -1,0 +1,90 @@
+"""A StudySpec as JSON and back: in the RunSpec of a study, and as the first record of its journal.
+Standard library only, because it is read inside users' processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, InitialState, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.errors import SpecError
+
+_DOMAIN_TYPES: Mapping[str, type[Domain]] = {
+    "choice": Choice,
+    "uniform": Uniform,
+    "integer": Integer,
+    "constant": Constant,
+}
+_DOMAIN_NAMES = {kind: name for name, kind in _DOMAIN_TYPES.items()}
+
+
+def study_to_json(spec: StudySpec) -> dict[str, Any]:
+    """As `study_of_json` reads it back: equal, and of the same types."""
+    return {**asdict(spec), "space": space_to_json(spec.space)}
+
+
+def space_to_json(space: Space) -> list[dict[str, Any]]:
+    """A list, since the order of parameters matters and many a JSON tool sorts keys."""
+    return [
+        {
+            "name": parameter.name,
+            "kind": _DOMAIN_NAMES[type(parameter.domain)],
+            **asdict(parameter.domain),
+            "conditions": [
+                {"parameter": c.parameter, "values": list(c.values)} for c in parameter.conditions
+            ],
+        }
+        for parameter in space.parameters
+    ]
+
+
+def study_from_json(value: Mapping[str, Any]) -> StudySpec:
+    """Raises SpecError for what `study_json` would not have written; what the values mean was checked when
+    the study was asked for."""
+    try:
+        return _parse_study(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+        raise SpecError(
+            f"study: it is not the spec of a study: {wrong!r}",
+            hints=("was it written by another version of Hopyard?",),
+        ) from wrong
+
+
+def space_from_json(value: Any) -> Space:
+    return Space(tuple(_parse_parameter(each) for each in value))
+
+
+def _parse_study(value: Mapping[str, Any]) -> StudySpec:
+    fields = dict(value)
+    fields["space"] = space_from_json(value["space"])
+    fields["goal"], fields["parallel"] = Goal(value["goal"]), Parallel(value["parallel"])
+    fields["searcher"] = SearcherSpec(value["searcher"]["name"], dict(value["searcher"]["options"]))
+    mop = value.get("mop")
+    fields["mop"] = None if mop is None else MopSpec(**{**mop, "partitions": _parse_plan(mop["partitions"])})
+    beginning = value.get("beginning")
+    fields["beginning"] = (
+        None
+        if beginning is None
+        else InitialState(
+            **{**beginning, "params": dict(beginning["params"]), "value": float(beginning["value"])}
+        )
+    )
+    return StudySpec(**fields)
+
+
+def _parse_plan(value: Mapping[str, Any]) -> PartitionPlan:
+    return PartitionPlan(**{**value, "columns": tuple(value["columns"])})
+
+
+def _parse_parameter(given: Mapping[str, Any]) -> Parameter:
+    fields = {key: value for key, value in given.items() if key not in ("name", "kind", "conditions")}
+    if "values" in fields:
+        fields["values"] = tuple(fields["values"])
+    domain: Domain = _DOMAIN_TYPES[given["kind"]](**fields)
+    if isinstance(domain, Uniform):  # a writer that knows one kind of number leaves out the `.0`
+        step = None if domain.step is None else float(domain.step)
+        domain = Uniform(float(domain.low), float(domain.high), domain.log, step, domain.points)
+    conditions = tuple(Condition(each["parameter"], tuple(each["values"])) for each in given["conditions"])
+    return Parameter(given["name"], domain, conditions)

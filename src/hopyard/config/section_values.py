@@ -1,0 +1,50 @@
+"""Single values of files that describe runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hopyard.config.key_values import Value
+from hopyard.config.yaml_section import YamlSection, format_given
+from hopyard.domain.ids import check_name
+
+
+def read_name(section: YamlSection, key: str) -> str:
+    """A name, "" where there is none. Raises SpecError."""
+    text = section.text(key)
+    return section.parsed(key, lambda: check_name(text, subject=key)) if text else ""
+
+
+def read_flag(section: YamlSection, key: str, *, default: bool) -> bool:
+    """Raises SpecError."""
+    value = section.values.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise section.error(
+            key, f"{format_given(value)} is neither true nor false", "write true or false, without quotes"
+        )
+    return value
+
+
+def read_param(section: YamlSection, key: str) -> Value:
+    """What a parameter may be. Raises SpecError."""
+    value: Any = section.values[key]
+    if value is not None and not isinstance(value, (str, int, float, bool)):
+        raise section.error(
+            key,
+            f"{format_given(value)} is not a single value",
+            "a parameter is a text, a number, true, false or null; quote a date",
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise section.error(
+            key,
+            f"{format_given(value)} is not a finite number",
+            'write it in quotes to pass it as a text: "inf"',
+        )
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise section.error(
+            key, f"{format_given(value)} is larger than 64 bits", "write it in quotes to pass it as a text"
+        )
+    return value

@@ -1,0 +1,56 @@
+"""Effects that nobody waits for: they end by themselves, their faults are logged, and the next look at the
+engine repeats them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from hopyard.errors import HopyardError
+
+log = logging.getLogger("hopyard.controller")
+
+
+class BackgroundEffects:
+    """Tasks under way, so that they are not collected half done, and can be ended with the controller."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(effect)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def cancel(self) -> None:
+        pending = list(self._tasks)
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def run_logging_errors(effect: Awaitable[None]) -> None:
+    """Await it; a fault is only logged."""
+    try:
+        await effect
+    except HopyardError as error:
+        log.warning("%s", error)
+    except Exception:
+        log.exception("an effect failed; the next look at the engine repeats it")
+
+
+async def run_step_logging_errors(step: Callable[[], Awaitable[None]]) -> bool:
+    """One step of a loop; a fault is logged and the loop goes on. Whether it went well."""
+    try:
+        await step()
+    except HopyardError as error:
+        log.error("%s: %s", step.__name__.strip("_"), error)
+    except Exception:
+        log.exception("%s failed", step.__name__.strip("_"))
+    else:
+        return True
+    return False

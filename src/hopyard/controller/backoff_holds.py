@@ -1,0 +1,56 @@
+"""Runs that were put back and are not to be tried before their time: a policy does not see them, and a plan
+holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import overload
+
+from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
+from hopyard.domain.gang import Gang
+
+
+def with_backoff_holds(plan: Plan, snapshot: Snapshot) -> Plan:
+    """The plan with a hold for each of the snapshot's `delayed`; it is made anew when the first of them may
+    be tried."""
+    if not snapshot.backing_off:
+        return plan
+    times = [gang.not_before for gang in snapshot.backing_off if gang.not_before is not None]
+    soonest = min([*times, *([plan.next_cycle_at] if plan.next_cycle_at is not None else [])], default=None)
+    return replace(
+        plan,
+        hold=_ConcatenatedHolds(plan.hold, [backoff_hold(gang) for gang in snapshot.backing_off]),
+        next_cycle_at=soonest,
+    )
+
+
+def backoff_hold(gang: Gang) -> Hold:
+    """Why it waits. It has no position: it waits for no other run."""
+    at = f" before {gang.not_before:%Y-%m-%d %H:%M:%S} UTC" if gang.not_before is not None else ""
+    return Hold(gang.id, HoldReason.PUT_BACK, f"not tried again{at}: {gang.requeue_reason}", 0)
+
+
+class _ConcatenatedHolds(Sequence[Hold]):
+    """The first may be long and lazy."""
+
+    def __init__(self, first: Sequence[Hold], second: Sequence[Hold]) -> None:
+        self._first, self._second = first, second
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def __iter__(self) -> Iterator[Hold]:
+        yield from self._first
+        yield from self._second
+
+    @overload
+    def __getitem__(self, index: int, /) -> Hold: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Sequence[Hold]: ...
+    def __getitem__(self, index: int | slice, /) -> Hold | Sequence[Hold]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        here = len(self._first)
+        place = index + len(self) if index < 0 else index
+        return self._first[place] if place < here else self._second[place - here]

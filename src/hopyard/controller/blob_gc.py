@@ -1,0 +1,114 @@
+"""Removing blobs that nothing refers to any more, without taking any from under somebody who is about to
+refer to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+from hopyard.controller.manifests import blobs_of_manifest
+from hopyard.domain.ids import Digest
+from hopyard.errors import HopyardError, IntegrityError, NotFound
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.clock import Clock
+
+MIN_BLOB_AGE = timedelta(hours=1)  # blobs of an upload that goes on are not referred to yet
+GC_INTERVAL = timedelta(hours=1)
+log = logging.getLogger("hopyard.controller")
+
+
+async def _ignore_swept(_before: datetime) -> None:
+    pass
+
+
+class BlobCollector:
+    """One per server. on_blobs_removed: called when blobs were removed, for caches of what is there;
+    on_swept: with the time before which all went that nothing referred to."""
+
+    def __init__(self, access: AccessStore, blobs: Blobs, *, utc_now: Callable[[], datetime]) -> None:
+        self._access, self._blobs, self._utc_now = access, blobs, utc_now
+        self._pause_count, self._gc_lock = 0, False
+        self._pause_generation = asyncio.Condition()
+        self.on_blobs_removed: Callable[[], None] = lambda: None
+        self.on_swept: Callable[[datetime], Awaitable[None]] = _ignore_swept
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No blob is removed within: for whoever checks that blobs are there and then writes down that they
+        are in use."""
+        async with self._pause_generation:
+            await self._pause_generation.wait_for(lambda: not self._gc_lock)
+            self._pause_count += 1
+        try:
+            yield
+        finally:
+            async with self._pause_generation:
+                self._pause_count -= 1
+                self._pause_generation.notify_all()
+
+    async def collect(self) -> int:
+        """Remove what nothing refers to and is older than an hour; the bytes freed.
+
+        Raises IntegrityError when a manifest in use is damaged: what it refers to is not known then, so
+        nothing is removed.
+        """
+        async with self._pause_generation:
+            await self._pause_generation.wait_for(lambda: not self._gc_lock)
+            self._gc_lock = True
+            await self._pause_generation.wait_for(lambda: self._pause_count == 0)
+        try:
+            before = self._utc_now() - MIN_BLOB_AGE
+            freed = await self._blobs.remove_unused(await self._find_in_use(), older_than=before)
+            await self.on_swept(before)
+        finally:
+            self.on_blobs_removed()
+            async with self._pause_generation:
+                self._gc_lock = False
+                self._pause_generation.notify_all()
+        if freed:
+            log.info("swept %d bytes of blobs that nothing refers to", freed)
+        return freed
+
+    async def run(self, clock: Clock) -> None:
+        """Sweep every hour, until cancelled."""
+        while True:
+            await clock.sleep_until(clock.now() + GC_INTERVAL)
+            try:
+                await self.collect()
+            except HopyardError as error:
+                log.warning("the sweep of blobs was left: %s", error)
+            except Exception:
+                log.exception("the sweep of blobs failed")
+
+    async def find_lost(self) -> list[Digest]:
+        """What is in use and not here: it was damaged and set aside, or its file is gone.
+        A manifest that is damaged counts, what it refers to is then not known."""
+        async with self.paused():
+            used, unread = await self._find_referenced()
+            return sorted({*await self._blobs.find_missing(used), *unread})
+
+    async def _find_in_use(self) -> set[Digest]:
+        used, unread = await self._find_referenced()
+        if unread:
+            digest, bad = next(iter(unread.items()))
+            raise IntegrityError(
+                f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}"
+            ) from bad
+        return used
+
+    async def _find_referenced(self) -> tuple[set[Digest], dict[Digest, IntegrityError]]:
+        """The blobs in use, and the manifests that cannot be read."""
+        used, unread = set(await self._access.blobs_in_use()), dict[Digest, IntegrityError]()
+        for digest in set(await self._access.manifests_in_use()):
+            used.add(digest)
+            try:
+                used.update(await blobs_of_manifest(await self._blobs.get(digest)))
+            except NotFound:
+                continue
+            except IntegrityError as bad:
+                unread[digest] = bad
+        return used, unread

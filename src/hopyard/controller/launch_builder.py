@@ -1,0 +1,123 @@
+"""From a placement to what each replica is told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
+from hopyard.domain.run import Run, RunSpec
+from hopyard.domain.study import Parallel
+from hopyard.errors import NotFound, SpecError
+from hopyard.interfaces.run_store import RunStore
+
+
+class LaunchBuilder:
+    """server_url: where replicas find the server. sign_token: makes an attempt's own token. study_secret:
+    what replicas of a study prove to each other, the same whenever it is asked for. user_secrets: the values
+    of those of the names that a user has secrets for."""
+
+    def __init__(
+        self,
+        runs: RunStore,
+        *,
+        server_url: str,
+        sign_token: Callable[[AttemptId], str],
+        study_secret: Callable[[AttemptId], str] = lambda _: "",
+        user_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
+    ) -> None:
+        self._runs, self._url, self._sign_token, self._study_secret, self._user_secrets = (
+            runs,
+            server_url,
+            sign_token,
+            study_secret,
+            user_secrets,
+        )
+
+    async def build(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
+        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore.
+        A gang that was placed with fewer replicas than it may have is as large as it was placed."""
+        if not all(role.command for role in run.spec.roles):
+            raise SpecError(
+                "the run's spec cannot be read: it is damaged, or of another version",
+                hints=("`hop rm` removes the run",),
+            )
+        restore, values = await self._find_restore(run), await self._secret_values(run)
+        spec, token = run.spec, self._sign_token(attempt)
+        secret = "" if spec.study is None else self._study_secret(attempt)
+        replicas: list[ReplicaLaunch] = []
+        for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
+            for role_rank in range(placed.replicas):
+                replicas.append(
+                    ReplicaLaunch(
+                        attempt=attempt,
+                        run=run.id,
+                        run_name=str(run.name),
+                        rank=len(replicas),
+                        role=role.name,
+                        role_rank=role_rank,
+                        world_size=placement.gang.size,
+                        command=role.command,
+                        resources=role.resources,
+                        server_url=self._url,
+                        token=token,
+                        code=spec.code,
+                        datasets=() if is_trials_study(spec) else spec.datasets,
+                        params=spec.params,
+                        tags=spec.tags,
+                        env=spec.env,
+                        environment=spec.environment,
+                        time_limit_s=spec.time_limit_s,
+                        max_output_bytes=spec.max_output_bytes,
+                        max_metrics_bytes=spec.max_metrics_bytes,
+                        restore=restore,
+                        foreign=_is_foreign(spec, restore),
+                        essential=role.essential,
+                        study=spec.study,
+                        secrets=values,
+                        secret=secret,
+                    )
+                )
+        return Launch(attempt, placement, tuple(replicas))
+
+    async def _secret_values(self, run: Run) -> Mapping[str, str]:
+        """Raises NotFound where one that the run names was removed."""
+        names = run.spec.secrets
+        if not names:
+            return {}
+        values = {} if self._user_secrets is None else await self._user_secrets(run.name.user, names)
+        gone = [name for name in names if name not in values]
+        if gone:
+            raise NotFound(
+                f"{run.name.user} has no secret `{gone[0]}` any more",
+                hints=(f"`hop secret set {gone[0]}`, and run it again",),
+            )
+        return values
+
+    async def _find_restore(self, run: Run) -> RestorePoint | None:
+        """The checkpoint that the store decided on when it made the attempt: the run's own, else the forked
+        run's."""
+        step = run.attempt.resumed_from_step if run.attempt else None
+        if step is None:
+            return None
+        for checkpoint in reversed(await self._runs.checkpoints(run.id)):
+            if checkpoint.step == step:
+                return RestorePoint(step, checkpoint.manifest)
+        resume = run.spec.resume
+        return RestorePoint(step, resume.manifest) if resume is not None and resume.step == step else None
+
+
+def _is_foreign(spec: RunSpec, restore: RestorePoint | None) -> bool:
+    """Whether what the attempt starts from was written by another user. What the run saved itself is its own,
+    except the states of a study: it passes on those that it began with."""
+    resume = spec.resume
+    if resume is None or not resume.foreign or restore is None:
+        return False
+    return spec.study is not None or (restore.step, restore.manifest) == (resume.step, resume.manifest)
+
+
+def is_trials_study(spec: RunSpec) -> bool:
+    """Whether the run is a study whose trials are runs of their own.
+    It names their data, and stands on its boards; they read it."""
+    return spec.study is not None and spec.study.get("parallel") == Parallel.TRIALS

@@ -1,0 +1,53 @@
+"""Who decides: the server that holds the lease."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.cluster_store import ClusterStore, Lease
+
+LEASE_TTL = timedelta(seconds=15)
+
+
+class Leadership:
+    """The lease as one server knows it. It is renewed by use, in the last two thirds of its time: a server
+    that has nothing to do writes nothing, and whoever has something to do takes over."""
+
+    def __init__(
+        self, cluster: ClusterStore, clock: Clock, *, holder: str, ttl: timedelta = LEASE_TTL
+    ) -> None:
+        self._cluster, self._clock, self._holder, self._ttl = cluster, clock, holder, ttl
+        self._lease: Lease | None = None
+        self._renew_at: datetime | None = None
+
+    @property
+    def retry_after(self) -> timedelta:
+        """When to ask again after another server was found to lead."""
+        return self._ttl / 3
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this server led when it asked last."""
+        return self._lease is not None
+
+    async def acquire_epoch(self) -> int | None:
+        """The epoch under which this server may decide now; None while another one leads."""
+        now = self._clock.now()
+        if (
+            self._lease is None
+            or self._renew_at is None
+            or not self._renew_at - self._ttl / 3 <= now < self._renew_at
+        ):
+            self._lease = await self._cluster.acquire_lease(self._holder, now=now, ttl=self._ttl)
+            self._renew_at = now + self._ttl / 3
+        return None if self._lease is None else self._lease.epoch
+
+    async def release(self) -> None:
+        """Let another server lead at once."""
+        self._lease = None
+        await self._cluster.release_lease(self._holder)
+
+    def mark_lost(self) -> None:
+        """The store refused the epoch."""
+        self._lease = None

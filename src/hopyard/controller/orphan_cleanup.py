@@ -1,0 +1,66 @@
+"""What lies on disk of runs that there are no more: left by a removal that a fault or a kill cut short, or
+that another server made."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from hopyard.domain.ids import RunId
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import Streams
+
+CLEANUP_INTERVAL = timedelta(hours=1)
+log = logging.getLogger("hopyard.controller")
+
+
+async def remove_orphaned_folders(
+    runs: RunStore, streams: Streams, *, run_folders: Path | None = None
+) -> int:
+    """Remove streams, and folders below `run_folders`, whose run does not exist; of how many runs.
+    A run exists before it has any."""
+    streamed = set(await streams.list_runs())
+    laid = (
+        set(await asyncio.to_thread(_run_folders, run_folders)) if run_folders is not None else set[RunId]()
+    )
+    existing = await runs.find_existing(sorted(streamed | laid))
+    removed = 0
+    for run in sorted((streamed | laid) - existing):
+        try:
+            await streams.delete(run)
+            if run_folders is not None:
+                await asyncio.to_thread(remove_tree, run_folders / run)
+            removed += 1
+        except OSError as failed:
+            log.warning("what is left of the deleted run %s cannot be removed: %s", run, failed)
+    if removed:
+        log.info("swept what was left of %d deleted runs", removed)
+    return removed
+
+
+async def run_orphan_cleanup(runs: RunStore, streams: Streams, clock: Clock, *, run_folders: Path) -> None:
+    """Sweep now and every hour, until cancelled."""
+    while True:
+        try:
+            await remove_orphaned_folders(runs, streams, run_folders=run_folders)
+        except Exception:
+            log.exception("the sweep of deleted runs failed")
+        await clock.sleep_until(clock.now() + CLEANUP_INTERVAL)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove it with all that it holds, if it is there. Raises OSError when something stays."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _run_folders(root: Path) -> list[RunId]:
+    try:
+        return [RunId(entry.name) for entry in root.iterdir() if not entry.name.startswith(".")]
+    except FileNotFoundError:
+        return []

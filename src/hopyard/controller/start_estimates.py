@@ -1,0 +1,76 @@
+"""Expected starts of runs that wait, as they are written down beside the reasons why they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import Hold, Plan, Snapshot
+from hopyard.domain.ids import GangId
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.policy import StartForecast
+
+FORECAST_PAUSE_FACTOR = 10  # times as long as it took: a forecast is worth a tenth of the time
+MAX_FORECAST_PAUSE = timedelta(minutes=1)
+# a forecast that took so long is made in a thread the next time: requests need not wait for it
+FORECAST_THREAD_THRESHOLD_S = 0.03
+
+log = logging.getLogger("hopyard.controller")
+
+
+class StartEstimates:
+    """Makes the forecast of a plan once, and keeps it until another plan is written down. Where a forecast
+    takes long, the one before stands for a while: the reasons why runs wait do not wait for it.
+
+    forecast: None for no estimates. is_due: whether the estimates that were put in last are of an earlier
+    plan.
+    """
+
+    def __init__(self, forecast: StartForecast | None, clock: Clock) -> None:
+        self._forecast, self._clock = forecast, clock
+        self._plan: Plan | None = None
+        self._expected_starts: Mapping[GangId, datetime] = {}
+        self._forecast_s = 0.0
+        self._next_forecast_at: datetime | None = None
+        self.is_due = False
+
+    async def with_expected_starts(self, snapshot: Snapshot, plan: Plan) -> Sequence[Hold]:
+        """The plan's holds, with the expected starts that are known. plan: of this snapshot."""
+        if self._forecast is None:
+            return plan.hold
+        if plan is not self._plan:
+            self.is_due = (
+                self._next_forecast_at is not None
+                and self._clock.now() < self._next_forecast_at <= self._clock.now() + MAX_FORECAST_PAUSE
+            )
+            if not self.is_due:
+                await self._forecast_starts(self._forecast, snapshot, plan)
+        promised = {promise.gang for promise in plan.promises}
+        starts = {gang: at for gang, at in self._expected_starts.items() if gang in promised}
+        return (
+            [
+                replace(hold, expected_at=starts[hold.gang]) if hold.gang in starts else hold
+                for hold in plan.hold
+            ]
+            if starts
+            else plan.hold
+        )
+
+    async def _forecast_starts(self, forecast: StartForecast, snapshot: Snapshot, plan: Plan) -> None:
+        began = time.perf_counter()
+        try:
+            quick = self._forecast_s < FORECAST_THREAD_THRESHOLD_S
+            self._expected_starts = (
+                forecast(snapshot, plan) if quick else await asyncio.to_thread(forecast, snapshot, plan)
+            )
+        except Exception:
+            log.exception("no expected starts are known: the forecast failed")
+            self._expected_starts = {}
+        self._plan, self._forecast_s = plan, time.perf_counter() - began
+        self._next_forecast_at = self._clock.now() + min(
+            timedelta(seconds=self._forecast_s) * FORECAST_PAUSE_FACTOR, MAX_FORECAST_PAUSE
+        )

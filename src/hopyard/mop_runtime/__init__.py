@@ -1,0 +1,1 @@
+"""Model hopper parallelism at work: driver, workers and the transport between them."""

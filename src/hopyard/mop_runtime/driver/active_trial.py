@@ -1,0 +1,75 @@
+"""A trial that is being trained: how far it is, what of it is measured, what there is to report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.mop_runtime.driver.journal_index import PartitionResult, TrainingPosition
+from hopyard.mop_runtime.driver.validation_metrics import weighted_means
+from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent
+
+
+@dataclass(slots=True, eq=False)
+class ActiveTrial:
+    """state: the newest, which stands `position`. epoch_end_states: epochs done -> the state then, from the
+    last one that was reported on. reported_epoch: the last epoch that was reported. replay_order: partitions
+    that it visits next, to do again what was lost as it was. worker_losses: how often the worker of a unit
+    was lost, by epoch and partitions. missing_state_counts: how often nobody had the state that a unit was to
+    begin with, likewise."""
+
+    trial: TrialId
+    params: Mapping[str, ParamValue]
+    budget: int
+    reported_epoch: int
+    state: str
+    position: TrainingPosition
+    epoch_end_states: dict[int, str] = field(default_factory=dict)
+    replay_order: tuple[PartitionId, ...] = ()
+    worker_losses: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
+    missing_state_counts: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
+    has_reached_budget: bool = False
+
+    @property
+    def is_trained(self) -> bool:
+        return self.position.epoch >= self.budget
+
+    def record_hop(self, state: str, position: TrainingPosition) -> None:
+        self.state, self.position = state, position
+        if not position.visited:
+            self.epoch_end_states[position.epoch] = state
+
+    def needed_states(self) -> set[str]:
+        """States that it needs: the newest, those that are still to be evaluated, and that of the last
+        reported epoch."""
+        return {
+            self.state,
+            *(state for step, state in self.epoch_end_states.items() if step >= self.reported_epoch),
+        }
+
+    def unevaluated_epochs(
+        self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int
+    ) -> Iterator[tuple[int, str, frozenset[PartitionId]]]:
+        """Epochs done that are not reported, their states, and the partitions on which those are still to be
+        evaluated."""
+        for step, state in sorted(self.epoch_end_states.items()):
+            if step > self.reported_epoch:
+                lacks = frozenset(map(PartitionId, range(partitions))) - results.get(state, {}).keys()
+                if lacks:
+                    yield step, state, lacks
+
+    def drain_events(
+        self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int
+    ) -> Iterator[TrainerEvent]:
+        """What can be reported now, in the order of epochs."""
+        while (state := self.epoch_end_states.get(self.reported_epoch + 1)) is not None and len(
+            results.get(state, {})
+        ) == partitions:
+            self.reported_epoch += 1
+            yield EpochReported(self.trial, self.reported_epoch, weighted_means(results[state]))
+        if self.reported_epoch >= self.budget and not self.has_reached_budget:
+            self.has_reached_budget = True
+            yield BudgetReached(self.trial, self.budget)

@@ -1,0 +1,228 @@
+"""The trials that are in the trainer's hands: begun, reported, ended, and gone back with where a state was
+lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.study import Goal
+from hopyard.errors import StudyFailed
+from hopyard.mop.events import EvaluationRequested, Event, TrialAdmitted, TrialWithdrawn
+from hopyard.mop_runtime.driver.active_trial import ActiveTrial
+from hopyard.mop_runtime.driver.journal_writer import MopJournal
+from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
+from hopyard.mop_runtime.driver.resume_point import find_start_state, resume_trial
+from hopyard.mop_runtime.driver.state_locations import StateLocations
+from hopyard.mop_runtime.driver.worker_registry import WorkerRegistry
+from hopyard.studies.trainer import EpochReported, TrainerContext, TrainerEvent, TrialFailed, TrialWork
+
+
+class ActiveTrials:
+    """coordinator_events: what the coordinator is to be told next.
+    trainer_events: what the driver is to be told next."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        journal: MopJournal,
+        state_locations: StateLocations,
+        orphaned_units: OrphanedUnits,
+        workers: WorkerRegistry,
+        partition_count: int,
+    ) -> None:
+        (
+            self._context,
+            self._journal,
+            self._state_locations,
+            self._orphaned_units,
+            self._workers,
+            self._partition_count,
+        ) = (
+            context,
+            journal,
+            state_locations,
+            orphaned_units,
+            workers,
+            partition_count,
+        )
+        self._by_id: dict[TrialId, ActiveTrial] = {}
+        self.coordinator_events: list[Event] = []
+        self.trainer_events: list[TrainerEvent] = []
+        for trial, left in journal.index.final_states.items():
+            state_locations.set_refs(trial, {left.state})
+        state_locations.set_refs("beginning", {journal.index.initial_state.state})
+        if journal.index.best is not None:
+            state_locations.set_refs("best", {journal.index.best.state})
+
+    def __iter__(self) -> Iterator[ActiveTrial]:
+        return iter(self._by_id.values())
+
+    def find(self, trial: TrialId) -> ActiveTrial | None:
+        return self._by_id.get(trial)
+
+    @property
+    def by_id(self) -> Mapping[TrialId, ActiveTrial]:
+        return self._by_id
+
+    def start(self, work: TrialWork) -> None:
+        """Take it up where it was, where the driver began again; else from the state that it is to begin
+        with. Raises StudyFailed where that is another study's and cannot be read."""
+        book = self._journal.index
+        work = replace(work, done_epochs=max(work.done_epochs, book.initial_state.epoch))
+        before = book.trial_starts.get(work.trial)
+        if (
+            work.is_resumed
+            and before is not None
+            and before.budget == work.budget
+            and dict(before.params) == dict(work.params)
+        ):
+            training = resume_trial(book, work, self._state_locations.is_available)
+            self._check_initial_state(training.state)
+            if training.state != book.latest_states.get(work.trial):
+                self._journal.write(
+                    "again", trial=work.trial, state=training.state, order=list(training.replay_order)
+                )
+        else:
+            state, at = find_start_state(book, self._by_id, work, self._state_locations.is_available)
+            self._check_initial_state(state)
+            if work.trial in self._by_id:
+                self._withdraw(work.trial)
+            self._journal.write(
+                "begun",
+                trial=work.trial,
+                state=state,
+                epoch=at.epoch,
+                budget=work.budget,
+                params=dict(work.params),
+            )
+            training = ActiveTrial(work.trial, work.params, work.budget, work.done_epochs, state, at)
+            if state and not at.visited and at.epoch == work.done_epochs:
+                training.epoch_end_states[at.epoch] = state
+        self._by_id[work.trial] = training
+        self._update_refs(training)
+        self.admit(training)
+
+    def _check_initial_state(self, state: str) -> None:
+        if (
+            state
+            and state == self._journal.index.initial_state.state
+            and not self._state_locations.is_available(state)
+        ):
+            hint = "fork the study again: `hop fork STUDY --checkpoint best`"
+            raise StudyFailed("the trained state that this study begins with cannot be read", hints=(hint,))
+
+    def admit(self, training: ActiveTrial) -> None:
+        """Have it trained and evaluated; what is still under way from an earlier driver is waited for."""
+        if not self._orphaned_units.is_training(training.trial) and not training.is_trained:
+            at = training.position
+            self.coordinator_events.append(
+                TrialAdmitted(
+                    training.trial,
+                    training.budget,
+                    training.state,
+                    None,
+                    at.epoch,
+                    at.visited,
+                    training.replay_order,
+                    int(training.trial),
+                )
+            )
+        for step, state, lacks in training.unevaluated_epochs(
+            self._journal.index.results, self._partition_count
+        ):
+            missing = lacks - self._orphaned_units.partitions_under_evaluation(state)
+            if missing:
+                self.coordinator_events.append(EvaluationRequested(training.trial, step - 1, state, missing))
+        self.report_ready(training)
+
+    def record_hop(self, trial: TrialId, state: str) -> None:
+        """It has come to this state."""
+        training = self._by_id.get(trial)
+        if training is not None:
+            training.record_hop(state, self._journal.index.states[state].position)
+            training.replay_order = training.replay_order[1:]
+            self._update_refs(training)
+
+    def report_ready(self, training: ActiveTrial) -> None:
+        for one in training.drain_events(self._journal.index.results, self._partition_count):
+            self.trainer_events.append(one)
+            if isinstance(one, EpochReported):
+                self._update_best(training, one)
+        self._update_refs(training)
+
+    def _update_best(self, training: ActiveTrial, report: EpochReported) -> None:
+        value, best = report.metrics.get(self._context.spec.metric, math.nan), self._journal.index.best
+        sign = 1.0 if self._context.spec.goal is Goal.MAX else -1.0
+        if math.isfinite(value) and (best is None or sign * value > sign * best.value):
+            state = training.epoch_end_states[report.step]
+            self._journal.write(
+                "best",
+                trial=training.trial,
+                step=report.step,
+                state=state,
+                value=value,
+                params=dict(training.params),
+            )
+            self._state_locations.set_refs("best", {state})
+
+    def _update_refs(self, training: ActiveTrial) -> None:
+        for step in [step for step in training.epoch_end_states if step < training.reported_epoch]:
+            del training.epoch_end_states[step]
+        self._state_locations.set_refs(training.trial, training.needed_states())
+
+    # -- endings ---------------------------------------------------------------------------------------------
+
+    def end(self, trial: TrialId, *, keep_state: bool) -> None:
+        """keep_state: the state after the last epoch that was reported."""
+        training, left = self._by_id.get(trial), self._journal.index.final_states.get(trial)
+        state, epoch = "", 0
+        if keep_state and training is not None:
+            state, epoch = training.epoch_end_states.get(training.reported_epoch, ""), training.reported_epoch
+        elif keep_state and left is not None:
+            state, epoch = left.state, left.epoch
+        self._journal.write("left", trial=trial, state=state, epoch=epoch)
+        self._drop_trial(trial, {state})
+
+    def fail(self, trial: TrialId, error: str, traceback: str = "") -> None:
+        if trial in self._by_id:
+            self._drop_trial(trial, set())
+            self.trainer_events.append(TrialFailed(trial, error, traceback))
+
+    def roll_back(self, trial: TrialId) -> None:
+        """Its newest state is gone for good: from the newest before that is not."""
+        training = self._by_id.pop(trial, None)
+        if training is not None:
+            self._withdraw(trial)
+            self._context.log_message(
+                f"trial {trial}: its state was lost with its worker; it goes on from an older one"
+            )
+            self.start(
+                TrialWork(trial, training.params, training.budget, training.reported_epoch, is_resumed=True)
+            )
+            # else it might go back for ever
+            self._by_id[trial].worker_losses, self._by_id[trial].missing_state_counts = (
+                training.worker_losses,
+                training.missing_state_counts,
+            )
+
+    def roll_back_unavailable(self) -> None:
+        for training in list(self):
+            unmeasured = [
+                state for step, state in training.epoch_end_states.items() if step > training.reported_epoch
+            ]
+            if not all(map(self._state_locations.is_available, [training.state, *unmeasured])):
+                self.roll_back(training.trial)
+
+    def _drop_trial(self, trial: TrialId, needed_states: set[str]) -> None:
+        self.trainer_events = [one for one in self.trainer_events if one.trial != trial]
+        if self._by_id.pop(trial, None) is not None:
+            self._withdraw(trial)
+        self._state_locations.set_refs(trial, needed_states)
+
+    def _withdraw(self, trial: TrialId) -> None:
+        self.coordinator_events.append(TrialWithdrawn(trial))
+        for worker, unit in self._orphaned_units.remove_trial(trial):
+            self._workers.cancel_unit(worker, unit)

@@ -1,0 +1,18 @@
+"""The state that a fork's trial begins with, which lies in the checkpoint of another study until this one has
+a checkpoint of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopyard.domain.study import InitialState
+
+
+def fork_states(files: Mapping[str, Path], fork_point: InitialState | None) -> Mapping[str, Path]:
+    """The states of a restored checkpoint by their names in this study. Of another study's only the one to
+    begin with is this one's: the names of all others may be those of states that this study makes itself.
+    Every checkpoint of a fork's own has that one, too."""
+    if fork_point is None or fork_point.fork_state_name in files:
+        return files
+    return {fork_point.fork_state_name: files[fork_point.state]} if fork_point.state in files else {}

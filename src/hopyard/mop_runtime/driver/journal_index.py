@@ -1,0 +1,200 @@
+"""What the journal says of hops and evaluations: how each state came about, and what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopyard.domain.ids import PartitionId, TrialId
+
+JournalRecord = Mapping[str, Any]
+INITIAL_STATE = ""  # stands for the state of a trial that has not begun
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPosition:
+    """How far a trial is: `epoch` full epochs, and these partitions of the next."""
+
+    epoch: int = 0
+    visited: frozenset[PartitionId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """A state: of which trial, from which state before, by training on which partitions (together), where it
+    stands."""
+
+    trial: TrialId
+    parent: str
+    partitions: tuple[PartitionId, ...]
+    position: TrainingPosition
+
+    @property
+    def is_epoch_end(self) -> bool:
+        return not self.position.visited
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStart:
+    """That a trial was to be trained up to `budget` epochs, from this state on."""
+
+    trial: TrialId
+    state: str
+    epoch: int
+    budget: int
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    state: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BestState:
+    """The best value of the study's metric so far, and the state that had it."""
+
+    trial: TrialId
+    step: int
+    state: str
+    value: float
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+PartitionResult = tuple[Mapping[str, float], int]  # metrics, rows
+
+
+class JournalIndex:
+    """Folded from the records of kinds `hop`, `named`, `evaluated`, `trial_starts`, `replay_orders`,
+    `final_states`, `best`, `worker`, `hopper`, `study` and `continued`; made to be fed as they are written.
+
+    initial_state: the state that every trial begins with, and its epochs: none, unless this study is a fork.
+    final_states: by trial, the state that an ended trial was left with, to go on from or to be copied; trials
+    without one are not there.
+    """
+
+    def __init__(self, partitions: int, initial_state: FinalState | None = None) -> None:
+        self._partition_count = partitions
+        self.initial_state = initial_state or FinalState(INITIAL_STATE, 0)
+        self.states: dict[str, StateRecord] = {}
+        self.trial_starts: dict[TrialId, TrialStart] = {}
+        self.latest_states: dict[TrialId, str] = {}  # the state that each trial came to last
+        self.results: dict[str, dict[PartitionId, PartitionResult]] = {}  # by state
+        # what each has lost and does again, in this order
+        self.replay_orders: dict[TrialId, tuple[PartitionId, ...]] = {}
+        self.final_states: dict[TrialId, FinalState] = {}
+        self.best: BestState | None = None
+        self.active_workers: set[str] = set()  # workers of this attempt that joined and were not lost
+        self.digests: dict[str, str] = {}
+        self.hop_count = 0
+        self.driver_starts = 0  # of drivers
+        self._attempt: object = None
+
+    @classmethod
+    def from_records(
+        cls, records: Iterable[JournalRecord], partitions: int, initial_state: FinalState | None = None
+    ) -> JournalIndex:
+        book = cls(partitions, initial_state)
+        for record in records:
+            book.apply(record)
+        return book
+
+    def apply(self, record: JournalRecord) -> None:
+        match record.get("kind"):
+            case "hop":
+                self._apply_hop(record)
+            case "evaluated":
+                result = dict(record["metrics"]), int(record["rows"])
+                self.results.setdefault(str(record["state"]), {})[PartitionId(int(record["partition"]))] = (
+                    result
+                )
+            case "begun":
+                trial = TrialId(str(record["trial"]))
+                self.trial_starts[trial] = TrialStart(
+                    trial,
+                    str(record["state"]),
+                    int(record["epoch"]),
+                    int(record["budget"]),
+                    dict(record["params"]),
+                )
+                self.latest_states[trial] = str(record["state"])
+                self.replay_orders.pop(trial, None)
+                self.final_states.pop(trial, None)
+            case "again":
+                trial = TrialId(str(record["trial"]))
+                self.latest_states[trial] = str(record["state"])
+                self.replay_orders[trial] = tuple(PartitionId(int(one)) for one in record["order"])
+            case "left":
+                trial = TrialId(str(record["trial"]))
+                self.final_states.pop(trial, None)
+                if record["state"]:
+                    self.final_states[trial] = FinalState(str(record["state"]), int(record["epoch"]))
+            case "best":
+                self.best = BestState(
+                    TrialId(str(record["trial"])),
+                    int(record["step"]),
+                    str(record["state"]),
+                    float(record["value"]),
+                    dict(record.get("params") or {}),
+                )
+            case "worker" if record["event"] == "joined":
+                self.active_workers.add(str(record["worker"]))
+            case "worker" if record["event"] == "lost":
+                self.active_workers.discard(str(record["worker"]))
+            case "named":
+                self.digests[str(record["state"])] = str(record["digest"])
+            case "hopper":
+                self.driver_starts += 1
+            case "study" if record.get("attempt") != self._attempt:
+                self._attempt = record.get("attempt")
+                # each attempt, and each run that continues another, begins with workers of its own
+                self.active_workers.clear()
+
+    def _apply_hop(self, record: JournalRecord) -> None:
+        trial, state, parent = TrialId(str(record["trial"])), str(record["state"]), str(record["start_from"])
+        if state in self.states:
+            return
+        partitions = frozenset(PartitionId(int(one)) for one in record["partitions"])
+        at = self.position_after(trial, parent, int(record["epoch"]), partitions)
+        self.states[state] = StateRecord(trial, parent, tuple(sorted(partitions)), at)
+        self.latest_states[trial] = state
+        self.replay_orders[trial] = self.replay_orders.get(trial, ())[1:]
+        self.hop_count += 1
+
+    def position_after(
+        self, trial: TrialId, parent: str, epoch: int, partitions: frozenset[PartitionId]
+    ) -> TrainingPosition:
+        """Where a trial stands that went on from this state, in this epoch, on these partitions."""
+        before = self.states.get(parent)
+        visited = partitions
+        if before is not None and before.position.epoch == epoch and before.trial == trial:
+            visited |= before.position.visited
+        return (
+            TrainingPosition(epoch + 1)
+            if len(visited) == self._partition_count
+            else TrainingPosition(epoch, visited)
+        )
+
+    @property
+    def undigested_count(self) -> int:
+        """How many states have no digest yet."""
+        return len(self.states.keys() - self.digests.keys())
+
+    def ancestry(self, state: str) -> Iterator[tuple[str, StateRecord]]:
+        """The state and those before it, newest first, also those of another trial that it was copied
+        from."""
+        while (made := self.states.get(state)) is not None:
+            yield state, made
+            state = made.parent
+
+    def epoch_end_states(self, trial: TrialId, state: str) -> dict[int, str]:
+        """Of the trial itself, up to this state: epochs done -> the state then."""
+        ends: dict[int, str] = {}
+        for name, made in self.ancestry(state):
+            if made.trial != trial:
+                break
+            if made.is_epoch_end:
+                ends.setdefault(made.position.epoch, name)
+        return ends

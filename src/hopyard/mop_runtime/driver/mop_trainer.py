@@ -1,0 +1,406 @@
+"""Model hopper parallelism at work: workers connect, trials hop between them, and what is lost on the way is
+made good.
+
+One thread decides, the driver's, inside `wait`: what came is written to the journal, told to the coordinator,
+and what that says is sent. Nothing else stands between the end of one unit and the start of the next: states
+are dropped, news is acknowledged and hints are given after that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.errors import SpecError, WorkersLost
+from hopyard.mop.coordinator import MopCoordinator
+from hopyard.mop.events import SpareWorkersChanged
+from hopyard.mop_runtime.driver.active_trials import ActiveTrials
+from hopyard.mop_runtime.driver.checkpointing import Checkpointer
+from hopyard.mop_runtime.driver.fork_state import fork_states
+from hopyard.mop_runtime.driver.journal_index import BestState
+from hopyard.mop_runtime.driver.journal_writer import MopJournal
+from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
+from hopyard.mop_runtime.driver.state_locations import StateLocations
+from hopyard.mop_runtime.driver.state_relay import StateRelay
+from hopyard.mop_runtime.driver.stragglers import StragglerDetector
+from hopyard.mop_runtime.driver.unit_dispatch import UnitDispatcher
+from hopyard.mop_runtime.driver.units import UnitNames
+from hopyard.mop_runtime.driver.worker_messages import WorkerMessages
+from hopyard.mop_runtime.driver.worker_registry import RegisteredWorker, Timeouts, WorkerRegistry
+from hopyard.mop_runtime.messages import OpenPartitions, Shutdown
+from hopyard.mop_runtime.transport.driver_server import DriverServer
+from hopyard.mop_runtime.transport.framing import join_address
+from hopyard.private_files import make_folder
+from hopyard.studies.trainer import TrainerContext, TrainerEvent, TrialWork
+from hopyard.trial_state.shared_memory_store import StateStore
+
+_CHECK_INTERVAL_S = 0.1
+_DISPATCH_WAIT_S = 0.005  # without news: a unit that was asked for has begun
+_DIGEST_TIMEOUT_S = 3.0
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+def open_mop_trainer(context: TrainerContext, scratch_dir: Path) -> MopTrainer:
+    """scratch_dir: a folder on disk that all processes of the attempt share on this host, the workers'
+    own."""
+    make_folder(scratch_dir)
+    return MopTrainer(
+        context,
+        StateStore(hashlib.blake2b(context.secret, digest_size=8).hexdigest(), scratch_dir),
+        scratch_dir,
+    )
+
+
+class MopTrainer:
+    """A `Trainer`. store: the driver's own. Raises SpecError where the study has no `mop`."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        store: StateStore,
+        scratch_dir: Path,
+        *,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        if context.spec.mop is None:
+            raise SpecError(
+                "parallel: `mop` needs a section `mop`",
+                hints=("say `mop:` with `trainable`, `workers` and `dataset`",),
+            )
+        self._context, self._store, self._mop = context, store, context.spec.mop
+        self._timeouts = timeouts or Timeouts()
+        parts = self._mop.partitions.parts
+        self._has_validation = self._mop.partitions.validation > 0 or bool(
+            self._mop.partitions.validation_from
+        )
+        self._journal = MopJournal(context, parts)
+        names, adopting = (
+            UnitNames(self._journal.index.driver_starts),
+            OrphanedUnits(UnitNames(self._journal.index.driver_starts)),
+        )
+        host, port = context.listen_address
+        # there is no hub yet
+        self._relay = StateRelay(store, lambda event: self._server.post(event))  # noqa: PLW0108
+        self._server = DriverServer(
+            context.secret, host=host if host in _LOOPBACK_HOSTS else "", port=port, serve=self._relay.serve
+        )
+        self._workers = WorkerRegistry(
+            self._server,
+            expected_count=self._mop.workers,
+            partition_count=parts,
+            timeouts=self._timeouts,
+            make_open=self._make_open,
+            record_event=self._journal.record_worker_event,
+        )
+        saved = fork_states(
+            context.restored_checkpoint.files if context.restored_checkpoint is not None else {},
+            context.spec.beginning,
+        )
+        self._state_locations = StateLocations(
+            store,
+            join_address(host, self._server.port),
+            saved,
+            self._workers,
+            context.log_message,
+            self._relay.reject,
+        )
+        self._checkpointer = Checkpointer(
+            context,
+            store,
+            self._relay.ensure_local,
+            scratch_dir,
+            interval_s=self._timeouts.checkpoint_interval_s,
+            on_done=self._server.wake,
+        )
+        each = [PartitionId(at) for at in range(parts)]
+        self._coordinator = MopCoordinator(each, validation=each)
+        self._dispatcher = UnitDispatcher(
+            self._coordinator,
+            self._workers,
+            self._state_locations,
+            names,
+            evaluate_on_training_data=not self._has_validation,
+        )
+        self._stragglers = StragglerDetector(
+            self._coordinator,
+            self._workers,
+            self._journal.record_worker_event,
+            unit_timeout_s=self._mop.unit_timeout_s,
+        )
+        self._stragglers.load_history(context.past_records)
+        self._trials = ActiveTrials(
+            context, self._journal, self._state_locations, adopting, self._workers, parts
+        )
+        self._orphaned_units = adopting
+        self._worker_messages = WorkerMessages(
+            self._journal,
+            self._workers,
+            self._state_locations,
+            self._dispatcher,
+            self._trials,
+            adopting,
+            self._stragglers,
+            names,
+            has_validation=self._has_validation,
+        )
+        self._undigested_at_start = (
+            self._journal.index.undigested_count
+        )  # of an earlier driver's: nobody may be left to tell
+        self._pending_work: list[TrialWork] = []
+        self._has_free_capacity = self._has_spare_workers = False
+        self._checked_at, self._no_worker_since = 0.0, time.monotonic()
+        self._deferred_since: float | None = None  # acknowledgements, drops and hints
+        self._has_dispatched = False  # since the last of these; what else is owed is not worth waking for
+
+    # -- the Trainer -----------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """Where workers connect."""
+        return self._server.port
+
+    def free_capacity(self) -> int:
+        concurrent = self._context.spec.concurrent or 2 * self._mop.workers
+        alive = sum(not training.has_reached_budget for training in self._trials) + len(self._pending_work)
+        self._has_free_capacity = concurrent > alive
+        return max(concurrent - alive, 0)
+
+    def start(self, work: TrialWork) -> None:
+        self._has_free_capacity = False
+        if self._worker_messages.has_started:
+            self._trials.start(work)
+            self._dispatch_events()
+        else:
+            self._pending_work.append(work)
+
+    def end(self, trial: TrialId, *, keep_state: bool) -> None:
+        self._pending_work = [work for work in self._pending_work if work.trial != trial]
+        self._trials.end(trial, keep_state=keep_state)
+        self._dispatch_events()
+
+    def wait(self, timeout_s: float) -> list[TrainerEvent]:
+        """Raises SpecError where no worker can open its data or the user's code, or none ever came;
+        WorkersLost where none was there for long."""
+        deadline = time.monotonic() + timeout_s
+        while not self._trials.trainer_events and not self._context.is_stopping():
+            self._update_spare_and_dispatch()
+            left = deadline - time.monotonic()
+            events = self._server.wait(
+                min(max(left, 0.0), _DISPATCH_WAIT_S if self._has_dispatched else _CHECK_INTERVAL_S)
+            )
+            for event in events:
+                self._worker_messages.dispatch(event)
+            self._update_spare_and_dispatch()
+            if events and self._deferred_since is None:
+                self._deferred_since = time.monotonic()
+            if not events or (
+                self._deferred_since is not None
+                and time.monotonic() - self._deferred_since > _CHECK_INTERVAL_S
+            ):
+                self._send_deferred()
+            self._run_checks()
+            if left <= 0:
+                break
+        news, self._trials.trainer_events = self._trials.trainer_events, []
+        if news:
+            self._set_spare(False)
+            self._send_deferred()
+        return news
+
+    def close(self, *, completed: bool) -> None:
+        """completed: the best state is saved; else all that the study would go on from."""
+        self._send_deferred()
+        self._wait_for_checkpoint()
+        self._worker_messages.is_leaving = not completed
+        self._checkpoint(leaving=not completed, only_best=completed)
+        self._wait_for_digests()
+        self._wait_for_checkpoint()
+        for worker in self._workers:
+            self._workers.send(
+                worker, Shutdown("the study is over" if completed else "the study goes on later")
+            )
+        self._server.close()
+        self._store.close()
+
+    def _wait_for_checkpoint(self) -> None:
+        """What is saved may still have to come from workers."""
+        while self._checkpointer.is_running:
+            self._process_messages()
+
+    def _process_messages(self) -> None:
+        for event in self._server.wait(_CHECK_INTERVAL_S):
+            self._worker_messages.dispatch(event)
+        self._worker_messages.send_acknowledgements()
+
+    def _wait_for_digests(self) -> None:
+        """The digests of the last states are told a little after the states."""
+        until = time.monotonic() + _DIGEST_TIMEOUT_S
+        while (
+            self._journal.index.undigested_count > self._undigested_at_start
+            and len(self._workers)
+            and time.monotonic() < until
+        ):
+            self._process_messages()
+
+    @property
+    def best(self) -> BestState | None:
+        """The state that had the best value of the study's metric."""
+        return self._journal.index.best
+
+    # -- deciding --------------------------------------------------------------------------------------------
+
+    def _dispatch_events(self) -> None:
+        while self._trials.coordinator_events and self._worker_messages.has_started:
+            facts, self._trials.coordinator_events = self._trials.coordinator_events, []
+            self._dispatcher.dispatch(
+                self._coordinator.handle(*facts), self._trials.by_id, self._context.spec.seed
+            )
+            self._deferred_since, self._has_dispatched = self._deferred_since or time.monotonic(), True
+
+    def _send_deferred(self) -> None:
+        """All that may wait until who was told to begin has begun: before that it is in the way, most of all
+        where both share a processor."""
+        self._deferred_since, self._has_dispatched = None, False
+        with self._workers.batch_messages():
+            self._worker_messages.send_acknowledgements()
+            self._state_locations.drop_unreferenced()
+            self._dispatcher.send_prefetch_hints()
+
+    def _update_spare_and_dispatch(self) -> None:
+        """Whether workers' code can train in groups is known once they are ready: each time before anybody is
+        put into one."""
+        self._set_spare(
+            self._has_free_capacity and self._mop.hybrid and self._worker_messages.supports_data_parallel
+        )
+        self._dispatch_events()
+
+    def _set_spare(self, has_spare: bool) -> None:
+        if has_spare is not self._has_spare_workers:
+            self._has_spare_workers = has_spare
+            self._trials.coordinator_events.append(SpareWorkersChanged(has_spare))
+
+    # -- from time to time -----------------------------------------------------------------------------------
+
+    def _run_checks(self) -> None:
+        now = time.monotonic()
+        if now - self._checked_at < _CHECK_INTERVAL_S:
+            return
+        self._checked_at = now
+        self._workers.check_timeouts()
+        self._worker_messages.remove_lost_workers()
+        self._check_has_workers(now)
+        if not self._worker_messages.has_started:
+            self._start_when_ready(now)
+            return
+        self._workers.assign_free_slots(
+            include_unclaimed=self._waited_s(now) > self._timeouts.absent_worker_s
+        )
+        for worker in self._workers.complete_handovers(self._uses_none_of):
+            self._worker_messages.admit_worker(worker)
+        self._stragglers.check(list(self._dispatcher.units.values()), self._orphaned_units.orphans)
+        if not self._checkpointer.is_running:
+            self._state_locations.set_refs("save", ())
+        if self._checkpointer.is_due:
+            self._checkpoint()
+
+    def _check_has_workers(self, now: float) -> None:
+        if self._workers.has_viable_worker:
+            self._no_worker_since = now
+        elif now - self._no_worker_since > self._timeouts.no_worker_s:
+            failure = SpecError if self._worker_messages.first_hello_at is None else WorkersLost
+            raise failure(
+                f"the study has had no worker for {self._timeouts.no_worker_s:.0f} s"
+                + (
+                    ", but such as hang or die before they have opened their data and your code"
+                    if self._workers.has_failing_worker
+                    else ""
+                ),
+                hints=("`hop logs STUDY --rank 1` shows what the first of them wrote",),
+            )
+
+    def _start_when_ready(self, now: float) -> None:
+        """When all workers are there, or those that are have waited long enough."""
+        late = self._waited_s(now) > self._timeouts.initial_wait_s and any(
+            worker.train_partitions for worker in self._workers
+        )
+        complete = self._workers.is_complete(self._journal.expected_workers)
+        if not late and not complete:
+            return
+        self._worker_messages.has_started = True
+        if len(self._workers) < self._mop.workers:
+            self._context.log_message(
+                f"{len(self._workers)} of {self._mop.workers} workers are there; the study begins with them"
+            )
+        self._workers.assign_free_slots(include_unclaimed=complete)
+        pending, self._pending_work = self._pending_work, []
+        for work in pending:
+            self._trials.start(work)
+        for member, unit in self._orphaned_units.remove_unclaimed(self._trials.by_id):
+            self._workers.cancel_unit(member, unit)
+        for worker in self._workers:
+            self._worker_messages.admit_worker(worker)
+        self._worker_messages.drop_stale_states()
+
+    def _waited_s(self, now: float) -> float:
+        """Since the first worker came."""
+        return (
+            0.0
+            if self._worker_messages.first_hello_at is None
+            else now - self._worker_messages.first_hello_at
+        )
+
+    def _uses_none_of(self, worker: RegisteredWorker, partitions: frozenset[PartitionId]) -> bool:
+        return not any(
+            worker.id in unit.workers and partitions & set(unit.partitions)
+            for unit in self._dispatcher.units.values()
+        )
+
+    def _checkpoint(self, *, leaving: bool = False, only_best: bool = False) -> None:
+        """The best, what a fork began with (for a replay, and for who forks it as it is), and what each trial
+        had after whole epochs; leaving: also in the middle of one."""
+        states: dict[str, Any] = {}
+        best, first = self._journal.index.best, self._journal.index.initial_state
+        if best is not None:
+            states[best.state] = {
+                "trial": best.trial,
+                "epoch": best.step,
+                "best": True,
+                "value": best.value,
+                "params": dict(best.params),
+            }
+        if first.state:
+            states[first.state] = {"trial": "0", "epoch": first.epoch, "beginning": True}
+        if not only_best:
+            for trial, left in self._journal.index.final_states.items():
+                states.setdefault(left.state, {"trial": trial, "epoch": left.epoch})
+            for training in self._trials:
+                for step, state in training.epoch_end_states.items():
+                    states.setdefault(state, {"trial": training.trial, "epoch": step})
+                if leaving:
+                    states.setdefault(
+                        training.state, {"trial": training.trial, "epoch": training.position.epoch}
+                    )
+        states = {
+            state: note
+            for state, note in states.items()
+            if state and self._state_locations.is_available(state)
+        }
+        if first.state and first.state not in states:
+            return  # by that a checkpoint of its own is known
+        self._state_locations.set_refs("save", states)
+        self._checkpointer.start(states)
+
+    def _make_open(self, partitions: frozenset[PartitionId]) -> OpenPartitions:
+        mop, chosen = self._mop, tuple(sorted(partitions))
+        return OpenPartitions(
+            chosen,
+            chosen if self._has_validation else (),
+            mop.dataset,
+            mop.partitions,
+            mop.trainable,
+            mop.deterministic,
+            mop.threads,
+        )

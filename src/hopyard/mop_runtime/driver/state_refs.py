@@ -1,0 +1,30 @@
+"""Which states somebody still needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+
+class StateRefs:
+    """A state stays as long as one of its keepers (a trial, the study's best, a save under way) keeps it."""
+
+    def __init__(self) -> None:
+        self._states_by_holder: dict[Hashable, frozenset[str]] = {}
+        self._ref_counts: Counter[str] = Counter()
+
+    def set_refs(self, holder: Hashable, states: Iterable[str]) -> list[str]:
+        """These, and no others any more. Returns those that nobody keeps now."""
+        new = frozenset(state for state in states if state)
+        old = self._states_by_holder.pop(holder, frozenset())
+        if new:
+            self._states_by_holder[holder] = new
+        self._ref_counts.update(new - old)
+        self._ref_counts.subtract(old - new)
+        gone = sorted(state for state in old - new if not self._ref_counts[state])
+        for state in gone:
+            del self._ref_counts[state]
+        return gone
+
+    def is_referenced(self, state: str) -> bool:
+        return self._ref_counts[state] > 0

@@ -1,0 +1,92 @@
+"""States that come by way of the driver, over connections that workers make: to each other they may have
+none.
+
+A worker that asks the driver for a state waits until that lies on the driver's shelf: who holds it is told to
+lend it, connects, and is asked for it over that connection. Served on the port where workers meet the driver,
+which all of them reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopyard.errors import HopyardError, IntegrityError, NotFound
+from hopyard.mop_runtime.state_transfer import RECEIVE_TIMEOUT_S, StateServer, download
+from hopyard.mop_runtime.transport.driver_server import DriverServerEvent, StateReceived, StateRequested
+from hopyard.mop_runtime.transport.framing import MAX_PAYLOAD_BYTES, ConnectionBroken, FramedConnection
+from hopyard.trial_state.shared_memory_store import StateStore
+
+log = logging.getLogger("hopyard.trial_state")
+
+_REQUEST_INTERVAL_S = 0.5  # what is waited for is wanted again so often: who was to lend it may be gone
+
+
+class StateRelay:
+    """store: the driver's. post_event: gives the driver's own thread its events.
+    All else may be called from any thread."""
+
+    def __init__(self, store: StateStore, post_event: Callable[[DriverServerEvent], None]) -> None:
+        self._store, self._post_event, self._server = store, post_event, StateServer(store)
+        self._condition = threading.Condition()
+        self._rejections: Counter[str] = Counter()
+
+    def serve(self, connection: FramedConnection, head: Mapping[str, Any]) -> None:
+        """A connection that begins with this head, until it ends."""
+        if head.get("kind") == "lend":
+            self._receive(connection, str(head.get("state")))
+            return
+        while True:
+            try:
+                self._wait_for(str(head.get("state")), lambda: connection.send({"kind": "wait"}))
+            except NotFound as bad:  # no name of a state; the answer says so
+                log.warning("%s asks for a state: %s", connection.peer, bad)
+            self._server.send_state(connection, head)
+            head, size = connection.receive_head()
+            if head.get("kind") != "fetch" or size:
+                raise ConnectionBroken(f"{str(head.get('kind'))[:40]!r} is not served here")
+
+    def ensure_local(self, state: str) -> None:
+        """Have it on the shelf, whoever has it now. Raises NotFound."""
+        self._wait_for(state, lambda: None)
+        if not self._store.has(state):
+            raise NotFound(f"nobody has state `{state}`")
+
+    def reject(self, state: str) -> None:
+        """Nobody has it: who waits for it waits no longer."""
+        with self._condition:
+            self._rejections[state] += 1
+            self._condition.notify_all()
+
+    def _wait_for(self, state: str, on_poll: Callable[[], None]) -> None:
+        before = self._rejections[state]
+        while not self._store.has(state) and self._rejections[state] == before:
+            self._post_event(StateRequested(state))
+            with self._condition:
+                self._condition.wait_for(
+                    lambda: self._store.has(state) or self._rejections[state] != before, _REQUEST_INTERVAL_S
+                )
+            on_poll()
+
+    def _receive(self, connection: FramedConnection, state: str) -> None:
+        connection.set_payload_limit(MAX_PAYLOAD_BYTES)
+        connection.set_receive_timeout(RECEIVE_TIMEOUT_S)
+        try:
+            download(connection, state, self._store)
+        except (OSError, HopyardError) as failed:
+            log.warning("state %s from %s: %s", state, connection.peer, failed)
+            self._post_event(
+                StateReceived(
+                    state,
+                    error=str(failed),
+                    missing=isinstance(failed, NotFound),
+                    damaged=isinstance(failed, IntegrityError),
+                )
+            )
+        else:
+            self._post_event(StateReceived(state))
+            with self._condition:
+                self._condition.notify_all()

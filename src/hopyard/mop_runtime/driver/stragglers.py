@@ -1,0 +1,142 @@
+"""Workers much slower than the others: told of once, and helped by the fastest, which opens their part too.
+Units that take far too long, though their workers beat: what does them is ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from hopyard.domain.ids import TrialId, WorkerId
+from hopyard.mop.coordinator import MopCoordinator
+from hopyard.mop.workers import STRAGGLER_RATIO
+from hopyard.mop_runtime.driver.units import DispatchedUnit, OrphanedUnit
+from hopyard.mop_runtime.driver.worker_registry import RegisteredWorker, WorkerRegistry
+from hopyard.mop_runtime.messages import Shutdown
+
+_MIN_HOPS = 6  # of each, before one is judged
+_LATE_FACTOR = 5.0  # times as long as expected: what is under way is late
+_MIN_LATE_S = 5.0  # and at least so long
+_CHECK_INTERVAL_S = 1.0
+_STUCK_FACTOR = 20.0  # times as long as the longest hop of the trial so far: it hangs
+_MIN_STUCK_S = 600.0  # and at least so long
+
+
+def max_unit_s(trial: TrialId, longest_hop_s: Mapping[TrialId, float]) -> float:
+    """How long a unit of the trial may take. longest_hop_s: what the longest hop of each trial took.
+    Where nothing is known, for ever: the first may have to compile."""
+    seconds = longest_hop_s.get(trial) or max(longest_hop_s.values(), default=0.0)
+    return max(_STUCK_FACTOR * seconds, _MIN_STUCK_S) if seconds else math.inf
+
+
+class StragglerDetector:
+    """unit_timeout_s: how long a unit may take, 0: told from those before it."""
+
+    def __init__(
+        self,
+        coordinator: MopCoordinator,
+        workers: WorkerRegistry,
+        record_event: Callable[[WorkerId, str, str], None],
+        *,
+        unit_timeout_s: float = 0.0,
+    ) -> None:
+        self._coordinator, self._workers, self._record_event, self._unit_timeout_s = (
+            coordinator,
+            workers,
+            record_event,
+            unit_timeout_s,
+        )
+        self._longest_hop_s: dict[TrialId, float] = {}  # hop of each trial, in seconds
+        self._hop_counts: Counter[WorkerId] = Counter()
+        self._reported_pids: dict[WorkerId, int] = {}  # the process
+        self._checked_at = 0.0
+
+    def record_hop(self, workers: Iterable[WorkerId], trial: TrialId, seconds: float) -> None:
+        """They did a hop."""
+        self._hop_counts.update(workers)
+        self._longest_hop_s[trial] = max(seconds, self._longest_hop_s.get(trial, 0.0))
+
+    def load_history(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """How long hops took before."""
+        for record in records:
+            if record.get("kind") == "hop":
+                self.record_hop(
+                    (), TrialId(str(record["trial"])), float(record["ended_at"]) - float(record["began_at"])
+                )
+
+    def check(self, units: Sequence[DispatchedUnit], orphans: Iterable[OrphanedUnit]) -> None:
+        now = time.monotonic()
+        if now - self._checked_at < _CHECK_INTERVAL_S:
+            return
+        self._checked_at = now
+        for unit in units:
+            self._end_stuck(
+                unit, unit.trial, unit.epoch, [one for one in unit.workers if one not in unit.results], now
+            )
+        for orphan in orphans:
+            self._end_stuck(orphan, orphan.in_progress.trial, orphan.in_progress.epoch, orphan.workers, now)
+        self._detect_slow(units, now)
+
+    def _end_stuck(
+        self,
+        unit: DispatchedUnit | OrphanedUnit,
+        trial: TrialId,
+        epoch: int,
+        workers: Iterable[WorkerId],
+        now: float,
+    ) -> None:
+        """What is ended is lost, as any worker is whose connection ends: so its unit is repeated.
+        Who is away is not told, and who goes on all the same is told again once it took twice as long."""
+        late = now - unit.started_at
+        if late <= max(self._unit_timeout_s or max_unit_s(trial, self._longest_hop_s), 2 * unit.stuck_s):
+            return
+        for one in workers:
+            worker = self._workers.find(one)
+            if worker is not None and worker.connection is not None:
+                unit.stuck_s = late
+                why = f"{late:.0f} s on one unit of trial {trial}, in epoch {epoch + 1}"
+                self._record_event(one, "frozen", f"{why}: its process is ended")
+                self._workers.send(worker, Shutdown(why, immediate=True))
+
+    def _detect_slow(self, units: Iterable[DispatchedUnit], now: float) -> None:
+        judged = [worker for worker in self._workers if self._hop_counts[worker.id] >= _MIN_HOPS]
+        if len(judged) < 2:
+            return
+        speeds = {worker.id: self._coordinator.speed(worker.id) for worker in judged}
+        usual = median(speeds.values())
+        for worker in judged:
+            if speeds[worker.id] * STRAGGLER_RATIO < usual:
+                self._report_straggler(
+                    worker, judged, f"{usual / speeds[worker.id]:.1f} times slower than the others"
+                )
+        for unit in units:
+            expected = max(
+                (self._coordinator.expected_s(unit.trial, one) for one in unit.workers), default=0.0
+            )
+            late = now - unit.started_at
+            if unit.is_training and late > max(_MIN_LATE_S, _LATE_FACTOR * expected):
+                for one in unit.workers:
+                    worker_of = self._workers.find(one)
+                    if worker_of is not None:
+                        self._report_straggler(
+                            worker_of, judged, f"{late:.0f} s on a hop that should take {expected:.1f} s"
+                        )
+
+    def _report_straggler(
+        self, straggler: RegisteredWorker, judged: Iterable[RegisteredWorker], detail: str
+    ) -> None:
+        if self._reported_pids.get(straggler.id) == straggler.hello.pid:
+            return
+        self._reported_pids[straggler.id] = straggler.hello.pid
+        self._record_event(straggler.id, "straggler", detail)
+        others = [
+            worker for worker in judged if worker is not straggler and worker.id not in self._reported_pids
+        ]
+        if others:
+            self._workers.share_partitions(
+                straggler,
+                max(others, key=lambda one: (-len(one.slots), self._coordinator.speed(one.id), one.id)),
+            )

@@ -1,0 +1,30 @@
+"""Metrics of all validation partitions together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from hopyard.domain.ids import PartitionId
+
+
+def weighted_means(results: Mapping[PartitionId, tuple[Mapping[str, float], int]]) -> dict[str, float]:
+    """Each metric's mean over all rows. In the order of partitions, so that who evaluated first changes no
+    bit."""
+    names = {name: None for partition in sorted(results) for name in results[partition][0]}
+    return {
+        name: _mean(
+            [(results[at][0][name], results[at][1]) for at in sorted(results) if name in results[at][0]]
+        )
+        for name in names
+    }
+
+
+def _mean(weighted_values: list[tuple[float, int]]) -> float:
+    rows = sum(count for _, count in weighted_values)
+    if not rows:
+        return math.nan
+    products = [value * count for value, count in weighted_values if count]
+    if all(map(math.isfinite, products)):
+        return math.fsum(products) / rows
+    return sum(products) / rows

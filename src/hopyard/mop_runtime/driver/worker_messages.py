@@ -1,0 +1,360 @@
+"""What workers say, and what becomes of it: written down, told to the coordinator, acknowledged."""
+
+from __future__ import annotations
+
+import time
+
+from hopyard.domain.ids import WorkerId
+from hopyard.errors import SpecError
+from hopyard.mop.events import EvaluationFinished, HopFinished, UnitFailed, WorkerJoined, WorkerLost
+from hopyard.mop_runtime.driver.active_trials import ActiveTrials
+from hopyard.mop_runtime.driver.journal_writer import MopJournal
+from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
+from hopyard.mop_runtime.driver.state_locations import StateLocations
+from hopyard.mop_runtime.driver.stragglers import StragglerDetector
+from hopyard.mop_runtime.driver.unit_dispatch import UnitDispatcher
+from hopyard.mop_runtime.driver.units import DispatchedUnit, UnitNames
+from hopyard.mop_runtime.driver.worker_registry import RegisteredWorker, WorkerRegistry
+from hopyard.mop_runtime.messages import (
+    Acknowledge,
+    DigestComputed,
+    EvaluationResult,
+    Heartbeat,
+    Hello,
+    HopResult,
+    Ready,
+    Shutdown,
+    UnitFailure,
+    UnitInProgress,
+)
+from hopyard.mop_runtime.transport.driver_server import DriverServerEvent, StateReceived, StateRequested
+
+_MAX_GROUP_FAILURES = (
+    5  # groups one after another, of which none came to an end: their members cannot reach each other
+)
+_MAX_WORKER_LOSSES = (
+    3  # times that the worker of the same unit may be lost before the trial is taken for the cause
+)
+_MAX_MISSING_STATES = (
+    5  # times that the state which the same unit begins with may be lacking before the trial is given up
+)
+
+
+class WorkerMessages:
+    """has_validation: whether there are partitions for that; else states are evaluated on the training data.
+    has_started: whether trials are trained yet. is_leaving: what is saved is decided: hops that end now are
+    done again. first_hello_at: `time.monotonic()` of the first hello. supports_data_parallel: whether all
+    workers' code can train in groups."""
+
+    def __init__(
+        self,
+        journal: MopJournal,
+        workers: WorkerRegistry,
+        state_locations: StateLocations,
+        dispatcher: UnitDispatcher,
+        trials: ActiveTrials,
+        orphaned_units: OrphanedUnits,
+        stragglers: StragglerDetector,
+        unit_names: UnitNames,
+        *,
+        has_validation: bool,
+    ) -> None:
+        self._journal, self._workers, self._state_locations, self._dispatcher, self._trials = (
+            journal,
+            workers,
+            state_locations,
+            dispatcher,
+            trials,
+        )
+        self._orphaned_units, self._stragglers, self._unit_names, self._has_validation = (
+            orphaned_units,
+            stragglers,
+            unit_names,
+            has_validation,
+        )
+        self._pending_acknowledgements: dict[WorkerId, tuple[list[str], list[str]]] = {}
+        self._open_failures: dict[
+            WorkerId, UnitFailure
+        ] = {}  # workers that could not open what they were told to
+        self.has_started, self.supports_data_parallel, self.is_leaving = False, True, False
+        self._group_failures = 0
+        self.first_hello_at: float | None = None
+
+    def dispatch(self, event: DriverServerEvent) -> None:
+        """Raises SpecError where no worker can open the data or the user's code."""
+        if isinstance(event, (StateRequested, StateReceived)):
+            self._state_locations.handle(event)
+            return
+        said = self._workers.handle(event)
+        # also one in whose place another process of its name came, before that one is heard
+        self.remove_lost_workers()
+        if said is None:
+            return
+        worker, message = said
+        match message:
+            case Hello():
+                self._on_hello(worker)
+            case Ready():
+                self._open_failures.pop(worker.id, None)
+                self.supports_data_parallel = self.supports_data_parallel and message.supports_data_parallel
+                self.admit_worker(worker)
+                self._check_open_failures()
+            case HopResult() if self.is_leaving:
+                self._queue_acknowledgement(worker, unit=message.unit)
+            case HopResult():
+                self._on_finished(worker, message)
+            case EvaluationResult():
+                self._on_evaluated(worker, message)
+            case DigestComputed():
+                if message.state not in self._journal.index.digests:
+                    self._journal.write(
+                        "named", unit=message.unit, state=message.state, digest=message.digest
+                    )
+                self._queue_acknowledgement(worker, digest_unit=message.unit)
+            case UnitFailure():
+                self._on_failed(worker, message)
+            case Heartbeat():
+                if not worker.is_synced:
+                    self._on_first_heartbeat(worker)
+
+    # -- who is there ----------------------------------------------------------------------------------------
+
+    def _on_hello(self, worker: RegisteredWorker) -> None:
+        self.first_hello_at = self.first_hello_at or time.monotonic()
+        self.supports_data_parallel = self.supports_data_parallel and worker.hello.supports_data_parallel
+        for state in worker.hello.states:
+            self._state_locations.add_location(state, worker.hello.store_id)
+        for doing in worker.hello.units_in_progress:
+            self._reconcile_unit(worker, doing)
+        self.admit_worker(worker)
+
+    def _reconcile_unit(self, worker: RegisteredWorker, in_progress: UnitInProgress) -> None:
+        """Whether what it does is still wanted."""
+        unit = self._find_unit(worker, in_progress.unit, training=in_progress.is_training)
+        if unit is None and self._unit_names.parse_number(in_progress.unit) is None and not self.has_started:
+            self._orphaned_units.add(in_progress, worker.id)
+        elif unit is None:
+            self._workers.cancel_unit(worker.id, in_progress.unit)
+
+    def _on_first_heartbeat(self, worker: RegisteredWorker) -> None:
+        """The first beat after its hello: what it has to say again has come. A unit that it does not do and
+        has not done it never heard of; a state that nobody needs was dropped while it was away."""
+        worker.is_synced = True
+        doing = {one.unit for one in worker.hello.units_in_progress}
+        for unit in list(self._dispatcher.units.values()):
+            unheard = self._unit_names.name_of(unit.number) not in doing and worker.id not in unit.results
+            if worker.id in unit.workers and unheard and unit.started_at < worker.hello_at:
+                self._retry_unit(unit)
+        if self.has_started:
+            self.drop_stale_states()
+
+    def drop_stale_states(self) -> None:
+        """Drop what earlier drivers left, but for what is being made."""
+        self._state_locations.drop_all_unreferenced(
+            {self._unit_names.name_of(number) for number in self._dispatcher.units}
+            | self._orphaned_units.unit_ids
+        )
+
+    def admit_worker(self, worker: RegisteredWorker) -> None:
+        """Whoever has something open, and nothing to do for an earlier driver, takes part."""
+        if self.has_started and not self._orphaned_units.has_worker(worker.id) and worker.train_partitions:
+            judges = worker.validation_partitions if self._has_validation else worker.train_partitions
+            self._trials.coordinator_events.append(
+                WorkerJoined(worker.id, worker.train_partitions, None, judges)
+            )
+
+    def remove_lost_workers(self) -> None:
+        lost = self._workers.drain_lost()
+        for worker in lost:
+            self._on_worker_lost(worker)
+        if lost:
+            self._check_open_failures()
+
+    def _on_worker_lost(self, worker: RegisteredWorker) -> None:
+        for unit in [unit for unit in self._dispatcher.units.values() if worker.id in unit.workers]:
+            if unit.results:  # a group, of which another member has the state
+                self._complete_hop(unit, next(iter(unit.results.values())))
+            else:
+                self._on_unit_lost(worker, unit)
+        self._trials.coordinator_events.append(WorkerLost(worker.id))
+        self._open_failures.pop(worker.id, None)
+        for orphan in self._orphaned_units.remove_worker(worker.id):
+            training = self._trials.find(orphan.in_progress.trial)
+            if training is not None:
+                self._trials.admit(training)
+        self._trials.roll_back_unavailable()
+
+    def _on_unit_lost(self, worker: RegisteredWorker, unit: DispatchedUnit) -> None:
+        for other in unit.workers:
+            if other != worker.id:
+                self._workers.cancel_unit(other, self._unit_names.name_of(unit.number))
+        del self._dispatcher.units[unit.number]
+        training = self._trials.find(unit.trial)
+        if training is None:
+            return
+        where = unit.epoch, () if unit.stuck_s else unit.partitions  # one that hangs does so wherever it is
+        training.worker_losses[where] += 1
+        if training.worker_losses[where] >= _MAX_WORKER_LOSSES:
+            why = (
+                f"the worker that trained it was lost {_MAX_WORKER_LOSSES} times in the same unit (out "
+                "of memory?)"
+            )
+            if unit.stuck_s:
+                why = (
+                    f"the worker that trained it was ended {_MAX_WORKER_LOSSES} times in epoch "
+                    f"{unit.epoch + 1}, the last time after {unit.stuck_s:.0f} s on one unit: "
+                    "it hangs, or needs a longer `unit_timeout`"
+                )
+            self._trials.fail(unit.trial, why)
+
+    def _on_open_failed(self, worker: RegisteredWorker, failure: UnitFailure) -> None:
+        """It cannot open its partitions or the user's code."""
+        self._open_failures[worker.id] = failure
+        self._check_open_failures()
+
+    def _check_open_failures(self) -> None:
+        """Where nobody can begin, that is the study's error, told once: so nobody is sent away for it before
+        somebody else could."""
+        able = any(one.train_partitions for one in self._workers)
+        refusing = [one for one in self._workers if one.id in self._open_failures]
+        if refusing and not able and len(refusing) == len(self._workers):
+            said = self._open_failures[refusing[0].id]
+            raise SpecError(
+                f"no worker can begin: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:])
+            )
+        for worker in refusing if able else ():
+            said = self._open_failures.pop(worker.id)
+            self._journal.record_worker_event(worker.id, "cannot open", said.error)
+            self._workers.send(worker, Shutdown(f"it cannot open its part: {said.error}"))
+            self._workers.remove(worker, said.error)
+
+    # -- units -----------------------------------------------------------------------------------------------
+
+    def _find_unit(self, worker: RegisteredWorker, name: str, *, training: bool) -> DispatchedUnit | None:
+        number = self._unit_names.parse_number(name)
+        unit = self._dispatcher.units.get(number) if number is not None else None
+        return (
+            unit if unit is not None and unit.is_training is training and worker.id in unit.workers else None
+        )
+
+    def _on_finished(self, worker: RegisteredWorker, finished: HopResult) -> None:
+        for state in (finished.state, finished.start_from):
+            if state:
+                self._state_locations.add_location(state, worker.hello.store_id)
+        unit = self._find_unit(worker, finished.unit, training=True)
+        if unit is not None:
+            unit.results[worker.id] = finished
+            if len(unit.results) < len(unit.workers):
+                return  # a group: acknowledged when all have said so
+            self._complete_hop(unit, finished)
+        elif self._orphaned_units.is_next_hop(self._journal.index, finished):
+            self._journal.record_hop(finished, (worker.id,) * len(finished.partitions))
+            self._trials.record_hop(finished.trial, finished.state)
+        elif finished.state not in self._journal.index.states:
+            self._state_locations.drop([finished.state])
+        self._queue_acknowledgement(worker, unit=finished.unit)
+        self._release_orphan(worker, finished.unit)
+
+    def _complete_hop(self, unit: DispatchedUnit, finished: HopResult) -> None:
+        del self._dispatcher.units[unit.number]
+        self._group_failures = self._group_failures if len(unit.workers) == 1 else 0
+        self._journal.record_hop(finished, unit.workers)
+        self._trials.record_hop(unit.trial, finished.state)
+        self._trials.coordinator_events.append(
+            HopFinished(unit.number, finished.state, finished.ended_at - finished.began_at)
+        )
+        self._stragglers.record_hop(unit.workers, unit.trial, finished.ended_at - finished.began_at)
+        for one in unit.results:
+            member = self._workers.find(one)
+            if member is not None:
+                self._queue_acknowledgement(member, unit=finished.unit)
+
+    def _on_evaluated(self, worker: RegisteredWorker, result: EvaluationResult) -> None:
+        unit = self._find_unit(worker, result.unit, training=False)
+        if unit is not None:
+            del self._dispatcher.units[unit.number]
+            self._trials.coordinator_events.append(EvaluationFinished(unit.number))
+        self._journal.record_evaluation(
+            result, worker.id, of="validation" if self._has_validation else "train"
+        )
+        training = self._trials.find(result.trial)
+        if training is not None:
+            self._trials.report_ready(training)
+        self._queue_acknowledgement(worker, unit=result.unit)
+        self._release_orphan(worker, result.unit)
+
+    def _on_failed(self, worker: RegisteredWorker, failure: UnitFailure) -> None:
+        if not failure.unit:
+            self._on_open_failed(worker, failure)
+            return
+        self._queue_acknowledgement(worker, unit=failure.unit)
+        unit = self._find_unit(worker, failure.unit, training=True) or self._find_unit(
+            worker, failure.unit, training=False
+        )
+        orphan = self._orphaned_units.find(failure.unit)
+        trial = unit.trial if unit is not None else orphan.in_progress.trial if orphan is not None else None
+        if trial is not None and failure.kind in ("code", "memory"):
+            self._trials.fail(trial, failure.error, failure.traceback)
+        elif unit is not None:
+            if failure.kind == "state":
+                self._state_locations.remove_location(unit.state, worker.hello.store_id)
+                self._count_missing_state(unit, failure.error)
+            if failure.kind == "group":
+                self._count_group_failure(worker, failure.error)
+            self._retry_unit(unit)
+            if not self._state_locations.is_available(unit.state):
+                self._trials.roll_back(unit.trial)
+        self._release_orphan(worker, failure.unit)
+
+    def _count_missing_state(self, unit: DispatchedUnit, error: str) -> None:
+        training = self._trials.find(unit.trial)
+        if training is not None:
+            where = unit.epoch, unit.partitions
+            training.missing_state_counts[where] += 1
+            if training.missing_state_counts[where] >= _MAX_MISSING_STATES:
+                self._trials.fail(
+                    unit.trial,
+                    f"no worker could have the state that a unit of epoch {unit.epoch + 1} begins "
+                    f"with, {_MAX_MISSING_STATES} times: {error}",
+                )
+
+    def _count_group_failure(self, worker: RegisteredWorker, error: str) -> None:
+        self._group_failures += 1
+        if self._group_failures == _MAX_GROUP_FAILURES:
+            self.supports_data_parallel = False
+            self._journal.record_worker_event(
+                worker.id, "alone", f"{error}; from now on each trial uses one worker at a time"
+            )
+
+    def _retry_unit(self, unit: DispatchedUnit) -> None:
+        self._dispatcher.units.pop(unit.number, None)
+        for worker in unit.workers:
+            self._workers.cancel_unit(worker, self._unit_names.name_of(unit.number))
+        self._trials.coordinator_events.append(UnitFailed(unit.number))
+
+    def _release_orphan(self, worker: RegisteredWorker, unit: str) -> None:
+        """A unit of an earlier driver is over: its trial goes on, and so does who did it."""
+        orphan = self._orphaned_units.discard_worker(unit, worker.id)
+        if orphan is not None:
+            training = self._trials.find(orphan.in_progress.trial)
+            if training is not None:
+                self._trials.admit(training)
+            self.admit_worker(worker)
+
+    # -- what was written down -------------------------------------------------------------------------------
+
+    def _queue_acknowledgement(
+        self, worker: RegisteredWorker, *, unit: str = "", digest_unit: str = ""
+    ) -> None:
+        units, names = self._pending_acknowledgements.setdefault(worker.id, ([], []))
+        if unit:
+            units.append(unit)
+        if digest_unit:
+            names.append(digest_unit)
+
+    def send_acknowledgements(self) -> None:
+        for worker_id, (units, names) in self._pending_acknowledgements.items():
+            worker = self._workers.find(worker_id)
+            if worker is not None:
+                self._workers.send(worker, Acknowledge(tuple(units), tuple(names)))
+        self._pending_acknowledgements.clear()

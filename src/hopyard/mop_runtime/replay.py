@@ -1,0 +1,215 @@
+"""Doing a study of model hopper parallelism again, in one process, in the order that its journal has.
+
+A trial's state depends on the order in which it visited the partitions, and on nothing else: on the CPU in
+deterministic mode the replay comes to the same bytes after every hop, and to the same metrics. Of one trial
+only those hops count that its last state was made by: what was lost on the way, and what it left for a copy
+of another's state, belongs to the study alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.datasets.partitions.partition import Kind, Partition
+from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.errors import IntegrityError, NotFound, SpecError
+from hopyard.mop_runtime.driver.journal_index import JournalIndex
+from hopyard.mop_runtime.worker import unit
+from hopyard.trainables.config import Config
+from hopyard.trainables.protocol import Trainable
+from hopyard.trial_state.digest import digest
+
+JournalRecord = Mapping[str, Any]
+States = Mapping[str, bytes]
+_NO_STATES: States = {}
+OpenPartition = Callable[[PartitionId, Kind], Partition]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """One hop, or (metrics not None) one evaluation, done again. expected, actual: digests of the state, ""
+    where the journal has none (the driver ended before it was told); or metrics."""
+
+    trial: TrialId
+    epoch: int
+    partitions: tuple[PartitionId, ...]
+    expected: str | Mapping[str, float]
+    actual: str | Mapping[str, float]
+
+    @property
+    def matches(self) -> bool:
+        if isinstance(self.expected, str) or isinstance(self.actual, str):
+            return self.expected in ("", self.actual)
+        same = self.expected.keys() == self.actual.keys()
+        return same and all(_equal(value, self.actual[name]) for name, value in self.expected.items())
+
+    def __str__(self) -> str:
+        where = " and ".join(map(str, self.partitions))
+        place = f"trial {self.trial}, epoch {self.epoch}, partition{'s' * (len(self.partitions) > 1)} {where}"
+        if self.matches:
+            return f"{place}: the same"
+        what = "digest" if isinstance(self.expected, str) else "metrics"
+        return f"{place}: the {what} was {self.expected}, and is {self.actual} now"
+
+
+def _equal(first: float, second: float) -> bool:
+    return first == second or (math.isnan(first) and math.isnan(second))
+
+
+def replay_study(
+    records: Sequence[JournalRecord],
+    trainable: Trainable,
+    open_partition: OpenPartition,
+    *,
+    partition_count: int,
+    seed: int,
+    initial_states: States = _NO_STATES,
+) -> Iterator[ReplayResult]:
+    """Every hop and evaluation of all trials, one after another, as they are done. initial_states: encoded
+    states by name that the journal does not say how to make: what a fork began with. Raises NotFound where
+    the journal has no hops."""
+    book = JournalIndex.from_records(records, partition_count)
+    return _replay(records, book, set(book.states), trainable, open_partition, seed, initial_states)
+
+
+def replay_trial(
+    records: Sequence[JournalRecord],
+    trial: TrialId,
+    trainable: Trainable,
+    open_partition: OpenPartition,
+    *,
+    partition_count: int,
+    seed: int,
+    initial_states: States = _NO_STATES,
+) -> Iterator[ReplayResult]:
+    """Those of one trial, and of those whose states it began with. records: the study's journal.
+    open_partition: opens partitions of the same plan. partition_count, seed: of the study. initial_states: as
+    of `replay_study`. Raises NotFound where the journal has no hop of it."""
+    book = JournalIndex.from_records(records, partition_count)
+    return _replay(
+        records,
+        book,
+        {name for name, _ in book.ancestry(book.latest_states.get(trial, ""))},
+        trainable,
+        open_partition,
+        seed,
+        initial_states,
+    )
+
+
+def check_replay(results: Iterable[ReplayResult]) -> tuple[int, int]:
+    """Go through a replay; return how many hops and evaluations agreed.
+    Raises IntegrityError at the first that does not."""
+    hops = evaluations = 0
+    for one in results:
+        if not one.matches:
+            raise IntegrityError(
+                f"the replay differs: {one}",
+                hints=(
+                    (
+                        "it can only be the same with the same code, data, libraries and number of "
+                        "threads, on the CPU"
+                    ),
+                    "`mop.deterministic: true` sets what PyTorch and TensorFlow need for that",
+                ),
+            )
+        hops, evaluations = (
+            hops + isinstance(one.actual, str),
+            evaluations + (not isinstance(one.actual, str)),
+        )
+    return hops, evaluations
+
+
+def _replay(
+    records: Sequence[JournalRecord],
+    index: JournalIndex,
+    trials: set[str],
+    trainable: Trainable,
+    open_partition: OpenPartition,
+    seed: int,
+    initial_states: States,
+) -> Iterator[ReplayResult]:
+    if not trials:
+        raise NotFound("the journal has no hop to replay", hints=("only studies with `parallel: mop` hop",))
+    measured: dict[str, list[JournalRecord]] = {}
+    for record in records:
+        if record.get("kind") == "evaluated" and str(record["state"]) in trials:
+            measured.setdefault(str(record["state"]), []).append(record)
+    states = _StateCache(Counter(index.states[name].parent for name in trials))
+    for name, data in initial_states.items():
+        states.put(name, bytearray(data))
+    for hop, begun in _hops(records, trials):
+        yield from _replay_hop(hop, begun, index, measured, states, trainable, open_partition, seed)
+
+
+def _hops(
+    records: Sequence[JournalRecord], trials: set[str]
+) -> Iterator[tuple[JournalRecord, JournalRecord]]:
+    """The hops that count, in order, each with what its trial was trained with then."""
+    begun: dict[str, JournalRecord] = {}
+    seen: set[str] = set()
+    for record in records:
+        if record.get("kind") == "begun":
+            begun[str(record["trial"])] = record
+        elif record.get("kind") == "hop" and str(record["state"]) in trials - seen:
+            seen.add(str(record["state"]))
+            yield record, begun[str(record["trial"])]
+
+
+class _StateCache:
+    """Encoded states, as long as a hop still begins from them."""
+
+    def __init__(self, children: Counter[str]) -> None:
+        self._children = children
+        self._data: dict[str, bytearray] = {}
+
+    def put(self, name: str, data: bytearray) -> None:
+        if self._children[name]:
+            self._data[name] = data
+
+    def get_copy(self, name: str) -> bytearray:
+        """A copy that the caller may change. Raises SpecError where the journal has no hop that made it."""
+        if name not in self._data:
+            raise SpecError(f"the journal does not say how state {name} was made")
+        self._children[name] -= 1
+        return bytearray(self._data[name]) if self._children[name] else self._data.pop(name)
+
+
+def _replay_hop(
+    hop: JournalRecord,
+    trial_start: JournalRecord,
+    index: JournalIndex,
+    measured: Mapping[str, Sequence[JournalRecord]],
+    states: _StateCache,
+    trainable: Trainable,
+    open_partition: OpenPartition,
+    seed: int,
+) -> Iterator[ReplayResult]:
+    trial, epoch, name = TrialId(str(hop["trial"])), int(hop["epoch"]), str(hop["state"])
+    partitions = tuple(PartitionId(int(one)) for one in hop["partitions"])
+    config = Config(dict(trial_start["params"]), trial, seed, epoch, int(trial_start["budget"]))
+    if hop["start_from"]:
+        state = unit.load_state(trainable, states.get_copy(str(hop["start_from"])), config)
+    else:
+        state = unit.init_state(trainable, config, seed)
+    if len(partitions) == 1:
+        state = unit.train(trainable, state, open_partition(partitions[0], "train"), config)
+    else:
+        read = [open_partition(partition, "train") for partition in partitions]
+        state = unit.train_together(
+            trainable, state, read, config, list, seed=seed, group_partitions=list(map(int, partitions))
+        )
+    data = bytearray(unit.encode_state(trainable, state).to_bytes())
+    states.put(name, data)
+    yield ReplayResult(trial, epoch, partitions, index.digests.get(name, ""), digest(data))
+    for record in measured.get(name, ()):
+        partition = PartitionId(int(record["partition"]))
+        again = unit.load_state(trainable, bytearray(data), config)
+        found = unit.evaluate(trainable, again, open_partition(partition, record["of"]), config)
+        yield ReplayResult(
+            trial, epoch, (partition,), {key: float(value) for key, value in record["metrics"].items()}, found
+        )

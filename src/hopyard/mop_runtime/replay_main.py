@@ -1,0 +1,166 @@
+"""`python -m hopyard.mop_runtime.replay_main JOURNAL CODE DATA`: does a study of model hopper parallelism
+again and compares, for `hop search replay`.
+
+A process of its own, in the study's interpreter: libraries read their number of threads as they are loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hopyard.config.search.study_json import study_from_json
+from hopyard.datasets.partitions.partition import Kind, Partition
+from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.domain.study import StudySpec
+from hopyard.errors import HopyardError, NotFound, SpecError
+from hopyard.mop_runtime.replay import JournalRecord, ReplayResult, replay_study, replay_trial
+from hopyard.mop_runtime.worker import process_setup
+from hopyard.mop_runtime.worker.open_partitions import open_dataset_folder
+from hopyard.studies.journal import read_records
+from hopyard.trainables.load import load
+
+_PROGRESS_INTERVAL_S = 5.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 where all is the same, 1 where something differs or could not be done."""
+    parser = argparse.ArgumentParser(prog="python -m hopyard.mop_runtime.replay_main", description=__doc__)
+    parser.add_argument("journal", type=Path)
+    parser.add_argument("code", type=Path, help="folder of the study's code")
+    parser.add_argument("data", type=Path, help="folder of its dataset")
+    parser.add_argument("--beginning", type=Path, help="file of the state that a forked study began with")
+    parser.add_argument("--trial", action="append", default=[], metavar="N")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(argv)
+    try:
+        return _run_replay(asked)
+    except HopyardError as error:
+        print(
+            "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]),
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _run_replay(options: argparse.Namespace) -> int:
+    records = list(read_records(options.journal.read_bytes()))
+    spec = _spec(records)
+    assert spec.mop is not None
+    process_setup.restart_with_environment(
+        process_setup.environment(spec.mop.deterministic, spec.mop.threads)
+    )
+    process_setup.apply_determinism(spec.mop.deterministic, spec.mop.threads)
+    code, data = options.code.resolve(), options.data.resolve()
+    os.chdir(code)
+    trainable = load(spec.mop.trainable, code)
+    process_setup.apply_determinism(
+        spec.mop.deterministic, spec.mop.threads
+    )  # the user's code may be what imported PyTorch
+    with tempfile.TemporaryDirectory(prefix="hopyard-partitions-") as cache:
+        partitions = open_dataset_folder(data, Path(cache), dataset=spec.mop.dataset)(spec.mop.partitions)
+        opened: dict[tuple[PartitionId, Kind], Partition] = {}
+
+        def open_partition(index: PartitionId, kind: Kind) -> Partition:
+            if (index, kind) not in opened:
+                opened[index, kind] = partitions.open(index, kind)
+            return opened[index, kind]
+
+        trials = [TrialId(trial) for trial in options.trial]
+        found: list[ReplayResult] = []
+        told_at = time.monotonic()
+        for one in _replay_trials(records, spec, trials, trainable, open_partition, options.beginning):
+            found.append(one)
+            if not one.matches:
+                break
+            if time.monotonic() - told_at > _PROGRESS_INTERVAL_S:
+                told_at = time.monotonic()
+                print(f"{len(found)} hops and evaluations were the same so far", file=sys.stderr, flush=True)
+    return _print_result(found, as_json=options.json)
+
+
+def _replay_trials(
+    records: Sequence[JournalRecord],
+    spec: StudySpec,
+    trials: Sequence[TrialId],
+    trainable: Any,
+    open_partition: Any,
+    fork_state_file: Path | None,
+) -> Any:
+    assert spec.mop is not None
+    given = (
+        {}
+        if spec.beginning is None or fork_state_file is None
+        else {spec.beginning.fork_state_name: fork_state_file.read_bytes()}
+    )
+    parts, seed = spec.mop.partitions.parts, spec.seed
+    if not trials:
+        yield from replay_study(
+            records, trainable, open_partition, partition_count=parts, seed=seed, initial_states=given
+        )
+        return
+    known = {str(record["trial"]) for record in records if record.get("kind") == "hop"}
+    for trial in trials:
+        if trial not in known:
+            raise NotFound(
+                f"the study has no hop of trial {trial}",
+                hints=(f"it has trials {', '.join(sorted(known, key=int))}",),
+            )
+        yield from replay_trial(
+            records, trial, trainable, open_partition, partition_count=parts, seed=seed, initial_states=given
+        )
+
+
+def _spec(records: Sequence[JournalRecord]) -> StudySpec:
+    said = next((record["spec"] for record in records if record.get("kind") == "study"), None)
+    if said is None:
+        raise SpecError(
+            "the study has not begun: there is nothing to train again",
+            hints=("`hop search show` tells how it stands",),
+        )
+    spec = study_from_json(said)
+    if spec.mop is None:
+        raise SpecError(
+            "the trials of this study are runs of their own", hints=("`hop fork RUN` runs one of them again",)
+        )
+    return spec
+
+
+def _print_result(results: Sequence[ReplayResult], *, as_json: bool) -> int:
+    hops = [one for one in results if isinstance(one.actual, str)]
+    differs = next((one for one in results if not one.matches), None)
+    unnamed = sum(one.expected == "" for one in hops)
+    if as_json:
+        about = {
+            "equal": differs is None,
+            "hops": len(hops),
+            "evaluations": len(results) - len(hops),
+            "without_digest": unnamed,
+            "first_difference": None if differs is None else str(differs),
+        }
+        print(json.dumps(about, indent=2))
+    elif differs is None:
+        rest = f" ({unnamed} of them have no digest in the journal)" if unnamed else ""
+        print(
+            f"the same, bit for bit: {len(hops)} hops of {len({one.trial for one in hops})} "
+            f"trials{rest}, {len(results) - len(hops)} evaluations"
+        )
+    else:
+        print(f"it differs: {differs}")
+        print(
+            "hint: it can only be the same with the same libraries and number of threads, on the CPU, "
+            "with `deterministic: true`",
+            file=sys.stderr,
+        )
+    return 0 if differs is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""One proven connection, and the frames on it: a JSON object each, and raw bytes with it where there are any.
+
+    4 bytes  length of the head     (big-endian)
+    8 bytes  length of the payload
+    head     a JSON object in UTF-8; NaN and infinities as Python's `json` writes them
+    payload  raw
+
+Lengths are checked before anything is read or kept. What is no frame ends the connection: after it nothing
+could be understood.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+_FRAME_HEADER = struct.Struct("!IQ")
+MAX_HEAD_BYTES = 8 << 20  # the longest head
+MAX_PAYLOAD_BYTES = 1 << 40  # the longest payload, where a connection does not say less
+_CHUNK_BYTES = 4 << 20  # of a payload are given to the system at a time
+_READ_BYTES = 16 << 10  # are asked for where a head is to come: most frames are much shorter
+_SEND_TIMEOUT_S = 30  # nothing could be sent for so long: the other side no longer reads
+
+
+class ConnectionBroken(ConnectionError):
+    """The connection ended, or what came over it is no frame."""
+
+
+class FramedConnection:
+    """A connected socket whose other side has proven the secret. Any thread may send, one at a time receives.
+
+    received_at: `time.monotonic()` when bytes last came.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *, peer: str = "", payload_limit: int = MAX_PAYLOAD_BYTES
+    ) -> None:
+        self.peer = peer
+        self.received_at = time.monotonic()
+        self._sock = sock
+        self._payload_limit = payload_limit
+        self._send_lock = threading.Lock()
+        self._buffered = bytearray()  # received, and not taken yet
+        self._closed = False
+        configure_socket(sock)
+
+    @property
+    def local_host(self) -> str:
+        """The address of this host as the other side reaches it."""
+        return str(self._sock.getsockname()[0])
+
+    def send(self, head: Mapping[str, Any], *payload: BytesLike) -> None:
+        """One frame, whole. Raises OSError (Broken and others) where the connection is gone or the other side
+        does not read."""
+        views = [memoryview(part).cast("B") for part in payload if len(part)]
+        self._send(_frame(head, sum(map(len, views))), *views)
+
+    def send_heads(self, heads: Iterable[Mapping[str, Any]]) -> None:
+        """Frames without payloads, in one piece: the other side is woken once for all of them.
+        Raises as `send`."""
+        self._send(b"".join(map(_frame, heads)))
+
+    def _send(self, *chunks: BytesLike) -> None:
+        with self._send_lock:
+            if self._closed:
+                raise ConnectionBroken("the connection is closed")
+            try:
+                for part in chunks:
+                    self._send_all(memoryview(part))
+            except OSError:
+                self.close()  # a part of a frame may be out: nothing can follow it
+                raise
+
+    def _send_all(self, view: memoryview) -> None:
+        while view:
+            try:
+                view = view[self._sock.send(view[:_CHUNK_BYTES]) :]
+            except BlockingIOError as stuck:
+                raise ConnectionBroken(f"the other side read nothing for {_SEND_TIMEOUT_S} s") from stuck
+
+    def set_receive_timeout(self, seconds: float) -> None:
+        """From now on, receiving raises Broken where nothing comes for so long."""
+        whole = int(seconds)
+        self._sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        )
+
+    def set_payload_limit(self, size: int) -> None:
+        """From now on, of what is received."""
+        self._payload_limit = size
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """The next frame, with its payload. Waits as long as it takes.
+        Raises Broken at the end of the connection."""
+        head, size = self.receive_head()
+        payload = bytearray(size)
+        self.receive_into(memoryview(payload))
+        return head, bytes(payload)
+
+    def receive_head(self) -> tuple[dict[str, Any], int]:
+        """The next frame's head, and the length of its payload, which must be received next."""
+        self._has_buffered(_FRAME_HEADER.size)
+        head_size, payload_size = _FRAME_HEADER.unpack_from(self._buffered)
+        if head_size > MAX_HEAD_BYTES or payload_size > self._payload_limit:
+            raise ConnectionBroken(
+                f"a frame of {head_size} + {payload_size} bytes came; at most {MAX_HEAD_BYTES} + "
+                f"{self._payload_limit} are taken"
+            )
+        end = _FRAME_HEADER.size + head_size
+        self._has_buffered(end)
+        text = bytes(self._buffered[_FRAME_HEADER.size : end])
+        del self._buffered[:end]
+        return decode_head(text), payload_size
+
+    def _has_buffered(self, size: int) -> None:
+        """So many bytes have come that nobody took yet; with them whatever else is there, which spares asking
+        the system for each frame."""
+        while len(self._buffered) < size:
+            self._buffered += self._receive_data(lambda: self._sock.recv(_READ_BYTES))
+
+    def receive_into(self, view: memoryview) -> None:
+        """Fill `view`, whatever pieces it comes in."""
+        there = min(len(view), len(self._buffered))
+        view[:there] = self._buffered[:there]
+        del self._buffered[:there]
+        view = view[there:]
+        while view:
+            view = view[self._receive_data(partial(self._sock.recv_into, view)) :]
+
+    def _receive_data(self, receive: Callable[[], T]) -> T:
+        """What `receive` returns, which is nothing only at the end of the connection."""
+        try:
+            got = receive()
+        except BlockingIOError as silent:
+            raise ConnectionBroken("nothing came for too long") from silent
+        except OSError as lost:
+            raise ConnectionBroken(f"the connection broke: {lost}") from lost
+        if not got:
+            raise ConnectionBroken("the other side closed the connection")
+        self.received_at = time.monotonic()
+        return got
+
+    def close(self) -> None:
+        """Also wakes whoever is receiving."""
+        self._closed = True
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it was not connected any more
+        self._sock.close()
+
+
+def configure_socket(sock: socket.socket) -> None:
+    """Small frames leave at once; who does not read, and a host that is gone without a word, are noticed
+    within half a minute."""
+    # `settimeout` is for both directions
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 30_000),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# `json.dumps` would make one for each frame
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _frame(head: Mapping[str, Any], payload_size: int = 0) -> bytes:
+    text = encode_head(head)
+    return _FRAME_HEADER.pack(len(text), payload_size) + text
+
+
+def encode_head(head: Mapping[str, Any]) -> bytes:
+    """Raises ValueError where it is too long, TypeError where it is no JSON."""
+    text = _encode(head).encode("utf-8", "surrogatepass")
+    if len(text) > MAX_HEAD_BYTES:
+        raise ValueError(f"a head of {len(text)} bytes; at most {MAX_HEAD_BYTES} can be sent")
+    return text
+
+
+def decode_head(text: bytes) -> dict[str, Any]:
+    try:
+        head = json.loads(text.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as bad:
+        raise ConnectionBroken(f"a head came that is no JSON: {text[:40]!r}") from bad
+    if not isinstance(head, dict):
+        raise ConnectionBroken(f"a head came that is no JSON object: {text[:40]!r}")
+    return head
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, an IPv6 host in brackets. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"`{address[:80]}` is no address; one is written host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

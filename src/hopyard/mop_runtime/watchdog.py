@@ -1,0 +1,103 @@
+"""The pulse of a worker's process, felt by its parent: a worker that hangs while it holds the interpreter's
+lock cannot be told to end.
+
+The worker writes a byte into a pipe every second, from a thread that needs the lock. Its parent counts the
+seconds of its own time without one, so that a host that stood still ends nobody; nor does it count while the
+worker is stopped, to be looked at by a debugger. Before the first byte nothing is counted: a cold disk may be
+slow to load a library.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+HEARTBEAT_PIPE_VARIABLE = "HOPYARD_PULSE"  # the number of the pipe's end
+HANG_TIMEOUT_S = 60.0  # without a sign; the driver has no more with a worker that opens its data
+_HEARTBEAT_INTERVAL_S = 1.0
+_DUMP_TIMEOUT_S = 5.0  # to say where it was, before it is killed outright
+
+
+def start_heartbeat() -> None:
+    """From now on, where there is a parent to feel it; once in a process."""
+    said = os.environ.pop(HEARTBEAT_PIPE_VARIABLE, "")
+    if not said.isdecimal():
+        return
+    pipe = int(said)
+    os.set_inheritable(pipe, False)
+    faulthandler.enable(2)  # SIGABRT tells where it was, whoever holds the lock
+    threading.Thread(target=_write_heartbeats, args=(pipe,), name="pulse", daemon=True).start()
+
+
+def _write_heartbeats(pipe: int) -> None:
+    pause = threading.Event()
+    try:
+        while True:
+            os.write(pipe, b".")
+            pause.wait(_HEARTBEAT_INTERVAL_S)
+    except OSError:
+        return  # nobody feels it any more
+
+
+class Watchdog:
+    """The parent's end, for one child after another. hang_timeout_s: without a sign, after which the child is
+    ended."""
+
+    def __init__(self, log_message: Callable[[str], None], *, hang_timeout_s: float = HANG_TIMEOUT_S) -> None:
+        self._log_message, self._hang_timeout_s = log_message, hang_timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._read_fd, self.write_fd = os.pipe()  # pipe: to be passed on to the child, by the variable
+        os.set_blocking(self._read_fd, False)
+        self._heartbeat_seen, self._silent_s = False, 0.0
+        signal.signal(signal.SIGALRM, self._on_timer)
+        signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_INTERVAL_S, _HEARTBEAT_INTERVAL_S)
+
+    def watch(self, child: subprocess.Popen[bytes]) -> None:
+        """This one is felt from now on."""
+        self._drain()
+        self._child, self._heartbeat_seen, self._silent_s = child, False, 0.0
+
+    def _on_timer(self, _number: int, _frame: object) -> None:
+        if self._drain():
+            self._heartbeat_seen, self._silent_s = True, 0.0
+        elif (
+            self._heartbeat_seen
+            and self._child is not None
+            and self._child.returncode is None
+            and not _is_stopped(self._child.pid)
+        ):
+            self._silent_s += _HEARTBEAT_INTERVAL_S
+            late_s = self._silent_s - self._hang_timeout_s
+            if 0 <= late_s < _HEARTBEAT_INTERVAL_S:
+                self._log_message(
+                    "the study's worker hangs: nothing was heard of its process for "
+                    f"{self._silent_s:.0f} s, so it is ended. It was here:"
+                )
+                self._send(self._child.pid, signal.SIGABRT)
+            elif late_s >= _DUMP_TIMEOUT_S:
+                self._send(self._child.pid, signal.SIGKILL)
+
+    @staticmethod
+    def _send(pid: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # its end was asked for just now
+            os.kill(pid, number)
+
+    def _drain(self) -> bool:
+        """Whether there was anything."""
+        try:
+            return bool(os.read(self._read_fd, 65536))
+        except BlockingIOError:
+            return False
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False

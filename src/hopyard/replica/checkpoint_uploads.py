@@ -1,0 +1,193 @@
+"""Sending complete checkpoints to the server while the run goes on, in the order in which they were saved."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from hopyard.domain.replica import ReplicaSpec
+from hopyard.errors import (
+    Conflict,
+    HopyardError,
+    IntegrityError,
+    MissingBlobs,
+    NotFound,
+    NotLeader,
+    QuotaExceeded,
+    ServerFault,
+    ServerUnavailable,
+    StorageFull,
+    is_transient,
+)
+from hopyard.private_files import open_below
+from hopyard.replica.event_log import EventLog
+from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.replica_log import log
+from hopyard.replica.server_connection import ServerConnection
+from hopyard.replica.unstored_folders import UnstoredFolders
+from hopyard.replica.uploads import upload_folder
+
+RETRY_INTERVAL_S = 1.0
+# A server that answers, and fails at one and the same request for so long, will not be helped by asking
+# again.
+SERVER_FAULT_TIMEOUT_S = 600.0
+# Worth another try. What is not found, or damaged, is something that the server was to read for the request,
+# and that the next try sends anew: that the run itself is gone is said by `RunEnded`, and by a Conflict that
+# a later attempt runs.
+RETRYABLE_ERRORS = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, IntegrityError)
+
+
+@dataclass(slots=True)
+class UploadTimeout:
+    """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run
+    is to end; for `SERVER_FAULT_TIMEOUT_S` while the server fails at it by a fault of its own, or its user
+    stores too much, for something that is not there, or for trouble of this node."""
+
+    _failing_since: float | None = None
+
+    def is_expired(self, error: Exception, *, is_stopping: bool) -> bool:
+        """Whether it is given up after this failure. is_stopping: the run was asked to end."""
+        own_trouble = not isinstance(error, RETRYABLE_ERRORS) and is_transient(error)
+        if not own_trouble and not isinstance(error, (ServerFault, NotFound, IntegrityError, QuotaExceeded)):
+            self._failing_since = None
+            return isinstance(error, StorageFull) and is_stopping
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        return is_stopping or now - self._failing_since > SERVER_FAULT_TIMEOUT_S
+
+
+@dataclass(slots=True)
+class CheckpointUploader:
+    """Follows the events of the script; a thread uploads each checkpoint that they announce.
+
+    On this node only the newest stays, once the server has the others. server_offsets: from offsets of the
+    script's streams to those of the server's copies.
+    """
+
+    folder: ReplicaDir
+    spec: ReplicaSpec
+    server: ServerConnection
+    unstored: UnstoredFolders
+    server_offsets: Callable[[Mapping[str, int]], dict[str, int]]
+    log: EventLog = field(init=False)
+    _pending: deque[dict[str, Any]] = field(default_factory=deque)
+    _change: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _last_uploaded: Path | None = None
+    _closing: bool = False
+
+    def __post_init__(self) -> None:
+        self.log = EventLog(self.folder.streams / "events")
+
+    def poll(self) -> None:
+        """Look for new events. Cheap when there are none; may be called from any thread."""
+        with self._change:
+            found = [event for event in self.log.poll() if event.get("kind") == "checkpoint"]
+            if not found:
+                return
+            self._pending.extend(found)
+            self._change.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run_thread, name="checkpoints", daemon=True)
+                self._thread.start()
+
+    def finish(self) -> None:
+        """Returns when the server has every checkpoint that was announced, however long that takes."""
+        while self.folder.exists():
+            try:
+                self.poll()
+                break
+            except OSError as failed:  # no descriptors: what was announced is read later
+                log(f"events cannot be read: {failed}")
+                time.sleep(RETRY_INTERVAL_S)
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run_thread(self) -> None:
+        while True:
+            with self._change:
+                while not self._pending:
+                    if self._closing:
+                        return
+                    self._change.wait()
+                event = self._pending.popleft()
+            self._upload_with_retry(event)
+
+    def _upload_with_retry(self, event: dict[str, Any]) -> None:
+        patience = UploadTimeout()
+        while True:
+            try:
+                self._upload(event)
+                return
+            except (HopyardError, OSError, KeyError, ValueError, TypeError) as failed:
+                if isinstance(failed, RETRYABLE_ERRORS) or is_transient(failed):
+                    log(f"checkpoint waits: {failed}")
+                    if not self.folder.exists():
+                        return
+                    if patience.is_expired(failed, is_stopping=self._is_stopping()):
+                        self._skip(event, failed)
+                        return
+                    if not self.server.rediscover():
+                        with self._change:
+                            self._change.wait(RETRY_INTERVAL_S)
+                    continue
+                if isinstance(failed, Conflict):
+                    return  # a later attempt began with what was there
+                if any(later.get("folder") == event.get("folder") for later in list(self._pending)):
+                    return  # it changed because the script saved the same step anew, which is sent next
+                self._skip(event, failed)
+                return
+
+    def _is_stopping(self) -> bool:
+        """Somebody wants the run to end, and not only to make room or at its time limit: then something goes
+        on from this checkpoint."""
+        order = self.folder.read_stop()
+        return order is not None and not order.requests_checkpoint
+
+    def _skip(self, event: dict[str, Any], reason: Exception) -> None:
+        self.unstored.retain(f"the checkpoint of step {event.get('step')}", self._folder_of(event), reason)
+
+    def _folder_of(self, event: dict[str, Any]) -> Path:
+        return self.folder.checkpoints / Path(str(event.get("folder"))).name
+
+    def _upload(self, event: dict[str, Any]) -> None:
+        step, folder = int(event["step"]), self._folder_of(event)
+        try:
+            descriptor = open_below(
+                self.folder.root,
+                f"{self.folder.checkpoints.name}/{folder.name}",
+                os.O_RDONLY | os.O_DIRECTORY,
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return  # saved again at the same step, or removed by the script: there is nothing to keep
+        try:
+            tree = upload_folder(self.server.client, descriptor)
+        finally:
+            os.close(descriptor)
+        launch = self.spec.launch
+        body = {
+            "run": launch.run,
+            "attempt": launch.attempt,
+            "rank": launch.rank,
+            "step": step,
+            "manifest": tree.digest,
+            "size_bytes": tree.size_bytes,
+            "created_at": datetime.fromtimestamp(float(event["t"]), UTC).isoformat(),
+            "metrics": event.get("metrics") or {},
+            "offsets": self.server_offsets(event.get("offsets") or {}),
+        }
+        self.server.client.post(f"/attempts/{launch.attempt}/checkpoints", body)
+        earlier, self._last_uploaded = self._last_uploaded, folder
+        if earlier is not None and earlier != folder:
+            rmtree(earlier, ignore_errors=True)

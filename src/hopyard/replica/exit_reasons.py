@@ -1,0 +1,92 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.private_files import open_no_follow
+
+_TAIL_BYTES = 4096
+_MAX_REASON_LENGTH = 200
+_FULL_DISK_BYTES = 64 * 1024  # less than a traceback and its surroundings need
+TIME_LIMIT_CODE = 124  # as timeout(1) says it
+
+
+def exit_from_status(
+    status: int, stderr: Path, *, node_out_of_memory: bool = False, disk_full: bool = False
+) -> Exit:
+    """From what waitpid gave. disk_full: that of `stderr`, when the process ended: it could not write why."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return Exit(ExitKind.EXIT_CODE, 0, "finished")
+    if code > 0:
+        said = last_line(stderr)
+        return Exit(
+            ExitKind.EXIT_CODE,
+            code,
+            f"exit code {code}"
+            + (f": {said}" if said else "")
+            + (f"; no space left on the disk of {stderr.parent}" if disk_full else ""),
+        )
+    number = -code
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "real-time signal"
+    reason = f"killed by signal {number} ({name})"
+    if number == signal.SIGKILL and node_out_of_memory:
+        reason += (
+            "; the node ran out of memory: ask for some with `--memory` so that the run is placed "
+            "where there is enough"
+        )
+    return Exit(ExitKind.SIGNAL, 128 + number, reason)
+
+
+def exit_code_from_status(status: int | None) -> int:
+    """The shell's number for what waitpid gave; 137 when it never gave anything."""
+    if status is None:
+        return 128 + signal.SIGKILL
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def format_seconds(seconds: float) -> str:
+    """60 s, 2.5 s; whole numbers without a point."""
+    return f"{seconds:g} s"
+
+
+def last_line(file: Path) -> str:
+    """The last line that says something, shortened; "" without one."""
+    try:
+        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = stream.read()
+    except OSError:
+        return ""
+    for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
+        text = "".join(c for c in line.decode(errors="replace") if c.isprintable()).strip()
+        # a note below the message of an error of ours, and what tracking says
+        if text and not text.startswith(("hint: ", "hopyard: ")):
+            return text if len(text) <= _MAX_REASON_LENGTH else text[: _MAX_REASON_LENGTH - 1] + "…"
+    return ""
+
+
+def is_disk_full(folder: Path) -> bool:
+    """Whether the disk of `folder` has no space for a traceback."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
+
+
+def read_node_oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since it started."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
+    except OSError:
+        return 0

@@ -1,0 +1,268 @@
+"""What a run's process sees of the home, and what of it the process may write to: mounts of its own, where
+the kernel allows them.
+
+They are made in a user namespace in which every user keeps its number: there a process can also neither trace
+nor read processes outside of it, such as its replica, the server and other runs, whatever capabilities it
+has. Where the kernel allows no such namespace, root makes them in a mount namespace alone. Plain system calls
+only, for use between fork and exec.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache, partial
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 19,
+)
+_SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+_CAPABILITY_VERSION_3 = 0x20080522
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
+# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE,
+# CAP_SYS_RAWIO, CAP_SYS_PTRACE (the mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter),
+# CAP_MKNOD (the disk itself).
+_DANGEROUS_CAPABILITIES = (2, 16, 17, 19, 21, 27)
+_EMPTY_MOUNT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+
+
+class IsolationMode(StrEnum):
+    """What keeps a run from the files of the home that are not its own."""
+
+    MOUNTS = "mount namespace"
+    USER_NAMESPACE = "user namespace"
+    MODES = "modes"
+
+
+@dataclass(frozen=True, slots=True)
+class MountView:
+    """Of a home, for one process and its children. Real paths, without links.
+
+    unmounted: folders in which it finds nothing, now and later, but what of the others is below them, and
+    `links`. read_only: folders and files, with all that is below them. hidden: files and folders that it
+    finds empty. writable: folders that stay as they are, also below the other ones. links: symbolic links
+    directly in a bare folder, and to where each leads.
+    """
+
+    read_only: Sequence[Path] = ()
+    hidden: Sequence[Path] = ()
+    writable: Sequence[Path] = ()
+    unmounted: Sequence[Path] = ()
+    links: Mapping[Path, Path] = field(default_factory=dict)
+
+
+@cache
+def detect_isolation_mode() -> IsolationMode:
+    """The best one that works here; tried out in a process of its own, once."""
+    ways = (IsolationMode.USER_NAMESPACE, IsolationMode.MOUNTS)
+    return next((way for way in ways if _is_supported(way)), IsolationMode.MODES)
+
+
+def open_user_namespace() -> int | None:
+    """A descriptor of a new user namespace for processes that `enter` it together, as the replicas of a gang
+    do: they may trace each other and share memory of GPUs. None where the protection is another one. Raises
+    OSError."""
+    if detect_isolation_mode() is not IsolationMode.USER_NAMESPACE:
+        return None
+    (made, make), (left, leave) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    first = os.fork()
+    if first == 0:
+        try:
+            os.close(leave)
+            _create_user_namespace()
+            os.write(make, b"1")
+            os.read(left, 1)
+        finally:
+            os._exit(0)
+    os.close(make)
+    try:
+        return os.open(f"/proc/{first}/ns/user", os.O_RDONLY | os.O_CLOEXEC) if os.read(made, 1) else None
+    finally:
+        for descriptor in (made, left, leave):
+            os.close(descriptor)
+        os.waitpid(first, 0)
+
+
+def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | None = None) -> None:
+    """Gives this process the view. namespace: a user namespace to enter; None begins one.
+    Raises OSError where that fails half-way."""
+    if isolation_mode is IsolationMode.MODES:
+        return
+    _unshare(isolation_mode, namespace)
+    # Opened in this namespace: the kernel binds nothing of another one.
+    read_only, writable = _open(view.read_only), _open(view.writable)
+    covered = [path for path in view.unmounted if _mount_empty(path)]
+    for path, descriptor in read_only:
+        _bind(descriptor, path)
+        _set_read_only(path)
+    covered += [path for path in view.hidden if _mount_empty(path)]
+    for path, descriptor in writable:
+        _bind(descriptor, path)
+    for path, to in view.links.items():
+        os.symlink(to, path)
+    for path in covered:
+        _mount(None, path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _EMPTY_MOUNT_FLAGS)
+    _clear_inheritable()
+    for (
+        capability
+    ) in _DANGEROUS_CAPABILITIES:  # after the mounts, which take one of them; exec does not give them back
+        _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def _open(paths: Sequence[Path]) -> list[tuple[Path, int]]:
+    return [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in paths]
+
+
+def _bind(descriptor: int, path: Path) -> None:
+    """Puts what was opened in this place, which may have been covered meanwhile. Closes it."""
+    if not path.exists():
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    _mount(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
+    os.close(descriptor)
+
+
+def _is_supported(isolation_mode: IsolationMode) -> bool:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            _unshare(isolation_mode)
+            _mount("/", "/", flags=_MS_BIND | _MS_REC)
+            _mount("tmpfs", "/", kind="tmpfs", flags=_EMPTY_MOUNT_FLAGS)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _unshare(isolation_mode: IsolationMode, namespace: int | None = None) -> None:
+    if namespace is not None:
+        _check(_libc.setns(namespace, _CLONE_NEWUSER))
+    elif isolation_mode is IsolationMode.USER_NAMESPACE:
+        _create_user_namespace()
+    _check(_libc.unshare(_CLONE_NEWNS))
+    # what is mounted outside later is seen, and nothing goes out
+    _mount(None, "/", flags=_MS_REC | _MS_SLAVE)
+
+
+def _create_user_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        _map_all_users(partial(_libc.unshare, _CLONE_NEWUSER))
+        return
+    _check(_libc.unshare(_CLONE_NEWUSER))
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        _write(f"/proc/self/{name}", text)
+
+
+def _clear_inheritable() -> None:
+    """Root's exec would give these back, whatever the bounding set says."""
+    # twice effective, permitted, inheritable
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    _check(_libc.capget(header, sets))
+    sets[2] = sets[5] = 0
+    _check(_libc.capset(header, sets))
+
+
+def _map_all_users(unshare: Callable[[], int]) -> None:
+    """As root: a user namespace with the users and groups of this one.
+    Only a process outside of it may map them."""
+    me, maps = os.getpid(), {}
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as known:
+            maps[name] = "".join(f"{inside} {inside} {count}\n" for inside, _, count in map(str.split, known))
+    begun, begin = os.pipe2(os.O_CLOEXEC)
+    mapper = os.fork()
+    if mapper == 0:
+        code = 1
+        try:
+            os.close(begin)
+            if os.read(begun, 1):
+                for name, text in maps.items():
+                    _write(f"/proc/{me}/{name}", text)
+                code = 0
+        finally:
+            os._exit(code)
+    os.close(begun)
+    try:
+        _check(unshare())
+        os.write(begin, b"1")
+    finally:
+        os.close(begin)
+        mapped = os.waitpid(mapper, 0)[1] == 0
+    if not mapped:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def _write(file: str, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _mount_empty(path: Path) -> bool:
+    """Puts nothing in its place. Returns whether that is a folder."""
+    with suppress(FileNotFoundError):  # a file of the database that came and went
+        if not path.is_dir():
+            _mount(os.devnull, path, flags=_MS_BIND)
+            return False
+        _mount("tmpfs", path, kind="tmpfs", flags=_EMPTY_MOUNT_FLAGS, data="size=1m,mode=0700")
+        return True
+    return False
+
+
+def _set_read_only(folder: Path) -> None:
+    attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
+    done = _libc.syscall(
+        _SYS_MOUNT_SETATTR,
+        _AT_FDCWD,
+        os.fsencode(folder),
+        _AT_RECURSIVE,
+        attributes,
+        ctypes.sizeof(attributes),
+    )
+    if done != 0:  # a kernel before 5.12: what is mounted below stays as it is
+        # may not be taken away in a user namespace
+        locked = os.statvfs(folder).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _mount(None, folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | locked)
+
+
+def _mount(
+    source: str | Path | None,
+    target: str | Path,
+    *,
+    flags: int,
+    kind: str | None = None,
+    data: str | None = None,
+) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
+    _check(_libc.mount(*words, flags, None if data is None else data.encode()))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,203 @@
+"""The files that a run made or changed in its folder: which are stored, as what, and which cannot be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from hopyard.datasets.ignore_rules import CACHE_FOLDERS, REPOSITORY_FOLDERS, SECRET_FILES
+from hopyard.domain.manifest import is_manifest_path, is_repository_name
+from hopyard.domain.text import escape
+from hopyard.private_files import open_no_follow
+
+_BLOCK_BYTES = 1024 * 1024
+_TIMESTAMP_GRANULARITY_NS = 20_000_000  # the kernel's clock of file times is behind by up to one of its ticks
+_MAX_NAMES_SHOWN = 5
+_BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # what Python and Numba keep in `__pycache__`
+
+FileStamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
+FileStamps = Mapping[str, FileStamp]
+
+
+class UnstoredReason(StrEnum):
+    """Why something is not stored, as the run says it."""
+
+    NAME = "their names hold control characters or a backslash, or are not UTF-8, or too long"
+    UNREADABLE = "they may not be read"
+    LINK = "they are links that lead out of the run's folder or to nothing"
+    SECRET = "they hold passwords and keys"
+    TOOLS = "they are virtual environments, `node_modules` or repositories"
+
+
+RETAINED_OBSTACLES = (
+    UnstoredReason.NAME,
+    UnstoredReason.UNREADABLE,
+)  # of which the files are kept on the node
+
+
+@dataclass(slots=True)
+class ChangedFiles:
+    """files: path of each regular file. links: paths of symbolic links.
+    unstored: paths of what cannot be stored, and why."""
+
+    files: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    unstored: dict[str, UnstoredReason] = field(default_factory=dict)
+
+    def without_unchanged(self, work: Path, tree: Path) -> ChangedFiles:
+        """Those that are not the same in `tree`, the code of the run."""
+        return ChangedFiles(
+            [path for path in self.files if has_different_content(work / path, tree / path)],
+            [
+                path
+                for path in self.links
+                if not (tree / path).is_symlink() or os.readlink(work / path) != os.readlink(tree / path)
+            ],
+            {path: why for path, why in self.unstored.items() if not os.path.lexists(tree / path)},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StorableFiles:
+    """files: by path in the stored tree, the path in the run's folder.
+    links: by path, the text of the symbolic link."""
+
+    files: Mapping[str, str]
+    links: Mapping[str, str]
+    unstored: Mapping[str, UnstoredReason]
+
+
+def scan_stamps(work: Path) -> FileStamps:
+    """What lies below `work` now: by path, what changes with every write to a file. The files that were
+    written last are left out: another write within the same tick of the file system's clock might not
+    show."""
+    found = {path: _stamp(about) for path, about, _ in _walk(work, "")}
+    newest_ns = max((changed_ns for *_, changed_ns in found.values()), default=0)
+    return {path: stamp for path, stamp in found.items() if newest_ns - stamp[3] > _TIMESTAMP_GRANULARITY_NS}
+
+
+def changed_since(work: Path, before: FileStamps | None) -> ChangedFiles:
+    """What lies below `work` and was not there `before`, or was written to since. Without `before`: all.
+
+    Compared is each file with itself: the file system's times may come from another clock than this
+    process's, and either may be set back meanwhile. Every write sets ctime, and no program can choose it.
+    Left out without a word: pipes, sockets, devices, and the caches of Python and other tools.
+    """
+    known, found = before or {}, ChangedFiles()
+    for path, about, obstacle in _walk(work, ""):
+        if known.get(path) == _stamp(about):
+            continue
+        if obstacle is not None:
+            found.unstored[path] = obstacle
+        elif stat.S_ISLNK(about.st_mode):
+            found.links.append(path)
+        else:
+            found.files.append(path)
+    return found
+
+
+def select_storable(work: Path, changes: ChangedFiles) -> StorableFiles:
+    """A link within the folder stays a link where what it leads to is stored as well.
+    Where it leads to another file of the folder, that file is stored in its place."""
+    top = os.path.realpath(work)
+    files, links, unstored = {path: path for path in changes.files}, {}, dict(changes.unstored)
+    stored = {*changes.files, *(above for path in changes.files for above in _parent_folders(path))}
+    for path in changes.links:
+        real = os.path.realpath(work / path)
+        target = real[len(top) + 1 :] if real.startswith(top + "/") else ""
+        if target in stored:
+            links[path] = os.path.relpath(target, os.path.dirname(path) or ".")
+        elif (
+            target
+            and changes.unstored.get(target, UnstoredReason.NAME) is UnstoredReason.NAME
+            and os.path.basename(target) not in SECRET_FILES
+            and _is_readable_file(real)
+        ):
+            files[path] = target
+        else:
+            unstored[path] = UnstoredReason.LINK
+    return StorableFiles(files, links, unstored)
+
+
+def describe_paths(paths: list[str]) -> str:
+    """How these are named in a sentence about them."""
+    names = ", ".join(f"`{escape(path)}`" for path in paths[:_MAX_NAMES_SHOWN])
+    more = f" and {len(paths) - _MAX_NAMES_SHOWN} more" if len(paths) > _MAX_NAMES_SHOWN else ""
+    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of the run's folder ({names}{more})"
+
+
+def has_different_content(file: Path, other: Path) -> bool:
+    """Whether `other` is not a file with the same bytes."""
+    try:
+        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as ours, other.open("rb") as theirs:
+            if os.fstat(ours.fileno()).st_size != os.fstat(theirs.fileno()).st_size:
+                return True
+            while block := ours.read(_BLOCK_BYTES):
+                if block != theirs.read(_BLOCK_BYTES):
+                    return True
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return True
+    return False
+
+
+def _parent_folders(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _is_readable_file(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.R_OK)
+
+
+def _stamp(stat_result: os.stat_result) -> FileStamp:
+    return stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ctime_ns
+
+
+def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, UnstoredReason | None]]:
+    """Files and links, and what cannot be stored. Of a folder that is left out whole, only the folder
+    itself."""
+    try:
+        with os.scandir(root) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        path, is_folder = prefix + entry.name, entry.is_dir(follow_symlinks=False)
+        try:
+            about = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # another replica removed it
+            continue
+        if _is_cache(path, entry.name) or not (
+            is_folder or stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+        ):
+            continue
+        obstacle = _unstored_reason(entry, path, is_folder=is_folder)
+        if is_folder and obstacle in (None, UnstoredReason.NAME):
+            yield from _walk(Path(entry.path), path + "/")
+        else:
+            yield path, about, obstacle
+
+
+def _is_cache(path: str, name: str) -> bool:
+    return name in CACHE_FOLDERS or (
+        f"/{path}".endswith(f"/__pycache__/{name}")
+        and any(f"{suffix}." in f"{name}." for suffix in _BYTECODE_SUFFIXES)
+    )
+
+
+def _unstored_reason(entry: os.DirEntry[str], path: str, *, is_folder: bool) -> UnstoredReason | None:
+    if entry.name in SECRET_FILES:
+        return UnstoredReason.SECRET
+    if entry.name in REPOSITORY_FOLDERS or is_repository_name(entry.name):
+        return UnstoredReason.TOOLS
+    if is_folder and (entry.name == "node_modules" or os.path.isfile(f"{entry.path}/pyvenv.cfg")):
+        return UnstoredReason.TOOLS
+    if not is_manifest_path(path):
+        return UnstoredReason.NAME
+    if not entry.is_symlink() and not os.access(entry.path, os.R_OK | os.X_OK if is_folder else os.R_OK):
+        return UnstoredReason.UNREADABLE
+    return None

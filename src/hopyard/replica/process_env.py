@@ -1,0 +1,109 @@
+"""The variables that a user's process is started with: who it is in its gang, where its data lies, what it
+may use."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
+from hopyard.domain.resources import WHOLE_GPU
+from hopyard.domain.run_environment import run_variables
+from hopyard.private_files import make_folder
+from hopyard.replica.replica_dir import ReplicaDir
+
+# of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
+_TORCH_MEMORY_SHARE = 0.9
+
+
+def process_env(
+    spec: ReplicaSpec,
+    folder: ReplicaDir,
+    *,
+    url: str,
+    interpreter: str,
+    datasets: Mapping[str, Path],
+    restored: bool,
+    virtual_env: Path | None = None,
+) -> dict[str, str]:
+    """The whole environment of the user's process. The user's own `--env` and secrets win over what is
+    inherited and over defaults, never over what names the run and its place."""
+    launch, node = spec.launch, spec.node
+    env = run_variables(os.environ, node.pass_environment)
+    env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    # more threads than cores wait for each other; without a limit the library's own guess is right
+    if launch.resources.cpu_limited:
+        env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
+    env |= _gpu_share(spec)
+    env |= {**launch.env, **launch.secrets}
+    bin_folder = str(Path(interpreter).parent)
+    env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
+    if virtual_env is not None:
+        env["VIRTUAL_ENV"] = str(virtual_env)
+    sdk = make_sdk_folder(Path(node.home))
+    env["PYTHONPATH"] = f"{sdk}{os.pathsep}{env['PYTHONPATH']}" if env.get("PYTHONPATH") else str(sdk)
+    env |= {
+        "HOPYARD_RUN": launch.run_name,
+        "HOPYARD_RUN_ID": launch.run,
+        "HOPYARD_ATTEMPT": launch.attempt,
+        "HOPYARD_REPLICA_DIR": str(folder.root),
+        "HOPYARD_GANG_DIR": node.gang_folder or str(folder.root),
+        "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
+        "HOPYARD_TAGS": json.dumps(dict(launch.tags)),
+        "HOPYARD_DATASETS": json.dumps({name: str(path) for name, path in datasets.items()}),
+        "HOPYARD_URL": url,
+        "RANK": str(launch.rank),
+        "LOCAL_RANK": str(node.local_rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_WORLD_SIZE": str(node.local_world_size),
+        "NODE_RANK": str(node.node_rank),
+        "GROUP_RANK": str(node.node_rank),
+        "MASTER_ADDR": node.master_addr,
+        "MASTER_PORT": str(node.master_port),
+        "ROLE_NAME": launch.role,
+        "ROLE_RANK": str(launch.role_rank),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, node.gpus)),
+        "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
+    }
+    if node.gpus and node.gpu_milli < WHOLE_GPU:
+        env["HOPYARD_GPU_SHARE"] = f"{node.gpu_milli / WHOLE_GPU:g}"
+    if node.gpu_memory_bytes:
+        env["HOPYARD_GPU_MEMORY"] = str(node.gpu_memory_bytes)
+    if launch.study is not None:
+        env["HOPYARD_STUDY"] = str(folder.root / STUDY_FILE)
+    if restored and launch.restore is not None:
+        env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
+        env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)
+    if launch.foreign:
+        env["HOPYARD_RESTORE_FOREIGN"] = "1"
+    return env
+
+
+def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:
+    """Defaults for frameworks that would take a whole GPU at their start though only a part of it is the
+    run's."""
+    if not spec.node.gpus or spec.node.gpu_milli >= WHOLE_GPU:
+        return {}
+    share = spec.node.gpu_milli / WHOLE_GPU * _TORCH_MEMORY_SHARE
+    return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{share:.3f}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
+
+def make_sdk_folder(home: Path) -> Path:
+    """A folder that holds nothing but `hopyard`, so that the SDK imports in any interpreter without the
+    packages beside it."""
+    folder = home / "cache" / "sdk"
+    link = folder / "hopyard"
+    package = str(Path(__file__).resolve().parent.parent)
+    try:
+        if os.readlink(link) == package:
+            return folder
+    except OSError:
+        pass
+    make_folder(folder)
+    scratch = folder / f".hopyard.{os.getpid()}"
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(package)
+    scratch.replace(link)
+    return folder

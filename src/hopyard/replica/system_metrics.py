@@ -1,0 +1,76 @@
+"""What a run uses of its node, sampled: processors, memory, GPUs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hopyard.replica import process_tree
+from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.resource_limits import ReplicaCgroups
+
+FIRST_INTERVAL_S, SAMPLE_INTERVAL_S, LATE_SAMPLE_INTERVAL_S = 1.0, 2.0, 5.0
+_FREQUENT_SAMPLES = 60  # samples: after two minutes a curve needs fewer points
+
+
+class SystemMetrics:
+    """Writes a sample to the `system` stream whenever it is asked to.
+    gpus: the node's indices that belong to the run."""
+
+    def __init__(self, folder: ReplicaDir, groups: ReplicaCgroups, gpus: Sequence[int]) -> None:
+        self._folder, self._groups = folder, groups
+        self._gpus = _Gpus(gpus) if gpus else None
+        self._sampled_at, self._cpu, self._samples = time.monotonic(), 0, 0
+
+    def write_sample(self) -> float:
+        """Take one; in how many seconds the next is due."""
+        now = time.monotonic()
+        stats = process_tree.descendants(os.getpid())
+        cpu = sum(stat.cpu for stat in stats)
+        # A process that ended without being waited for takes its time along: the difference is then negative,
+        # and told as 0.
+        used = max(0, cpu - self._cpu) / process_tree.TICKS / max(now - self._sampled_at, 1e-3)
+        self._cpu, self._sampled_at, self._samples = cpu, now, self._samples + 1
+        memory = self._groups.memory_bytes()
+        if memory is None:
+            memory = process_tree.resident_bytes(stat.pid for stat in stats)
+        self._folder.append_json(
+            "system",
+            cpu_percent=round(used * 100, 1),
+            memory_bytes=memory,
+            gpus=[] if self._gpus is None else self._gpus.sample(),
+        )
+        return SAMPLE_INTERVAL_S if self._samples < _FREQUENT_SAMPLES else LATE_SAMPLE_INTERVAL_S
+
+
+class _Gpus:
+    """Reads GPUs through NVIDIA's library, loaded here and not before the fork: its state does not survive
+    one."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        self._handles: list[tuple[int, Any]] = []
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml: Any = pynvml
+            self._handles = [(index, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in indices]
+        except Exception:  # declared GPUs, or a driver that went away: there is nothing to tell
+            self._handles = []
+
+    def sample(self) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = []
+        for index, handle in self._handles:
+            try:
+                rates, memory = (
+                    self._nvml.nvmlDeviceGetUtilizationRates(handle),
+                    self._nvml.nvmlDeviceGetMemoryInfo(handle),
+                )
+            except self._nvml.NVMLError:
+                continue  # a GPU that fell off the bus must not end the run's metrics
+            found.append(
+                {"index": index, "utilisation_percent": float(rates.gpu), "memory_bytes": int(memory.used)}
+            )
+        return found

@@ -1,0 +1,200 @@
+"""How a process is made to end: left to a safe point, asked, killed; and what is said of it afterwards."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.replica import StopOrder
+from hopyard.replica import process_tree
+from hopyard.replica.exit_reasons import (
+    TIME_LIMIT_CODE,
+    exit_code_from_status,
+    exit_from_status,
+    format_seconds,
+    is_disk_full,
+)
+from hopyard.replica.replica_dir import ReplicaDir, SafePointExit
+from hopyard.sdk.safe_points import DISK_FULL_REASON, SAFE_POINT_EXIT_CODE, SAFE_POINTS_DIR
+
+_TERM_SHARE_OF_GRACE = (
+    0.25  # of the grace: for a script that comes to no safe point to do what it does at SIGTERM
+)
+
+
+@dataclass(slots=True)
+class Termination:
+    """Of one process. gang_folder: where processes with safe points show themselves.
+    grace_s: at most how much of an order's grace is kept for SIGTERM.
+
+    exit_cause: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and
+    killed. awaits_safe_point: for a safe point, of which the script leaves word in a file only.
+    stop_order_error: why the order of the time limit could not be written for the script to see.
+    """
+
+    folder: ReplicaDir
+    pid: int
+    gang_folder: Path
+    grace_s: float
+    exit_cause: Exit | None = None
+    term_at: float = math.inf
+    kill_at: float = math.inf
+    awaits_safe_point: bool = False
+    stop_order_error: str = ""
+    _order: StopOrder | None = None
+    _sigterm_sent: bool = False  # by SIGTERM
+    _disk_full: bool = False
+    _time_limit_order: StopOrder | None = None  # that of the time limit, where that came first
+
+    def apply_order(self, order: StopOrder, now: float) -> None:
+        """Do what an order says; harmless to repeat."""
+        if self.exit_cause is None:
+            self.exit_cause, self._order, self.kill_at = (
+                Exit(order.kind, 143, order.reason),
+                order,
+                now + order.grace_s,
+            )
+            self.awaits_safe_point = order.at_safe_point and self._has_safe_points()
+            self._time_limit_order = order if order.kind is ExitKind.TIME_LIMIT else None
+            self.term_at = (
+                self._latest_sigterm_at(order)
+                if self.awaits_safe_point or self._time_limit_order is not None
+                else now
+            )
+        elif self._order is not None and order != self._order:  # a second one with less patience
+            self._order, self.exit_cause = order, Exit(order.kind, 143, order.reason)
+            self.kill_at = min(self.kill_at, now + order.grace_s)
+            self.awaits_safe_point = self.awaits_safe_point and order.at_safe_point
+            self.term_at = min(
+                self.term_at, self._latest_sigterm_at(order) if self.awaits_safe_point else now
+            )
+        elif self.awaits_safe_point and self.folder.read_safe_point_exit() is not None:
+            # what goes on is what started the script, or does not end
+            self.awaits_safe_point, self.term_at = False, min(self.term_at, now + self.grace_s)
+
+    def apply_limit(self, exit_cause: Exit, now: float, *, kill_at: float) -> None:
+        """Not by an order but by a limit."""
+        self.exit_cause, self._order, self.awaits_safe_point = exit_cause, None, False
+        self.term_at, self.kill_at = now, kill_at
+
+    def send_sigterm_if_due(self, now: float) -> None:
+        """SIGTERM, once; its own children are its to tell, unless it does not listen."""
+        if now < self.term_at:
+            return
+        self.term_at = math.inf
+        if self._is_zombie():
+            return  # by itself, before it was looked at: a signal would change nothing but what is said of it
+        if not self._sigterm_sent:
+            self._sigterm_sent = True
+            try:
+                os.kill(self.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                return
+
+    def check_disk_full(self) -> None:
+        """The process has ended: see whether its disk is full now, which may be the reason."""
+        self._disk_full = is_disk_full(self.folder.streams)
+
+    def exit(self, status: int, *, node_out_of_memory: bool) -> Exit:
+        """How it ended, from what waitpid gave."""
+        own = exit_from_status(
+            status,
+            self.folder.streams / "stderr",
+            node_out_of_memory=node_out_of_memory,
+            disk_full=self._disk_full,
+        )
+        if self.exit_cause is None:
+            return own
+        if self._order is None:
+            return self.exit_cause
+        left = self.folder.read_safe_point_exit()
+        # it could not write more than its exit code
+        if left is None and self.awaits_safe_point and own.code == SAFE_POINT_EXIT_CODE:
+            left = SafePointExit(
+                0, None, DISK_FULL_REASON if self._disk_full else "its last words could not be written"
+            )
+        if self._time_limit_order is not None and (
+            left is not None or self.exit_cause.kind is ExitKind.TIME_LIMIT
+        ):
+            return self._time_limit_exit(self._time_limit_order, left, own)
+        if left is not None:
+            return Exit(ExitKind.PREEMPTED, exit_code_from_status(status), _preemption_text(left))
+        reason = self.exit_cause.reason
+        if self.exit_cause.kind is ExitKind.PREEMPTED:
+            # A bad end of its own may come of a peer that left; where it does not, it comes again.
+            if own.is_success and not self._sigterm_sent:
+                return own
+            if not self._sigterm_sent:
+                reason += f"; it ended by itself: {own.reason}"
+            elif self.awaits_safe_point:
+                reason += f": it came to no safe point within {format_seconds(self._order.grace_s)}"
+        return Exit(self.exit_cause.kind, exit_code_from_status(status), reason)
+
+    def _time_limit_exit(
+        self, order: StopOrder, safe_point_exit: SafePointExit | None, process_exit: Exit
+    ) -> Exit:
+        if safe_point_exit is not None:
+            return Exit(
+                ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + _checkpoint_text(safe_point_exit)
+            )
+        if not self._sigterm_sent:
+            return process_exit
+        late = (
+            f": it came to no safe point within {format_seconds(round(order.grace_s, 1))}"
+            if self.awaits_safe_point
+            else ""
+        )
+        if self.awaits_safe_point and self.stop_order_error:
+            late = f": the script could not be asked to save: {self.stop_order_error}"
+        return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + late)
+
+    def _latest_sigterm_at(self, order: StopOrder) -> float:
+        return self.kill_at - min(self.grace_s, _TERM_SHARE_OF_GRACE * order.grace_s)
+
+    def _is_zombie(self) -> bool:
+        """Whether the process is only waiting to be reaped."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def _has_safe_points(self) -> bool:
+        try:
+            names = os.listdir(self.gang_folder / SAFE_POINTS_DIR)
+        except OSError:
+            return False
+        pids = {name.partition("-")[2] for name in names}
+        return any(str(stat.pid) in pids for stat in process_tree.descendants(os.getpid()))
+
+
+def _checkpoint_text(safe_point_exit: SafePointExit) -> str:
+    """What to add to the reason for which a script left."""
+    if safe_point_exit.rank:
+        return ""
+    return (
+        f"; {_unsaved_text(safe_point_exit)}"
+        if safe_point_exit.step is None
+        else f", saved at step {safe_point_exit.step}"
+    )
+
+
+def _preemption_text(safe_point_exit: SafePointExit) -> str:
+    if safe_point_exit.rank:
+        return "preempted"
+    return (
+        f"preempted; {_unsaved_text(safe_point_exit)}"
+        if safe_point_exit.step is None
+        else f"preempted at step {safe_point_exit.step}, checkpoint saved"
+    )
+
+
+def _unsaved_text(safe_point_exit: SafePointExit) -> str:
+    return (
+        f"no checkpoint could be saved: {safe_point_exit.why}"
+        if safe_point_exit.why
+        else "nothing could be saved"
+    )

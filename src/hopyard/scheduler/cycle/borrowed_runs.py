@@ -1,0 +1,174 @@
+"""Which runs a queue started with what others are sure of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from hopyard.domain.amounts import placed_amounts
+from hopyard.domain.cluster import Node, Running
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import GPU_OF, QueueTree
+from hopyard.scheduler.quota.queue_limits import QueueLimits
+from hopyard.scheduler.quota.usage_ledger import UsageLedger
+
+PlacementOrder = tuple[datetime, int, datetime, GangId]
+GuaranteedAmounts = list[tuple[str, int]]  # of what guarantees name
+BorrowingEntry = tuple[PlacementOrder, GuaranteedAmounts, QueueName]  # of a run; no two have the same order
+
+
+class BorrowedRuns:
+    """What is asked for is worked out once, and again only when it is said to have changed.
+
+    What a queue started first is covered by its guarantee, and stays so while others come and go; what it
+    started beyond is borrowed. Of a queue with others below it, what those started within their own
+    guarantees is covered before what they borrowed, or whoever of them came first would use up what the other
+    is sure of, and neither had borrowed from those outside. So a gang that took back what its queue had lent
+    never has to give way to the queue that it took it from, however much its own queue borrows later. Runs
+    that were asked to end count as gone. Of a guarantee there is for a run what nobody below keeps
+    (lend_limit), but for what its own queue, or one above it, does.
+    """
+
+    def __init__(
+        self,
+        queues: QueueTree,
+        nodes: Mapping[NodeId, Node],
+        running: Mapping[QueueName, Mapping[GangId, Running]],
+    ) -> None:
+        """running: by the queue of the gang; not copied."""
+        self._running = running
+        limits = QueueLimits.of(queues)
+        # of a queue that was removed: itself, without a guarantee, so all that it uses is borrowed
+        self._path = limits.path
+        self._guarantees, self._non_lendable_names, self._empty_ledger = (
+            limits.guarantees,
+            limits.non_lendable_names,
+            UsageLedger(limits),
+        )
+        self._guaranteed_resources = limits.guaranteed_resources
+        by_model = any(name.startswith(GPU_OF) for name in self._guaranteed_resources)
+        # where no model is named, nobody need look at cards
+        self._gpu_nodes: Mapping[NodeId, Node] = nodes if by_model else {}
+        self._borrowed_by_level: dict[QueueName, frozenset[GangId]] = {}
+        self._usage_by_queue: dict[QueueName, dict[GangId, GuaranteedAmounts]] = {}
+        # of those directly in a queue, in the order in which they were placed
+        self._entries_by_queue: dict[QueueName, list[BorrowingEntry]] = {}
+
+    def invalidate_queue(self, queue: QueueName) -> None:
+        """Runs of this queue began, ended, or were asked to end."""
+        self._entries_by_queue.pop(queue, None)
+        for level in self._path(queue) if self._borrowed_by_level else ():
+            self._borrowed_by_level.pop(level, None)
+
+    def runs_borrowed_from(self, queue: QueueName, lender: QueueName) -> list[Running]:
+        """Runs of a queue that are beyond the guarantee at every level that it does not share with another
+        one."""
+        shared = self._path(lender)
+        apart = [self.borrowed_by(level) for level in self._path(queue) if level not in shared]
+        there = self._running.get(queue, {})
+        if not apart:
+            return []
+        return [there[gang] for gang in there.keys() & frozenset.intersection(*apart)]
+
+    def borrowed_by(self, level: QueueName) -> frozenset[GangId]:
+        """Of the runs of all queues below it: those that were placed when its guarantee was used up, the
+        older ones counted first."""
+        found = self._borrowed_by_level.get(level)
+        if found is None:
+            found = self._borrowed_by_level[level] = frozenset(
+                self._borrowed_among(level, self._entries_below(level))
+            )
+        return found
+
+    def _entries_below(self, level: QueueName) -> list[BorrowingEntry]:
+        """In the order in which they are covered."""
+        within: list[BorrowingEntry] = []
+        beyond: list[BorrowingEntry] = []
+        for queue in self._running:
+            if queue == level:
+                within += self._own_entries(queue)
+            elif level in (levels := self._path(queue)):
+                late = self.borrowed_by(levels[levels.index(level) - 1])
+                for entry in self._own_entries(queue):
+                    (beyond if entry[0][-1] in late else within).append(entry)
+        within.sort()  # few ordered stretches after each other, which costs little more than to merge them
+        beyond.sort()
+        return within + beyond
+
+    def _own_entries(self, queue: QueueName) -> list[BorrowingEntry]:
+        found = self._entries_by_queue.get(queue)
+        if found is None:
+            there = self._running.get(queue, {}).values()
+            found = self._entries_by_queue[queue] = sorted(
+                (_placement_order(one), self._guaranteed_amounts(one), queue)
+                for one in there
+                if not one.stopping
+            )
+        return found
+
+    def _borrowed_among(self, level: QueueName, entries: Iterable[BorrowingEntry]) -> Iterable[GangId]:
+        sure, kept = self._guarantees.get(level, {}), self._empty_ledger
+        left = {
+            name: sure.get(name, 0)
+            - (kept.committed_below(level, name) if name in self._non_lendable_names else 0)
+            for name in self._guaranteed_resources
+        }
+        spare: dict[tuple[QueueName, str], int] = {}  # what queues below keep and do not use
+        for (_, _, _, gang), use, queue in entries:
+            own = self._non_lendable_part(queue, level, use, spare) if self._non_lendable_names else {}
+            rest = [(name, amount - sum(own.get(name, {}).values())) for name, amount in use] if own else use
+            for name, amount in rest:
+                if amount > left[name]:
+                    yield gang
+                    break
+            else:
+                for name, amount in rest:
+                    left[name] -= amount
+                for name, parts in own.items():
+                    for at, part in parts.items():
+                        spare[at, name] -= part
+
+    def _non_lendable_part(
+        self,
+        queue: QueueName,
+        level: QueueName,
+        amounts: GuaranteedAmounts,
+        unused: dict[tuple[QueueName, str], int],
+    ) -> dict[str, dict[QueueName, int]]:
+        """By name, what of this its own queue, or one above it below that level, keeps and has left."""
+        found: dict[str, dict[QueueName, int]] = {}
+        for name, left in amounts:
+            for at in self._path(queue):
+                if at == level:
+                    break
+                part = min(
+                    left, unused.setdefault((at, name), self._empty_ledger.unused_non_lendable(at, name))
+                )
+                if part:
+                    found.setdefault(name, {})[at] = part
+                    left -= part  # noqa: PLW2901 - what those above are asked for
+        return found
+
+    def _guaranteed_amounts(self, running: Running) -> GuaranteedAmounts:
+        """Of what guarantees name. What a gang holds never changes while it holds it, and neither do its
+        nodes' cards while this stands."""
+        of_queue = self._usage_by_queue.setdefault(running.gang.queue, {})
+        found = of_queue.get(running.gang.id)
+        if found is None:
+            amounts = placed_amounts(running.placement, self._gpu_nodes)
+            found = of_queue[running.gang.id] = [
+                (name, amount) for name, amount in amounts.items() if name in self._guaranteed_resources
+            ]
+        return found
+
+    def forget_run(self, running: Running) -> None:
+        """What it used is forgotten."""
+        of_queue = self._usage_by_queue.get(running.gang.queue, {})
+        of_queue.pop(running.gang.id, None)
+        self.invalidate_queue(running.gang.queue)
+
+
+def _placement_order(running: Running) -> PlacementOrder:
+    """Of those that were placed at one time, whoever comes first in a queue."""
+    gang = running.gang
+    return running.placed_at, -gang.priority, gang.submitted_at, gang.id

@@ -1,0 +1,258 @@
+"""What is known of a cluster between turns, and kept up by what changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from hopyard.domain.cluster import Node, Running, Snapshot
+from hopyard.domain.effective_limits import queue_path
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import QueueTree
+from hopyard.scheduler.cycle.borrowed_runs import BorrowedRuns
+from hopyard.scheduler.cycle.demand import Demand
+from hopyard.scheduler.cycle.no_capacity_cache import NoCapacityCache
+from hopyard.scheduler.cycle.pending_gangs import GangClass, PendingGangs, Rank
+from hopyard.scheduler.cycle.snapshot_diff import changed_keys, diff_sequences
+from hopyard.scheduler.cycle.time_slices import TimeSlices
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.placement.node_table import is_same_machine
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+from hopyard.scheduler.time_slicing import service_class
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
+
+MAX_INCREMENTAL_NODES = 8  # more than so many at once are taken in by laying everything out anew
+
+
+class ClusterState:
+    """Of the newest snapshot that it was told.
+
+    capacity, quota_usage: what is free and used now. empty_cluster: what the nodes would have free if nothing
+    ran and all were open. run_ends: who holds resources, and until when. pending_gangs: who waits.
+    running_by_queue: who holds resources, by queue.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._empty_quota_usage: QuotaUsage | None = None
+        self.no_capacity_cache = NoCapacityCache()
+        self._preemptible_priorities: dict[QueueName, Counter[int]] = {}
+        self.running_by_queue: dict[QueueName, dict[GangId, Running]] = {}
+        self.stopping: dict[GangId, Running] = {}
+        self._demand = Demand()
+        self._rebuild_nodes()
+        self._rebuild_quota_usage()
+        self.run_ends = RunEndEstimates.of(
+            snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
+        )
+        self._rebuild_pending()
+        for shape in self.pending_gangs.classes:
+            self._demand.record(shape.representative, shape.pending_count)
+        for running in snapshot.running:
+            self._add_running(running)
+        self._update_demand_weights()
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Take in what is different in this snapshot."""
+        before, self.snapshot = self.snapshot, snapshot
+        ended, begun = diff_sequences(before.running, snapshot.running)
+        self._update_running(ended, begun)
+        self.run_ends.advance(snapshot.now, snapshot.durations, grace_s=snapshot.preempt_grace_s)
+        nodes = [
+            name
+            for name in changed_keys(before.nodes, snapshot.nodes)
+            if before.nodes.get(name) != snapshot.nodes.get(name)
+        ]
+        if len(nodes) > MAX_INCREMENTAL_NODES:
+            self._rebuild_nodes()
+        else:
+            for name in nodes:
+                self._update_node(name, before.nodes.get(name))
+        if snapshot.queues != before.queues or any(
+            _gpu_models_changed(before.nodes.get(name), snapshot.nodes.get(name)) for name in nodes
+        ):
+            self._rebuild_quota_usage()
+        else:
+            for name in nodes:
+                self.quota_usage.set_node(before.nodes[name], snapshot.nodes[name])
+            self.quota_usage.set_history(snapshot.past_usage, snapshot.now)
+        self._update_pending(before)
+        self._update_demand_weights()
+
+    def _update_pending(self, before: Snapshot) -> None:
+        gone, come = diff_sequences(before.pending, self.snapshot.pending)
+        for gang in gone:
+            self._demand.record(gang, -1)
+        for gang in come:
+            self._demand.record(gang, 1)
+        if self.snapshot.queues != before.queues:
+            self._rebuild_pending()
+            for running in self.snapshot.running:
+                self.time_slices.add(running)
+            return
+        for gang in gone:
+            self.pending_gangs.remove(gang)
+        for gang in come:
+            self.pending_gangs.add(gang)
+
+    def never_schedulable(self, gang_class: GangClass) -> bool:
+        """Whether no gang of this shape would fit if nothing ran and all nodes were open."""
+        found = self._never_schedulable.get(gang_class)
+        if found is None:
+            empty = bool(self.snapshot.nodes)
+            found = self._never_schedulable[gang_class] = empty and not _fits_in(
+                self.empty_cluster, gang_class.representative
+            )
+        return found
+
+    def never_admissible(self, gang: Gang) -> bool:
+        """Whether its queue could not let it start if nothing ran."""
+        if self._empty_quota_usage is None:
+            snapshot = self.snapshot
+            self._empty_quota_usage = QuotaUsage.of(
+                snapshot.queues, snapshot.nodes.values(), (), {}, snapshot.now
+            )
+        return self._empty_quota_usage.refusal(gang) is not None
+
+    def never_fits_check(self) -> Callable[[Gang], str | None]:
+        """Why a gang never fits, or None, as of now."""
+        whole, nodes = self.empty_cluster.copy(), self.snapshot.nodes
+
+        def why(gang: Gang) -> str | None:
+            if not nodes or _fits_in(whole, gang):
+                return None
+            return never_fits(gang, nodes.values())
+
+        return why
+
+    def _rebuild_nodes(self) -> None:
+        self.no_capacity_cache.clear()
+        nodes = self.snapshot.nodes.values()
+        self.capacity = Capacity.of(nodes, (running.placement for running in self.snapshot.running))
+        self.empty_cluster = Capacity.of(node.as_schedulable() for node in nodes)
+        self._never_schedulable: dict[GangClass, bool] = {}
+        self._empty_quota_usage = None
+
+    def _rebuild_quota_usage(self) -> None:
+        snapshot = self.snapshot
+        self.borrowed_runs = BorrowedRuns(snapshot.queues, snapshot.nodes, self.running_by_queue)
+        self.quota_usage = QuotaUsage.of(
+            snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.past_usage, snapshot.now
+        )
+
+    def _update_demand_weights(self) -> None:
+        """Room is kept for the shapes that wait and run."""
+        self.capacity.update_weights(self._demand.mix())
+
+    def _rebuild_pending(self) -> None:
+        queues = self.snapshot.queues
+        self._empty_quota_usage = None
+        self.rank_function = rank_function_for(queues)
+        self.pending_gangs = PendingGangs(self.snapshot.pending, self.rank_function)
+        self.time_slices = TimeSlices(queues)
+        above = {queue.parent for queue in queues.queues.values()}
+        self.leaf_queues = sorted(name for name in queues.queues if name not in above)
+        self.leaf_queues_below: dict[QueueName, list[QueueName]] = {}  # and the leaves themselves
+        for leaf in self.leaf_queues:
+            for name in queue_path(queues, leaf):
+                self.leaf_queues_below.setdefault(name, []).append(leaf)
+
+    def _update_node(self, name: NodeId, before: Node | None) -> None:
+        node = self.snapshot.nodes.get(name)
+        self._empty_quota_usage = None
+        if node is None:
+            self.capacity.drop_node(name)
+            self.empty_cluster.drop_node(name)
+            self._never_schedulable.clear()
+            return
+        self.capacity.set_node(node)
+        self.no_capacity_cache.invalidate_nodes([name])
+        if before is None or not is_same_machine(before, node):
+            self.empty_cluster.set_node(node.as_schedulable())
+            self._never_schedulable.clear()
+
+    def _update_running(self, ended: Iterable[Running], started: Sequence[Running]) -> None:
+        gone = {running.gang.id: running for running in ended}
+        left: list[Placement] = []
+        come: list[Placement] = []
+        for running in started:
+            before = gone.pop(running.gang.id, None)
+            if before is None or before.placement != running.placement:
+                if before is not None:
+                    left.append(self._remove_running(before))
+                come.append(running.placement)
+            self._add_running(running)
+        self.run_ends.add_all(started)
+        for running in gone.values():
+            left.append(self._remove_running(running))
+            self.run_ends.drop(running.gang.id)
+        self.capacity.release_all(left)
+        self.quota_usage.credit_all(left)
+        self.capacity.allocate_all(come)
+        self.quota_usage.charge_all(come)
+
+    def lowest_priority(self, queue: QueueName) -> int | None:
+        """Of the runs of a queue that may be preempted."""
+        return min(self._preemptible_priorities.get(queue, ()), default=None)
+
+    def _count_priority(self, gang: Gang, delta: int) -> None:
+        if gang.preemptible:
+            counts = self._preemptible_priorities.setdefault(gang.queue, Counter())
+            counts[gang.priority] += delta
+            if not counts[gang.priority]:
+                del counts[gang.priority]
+
+    def _add_running(self, running: Running) -> None:
+        of_queue = self.running_by_queue.setdefault(running.gang.queue, {})
+        if running.gang.id not in of_queue:
+            self._demand.record(running.gang, 1)
+            self._count_priority(running.gang, 1)
+        of_queue[running.gang.id] = running
+        self.borrowed_runs.invalidate_queue(running.gang.queue)
+        self.time_slices.add(running)
+        if running.stopping:
+            self.stopping[running.gang.id] = running
+        else:
+            self.stopping.pop(running.gang.id, None)
+
+    def _remove_running(self, running: Running) -> Placement:
+        """What is to be given back."""
+        self.stopping.pop(running.gang.id, None)
+        of_queue = self.running_by_queue[running.gang.queue]
+        del of_queue[running.gang.id]
+        self._demand.record(running.gang, -1)
+        self._count_priority(running.gang, -1)
+        self.borrowed_runs.forget_run(running)
+        self.time_slices.drop(running)
+        self.no_capacity_cache.invalidate_nodes(
+            assignment.node for assignment in running.placement.assignments
+        )
+        if not of_queue:
+            del self.running_by_queue[running.gang.queue]
+        return running.placement
+
+
+def rank_function_for(queues: QueueTree) -> Callable[[Gang], Rank]:
+    """Who comes first in a queue, whoever they belong to."""
+    slicing = {name for name, queue in queues.queues.items() if queue.time_slices}
+
+    def rank(gang: Gang) -> Rank:
+        return -gang.priority, service_class(gang, gang.served_s) if gang.queue in slicing else 0
+
+    return rank
+
+
+def _fits_in(empty_cluster: Capacity, gang: Gang) -> bool:
+    """As `placement.explain.fits`: whether its smallest size finds a place."""
+    smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
+    return empty_cluster.place(smallest, score="first-fit") is not None or (
+        len(gang.roles) > 1 and empty_cluster.place(smallest) is not None
+    )
+
+
+def _gpu_models_changed(before: Node | None, after: Node | None) -> bool:
+    """Whether what was charged on this node may count otherwise now: accounts name GPUs by what the node says
+    of them."""
+    return before is None or after is None or before.gpus != after.gpus

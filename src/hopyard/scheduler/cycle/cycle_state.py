@@ -1,0 +1,150 @@
+"""What the steps of one turn share: the state as it will be after what was decided so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hopyard.domain.cluster import HoldReason
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.cycle.cluster_state import ClusterState
+from hopyard.scheduler.cycle.hold_explanations import HoldDetail
+from hopyard.scheduler.cycle.pending_gangs import GangClass
+from hopyard.scheduler.cycle.promises import CyclePromises
+from hopyard.scheduler.duration_estimates import DurationEstimate, estimate_duration
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.timeline.backfill import BackfillTimeline
+from hopyard.scheduler.timeline.block_reason import BlockReason
+from hopyard.scheduler.timeline.run_end_estimates import HistoryKey, history_key
+
+
+class CycleState:
+    """placed: what starts. own_holds: why gangs wait that were looked at for themselves.
+    promised: who binds whom."""
+
+    def __init__(self, cluster_state: ClusterState) -> None:
+        self.cluster_state, self.snapshot, self.pending_gangs = (
+            cluster_state,
+            cluster_state.snapshot,
+            cluster_state.pending_gangs,
+        )
+        self.now = self.snapshot.now
+        # itself: it knows by now which nodes are best; `close` gives back what starts
+        self.capacity = cluster_state.capacity
+        self.quota_usage = cluster_state.quota_usage.copy()
+        self.timeline = BackfillTimeline(
+            self.capacity,
+            self.quota_usage,
+            cluster_state.run_ends,
+            self.snapshot.reservations,
+            self.now,
+            self.snapshot.queues,
+            self.snapshot.promises.values(),
+        )
+        self.promises = CyclePromises(
+            self.snapshot.promises,
+            self.timeline,
+            self.quota_usage,
+            self.pending_gangs,
+            self.snapshot.queues.queues,
+            self.now,
+        )
+        self.placed: dict[GangId, Placement] = {}
+        self.own_holds: dict[GangId, HoldDetail] = {}
+        self.start_listeners: list[Callable[[Placement], None]] = []
+        self._estimates: dict[tuple[HistoryKey, float | None, float], DurationEstimate] = {}
+
+    def close(self) -> Capacity:
+        """What is free once all that starts has started; the standing capacity is as it was."""
+        after = self.capacity.copy()
+        self.capacity.release_all(self.placed.values())
+        return after
+
+    def pending_gang(self, gang: GangId) -> Gang:
+        """One that waits."""
+        found = self.pending_gangs.find(gang)
+        assert found is not None
+        return found
+
+    def estimate_of(self, gang: Gang) -> DurationEstimate:
+        """How long it would run."""
+        key = history_key(gang), gang.time_limit_s, gang.served_s
+        found = self._estimates.get(key)
+        if found is None:
+            found = self._estimates[key] = estimate_duration(gang, self.snapshot.durations)
+        return found
+
+    def try_start(self, gang: Gang, *, quota_checked: bool = False) -> Placement | BlockReason:
+        """quota_checked: its queue does not refuse it."""
+        before = self.snapshot.promises.get(gang.id)
+        prefer = frozenset(before.nodes) if before is not None else frozenset()
+        return self.timeline.try_backfill(
+            gang,
+            self.estimate_of(self.pending_gang(gang.id)),
+            preferred_nodes=prefer,
+            explain=False,
+            quota_checked=quota_checked,
+        )
+
+    def start(self, placement: Placement) -> None:
+        gang = placement.gang.id
+        self.promises.drop(gang)
+        self.timeline.start(placement, self.estimate_of(self.pending_gang(gang)))
+        self.placed[gang] = placement
+        self.own_holds.pop(gang, None)
+        for told in self.start_listeners:
+            told(placement)
+
+    def try_promise(self, gang: Gang, block: BlockReason) -> bool:
+        """Whether it is promised a start, or what it was promised is kept."""
+        if self.promises.promise_start(gang, self.estimate_of(gang), block.reason) is None:
+            return False
+        self.set_hold(gang, block)
+        return True
+
+    def has_room(self, gang_class: GangClass) -> bool:
+        """Whether there is room for a gang of this shape, whoever was promised what.
+        Of several roles it is found only where one is placed as the gang would be."""
+        gang = gang_class.representative
+        if len(gang.roles) > 1:
+            return self.capacity.place(gang) is not None
+        return (
+            self.capacity.place(
+                gang.with_replica_counts([role.required_replicas for role in gang.roles]), score="first-fit"
+            )
+            is not None
+        )
+
+    def confirm_promise(self, gang: Gang, block: BlockReason) -> bool:
+        """As `promise`, with what was expected when the turn began."""
+        if self.promises.confirm(gang, block.reason) is None:
+            return False
+        self.set_hold(gang, block)
+        return True
+
+    def quick_block_reason(self, gang: Gang) -> BlockReason | None:
+        """Why it may not start now, where that is quick to say: its queue, or too little room whoever was
+        promised what."""
+        refused = self.quota_usage.refusal(gang)
+        if refused is not None:
+            return BlockReason(refused.reason, refused.detail, refused.blocked_by)
+        if self.capacity.place(gang) is None:
+            return BlockReason(self.capacity.why_not_reason(gang), "")
+        return None
+
+    def set_hold(self, gang: Gang, block: BlockReason) -> None:
+        """It waits for what it was promised."""
+        self.own_holds[gang.id] = HoldDetail(
+            block.reason, block.message, block.blocked_by or self.timeline.blocking_runs(gang.id)
+        )
+
+    def renew_promise(self, gang: Gang) -> None:
+        """It had to stand back; as well as can be now."""
+        told = self.own_holds.pop(gang.id, None)
+        expected = self.estimate_of(gang)
+        if (
+            self.promises.promise_start(gang, expected, told.reason if told else HoldReason.BEHIND)
+            is not None
+            and told is not None
+        ):
+            self.own_holds[gang.id] = told

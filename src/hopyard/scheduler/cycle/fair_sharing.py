@@ -1,0 +1,78 @@
+"""Which of the queues comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import Amounts, Queue
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+
+
+class _QueueNode:
+    """One queue. head: who comes first of those below it, with what it asks for, None where nobody waits."""
+
+    __slots__ = ("children", "head", "key", "name", "parent", "requested")
+
+    def __init__(self, name: QueueName, parent: _QueueNode | None) -> None:
+        self.name, self.parent = name, parent
+        self.children: list[_QueueNode] = []
+        self.head: Gang | None = None
+        self.requested: Amounts = {}
+        self.key: tuple[int, float, QueueName] = (0, 0.0, name)
+
+
+class FairSharingOrder:
+    """From the bottom up: of the queues right below one, whoever has the smallest `QuotaUsage.fair_share_key`
+    stands for it (after fair sharing in Kueue's hierarchical cohorts). What is charged in a queue moves it
+    and those above it only."""
+
+    def __init__(self, queues: Mapping[QueueName, Queue], quota_usage: QuotaUsage) -> None:
+        """queues: parents before children."""
+        self._quota_usage = quota_usage
+        self._nodes: dict[QueueName, _QueueNode] = {}
+        self._roots: list[_QueueNode] = []
+        for name, queue in queues.items():
+            above = self._nodes[queue.parent] if queue.parent is not None else None
+            level = self._nodes[name] = _QueueNode(name, above)
+            (self._roots if above is None else above.children).append(level)
+
+    def update_heads(self, heads: Mapping[QueueName, Gang | None]) -> None:
+        """Who comes first in these queues, in which gangs wait; or that something was charged to them."""
+        moved: dict[QueueName, _QueueNode] = {}
+        for queue, gang in heads.items():
+            level = self._nodes[queue]
+            if gang is not level.head and gang is not None:
+                level.requested = self._quota_usage.requested(gang)
+            level.head = gang
+            self._recompute_key(level)
+            if level.parent is not None:
+                moved[level.parent.name] = level.parent
+        while moved:  # a level is looked at again where one below it moves later: what comes last holds
+            found, moved = moved, {}
+            for above in found.values():
+                best = _first_node(above.children)
+                above.head = None if best is None else best.head
+                if best is not None:
+                    above.requested = self._quota_usage.request_above(best.name, best.requested)
+                self._recompute_key(above)
+                if above.parent is not None:
+                    moved[above.parent.name] = above.parent
+
+    def head(self) -> Gang | None:
+        """Who comes first of all."""
+        best = _first_node(self._roots)
+        return None if best is None else best.head
+
+    def _recompute_key(self, node: _QueueNode) -> None:
+        if node.head is not None:
+            node.key = self._quota_usage.fair_share_key(node.name, node.requested)
+
+
+def _first_node(nodes: list[_QueueNode]) -> _QueueNode | None:
+    best: _QueueNode | None = None
+    for level in nodes:
+        if level.head is not None and (best is None or level.key < best.key):
+            best = level
+    return best

@@ -1,0 +1,237 @@
+"""Why gangs wait, told when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import itemgetter
+from typing import overload
+
+from hopyard.domain.cluster import Hold, HoldReason
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.amount_text import LazyMessage, render
+from hopyard.scheduler.cycle.pending_gangs import GangClassKey, Rank
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+
+HoldOrder = tuple[QueueName, bool, Rank, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDetail:
+    """As a Hold says it, without a position."""
+
+    reason: HoldReason
+    message: LazyMessage
+    blocked_by: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        return render(self.message)
+
+
+NOT_YET_EXAMINED = HoldDetail(
+    HoldReason.BEHIND, "others were first in this turn; it is looked at again in the next"
+)
+
+
+class HoldGroup:
+    """What gangs of one queue, user and shape have in common. never_fits: that they never fit.
+    user_key: where their user stands."""
+
+    __slots__ = ("_rendered", "never_fits", "shared_detail", "user_key")
+
+    def __init__(self, never_fits: HoldDetail | None, user_key: tuple[float, ...]) -> None:
+        self.never_fits, self.user_key = never_fits, user_key
+        self.shared_detail: HoldDetail | None = None
+        self._rendered: tuple[LazyMessage, str] | None = None
+
+    def render(self, hold_detail: HoldDetail) -> str:
+        """Its sentence, which is read once for all that share it."""
+        if self._rendered is None or self._rendered[0] is not hold_detail.message:
+            self._rendered = hold_detail.message, hold_detail.detail
+        return self._rendered[1]
+
+
+class HoldExplainer:
+    """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
+
+    own_holds: of gangs that were looked at for themselves; without a sentence, they wait for the same as
+    those alike. blocked_classes: of those that would fit, but in the way of others, by shape: they share one.
+    held_back_detail: of those that stand back for one of their own queue. never_fits_reason: why a gang never
+    fits, or None.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        quota_usage: QuotaUsage,
+        never_fits_reason: Callable[[Gang], str | None],
+        own_holds: Mapping[GangId, HoldDetail],
+        blocked_classes: Mapping[GangClassKey, HoldDetail],
+        held_back_detail: Callable[[Gang], HoldDetail | None],
+    ) -> None:
+        self.quota_usage = quota_usage
+        (
+            self._capacity,
+            self._never_fits_reason,
+            self._own_holds,
+            self._blocked_classes,
+            self._held_back_detail,
+        ) = (
+            capacity,
+            never_fits_reason,
+            own_holds,
+            blocked_classes,
+            held_back_detail,
+        )
+        self._never_fits_by_class: dict[GangClassKey, HoldDetail | None] = {}
+        self._no_capacity_by_class: dict[tuple[GangClassKey, frozenset[str]], HoldDetail | None] = {}
+
+    def never_fits(self, gang: Gang) -> HoldDetail | None:
+        key = gang.roles, gang.topology
+        if key not in self._never_fits_by_class:
+            why = self._never_fits_reason(gang)
+            self._never_fits_by_class[key] = None if why is None else HoldDetail(HoldReason.NEVER_FITS, why)
+        return self._never_fits_by_class[key]
+
+    def detail_of(self, gang: Gang, group: HoldGroup) -> HoldDetail:
+        if group.never_fits is not None:
+            return group.never_fits
+        alone = self._own_holds.get(gang.id)
+        if alone is not None and alone.message:
+            return alone
+        if group.shared_detail is None:
+            group.shared_detail = self._compute_shared_detail(gang)
+        return (
+            group.shared_detail
+            if alone is None
+            else replace(group.shared_detail, blocked_by=alone.blocked_by)
+        )
+
+    def group_of(self, gang: Gang) -> HoldGroup:
+        return HoldGroup(self.never_fits(gang), self.quota_usage.user_key(gang.queue, gang.user))
+
+    def _compute_shared_detail(self, gang: Gang) -> HoldDetail:
+        refused = self.quota_usage.refusal(gang)
+        lent = (
+            refused is not None
+            and refused.by_non_lendable
+            and self.quota_usage.find_lender(gang)[0] is not None
+        )
+        full = self._no_capacity(gang) if refused is None or lent else None
+        if refused is not None and full is None:
+            return HoldDetail(refused.reason, refused.detail, refused.blocked_by)
+        return (
+            full
+            or self._held_back_detail(gang)
+            or self._blocked_classes.get((gang.roles, gang.topology), NOT_YET_EXAMINED)
+        )
+
+    def _no_capacity(self, gang: Gang) -> HoldDetail | None:
+        """None where there is room. Whoever is within a guarantee waits for room, too, where others hold what
+        they borrowed."""
+        key = (gang.roles, gang.topology), self.quota_usage.closed_models(gang)
+        if key not in self._no_capacity_by_class:
+            self._no_capacity_by_class[key] = self._compute_no_capacity(gang, key[1])
+        return self._no_capacity_by_class[key]
+
+    def _compute_no_capacity(self, gang: Gang, closed_models: frozenset[str]) -> HoldDetail | None:
+        """None where there is room."""
+        if self._capacity.place(gang, closed_models=closed_models) is not None:
+            return None
+        if closed_models and self._capacity.place(gang) is not None:
+            models = ", ".join(sorted(closed_models))
+            return HoldDetail(
+                HoldReason.QUOTA,
+                f"what is free are GPUs of which its queue may use no more: {models}",
+                (f"queue:{gang.queue}",),
+            )
+        return HoldDetail(*self._capacity.why_not(gang))
+
+
+PendingEntry = tuple[datetime, GangId, Gang, HoldGroup]
+_BY_SUBMISSION = itemgetter(0, 1)
+
+
+class LazyHolds(Sequence[Hold]):
+    """One hold for each gang that waits and was not placed, by queue and position.
+    Made when it is looked into.
+
+    ranks: of each gang in its queue.
+    """
+
+    def __init__(
+        self,
+        pending: Sequence[Gang],
+        placed: Set[GangId],
+        rank_of: Callable[[Gang], Rank],
+        explainer: HoldExplainer,
+    ) -> None:
+        self._pending, self._placed, self._rank_of, self._explainer = pending, placed, rank_of, explainer
+        self._holds: tuple[Hold, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending) - len(self._placed)
+
+    @overload
+    def __getitem__(self, index: int) -> Hold: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hold]: ...
+    def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
+        return self._materialize()[index]
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._materialize())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self is other or self._materialize() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} holds>"
+
+    def _materialize(self) -> tuple[Hold, ...]:
+        if self._holds is None:
+            self._holds = tuple(self._build_holds())
+        return self._holds
+
+    def _build_holds(self) -> Iterator[Hold]:
+        """Those that never fit come last in their queue."""
+        queue, position = None, 0
+        groups = self._group_by_order()
+        for order in sorted(groups):
+            position = position if order[0] == queue else 0
+            queue = order[0]
+            for _, _, gang, alike in sorted(groups[order], key=_BY_SUBMISSION):
+                position += 1
+                told = self._explainer.detail_of(gang, alike)
+                yield Hold(gang.id, told.reason, alike.render(told), position, told.blocked_by)
+
+    def _group_by_order(self) -> dict[HoldOrder, list[PendingEntry]]:
+        """Those that wait by all that decides their order but when they were submitted, which most of them
+        come in already."""
+        verdicts, placed, ranking = self._explainer, self._placed, self._rank_of
+        groups: dict[HoldOrder, list[PendingEntry]] = {}
+        # By identity: to hash a shape takes longer than all else here.
+        known: dict[tuple[QueueName, str, int, int], tuple[HoldGroup, dict[Rank, list[PendingEntry]]]] = {}
+        for gang in self._pending:
+            if gang.id in placed:
+                continue
+            key = gang.queue, gang.user, id(gang.roles), id(gang.topology)
+            found = known.get(key)
+            if found is None:
+                found = known[key] = verdicts.group_of(gang), {}
+            alike, by_rank = found
+            rank = ranking(gang)
+            group = by_rank.get(rank)
+            if group is None:
+                order = gang.queue, alike.never_fits is not None, rank, alike.user_key
+                group = by_rank[rank] = groups.setdefault(order, [])
+            group.append((gang.submitted_at, gang.id, gang, alike))
+        return groups

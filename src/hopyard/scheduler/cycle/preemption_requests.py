@@ -1,0 +1,291 @@
+"""Asking runs to make room, and keeping what they leave for whom they leave it to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import PREEMPT_GRACE_S, HoldReason, Preemption, Promise, Running
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.scheduler.amount_text import format_count
+from hopyard.scheduler.cycle.cycle_state import CycleState
+from hopyard.scheduler.cycle.hold_explanations import HoldDetail
+from hopyard.scheduler.cycle.imminent_releases import IMMINENT_WINDOW, ImminentReleases
+from hopyard.scheduler.cycle.preemptor import Preemptor
+from hopyard.scheduler.cycle.promises import outranks
+from hopyard.scheduler.timeline.reservation_preemption import preempt_for_reservations
+from hopyard.scheduler.timeline.run_end_estimates import EXPECTED_STOP_S
+
+# gangs for which it is asked in one turn whether others could make room, at least and at most ...
+GANG_SEARCH_BUDGET = (8, 64)
+TOTAL_SEARCH_BUDGET = (
+    200_000  # ... about as many as make so much with all nodes and runs; later turns ask for others
+)
+VICTIM_SEARCH_COST = 4  # looks: to find out who of those that may be asked suffice takes about so many
+STOP_WINDOW = timedelta(
+    seconds=EXPECTED_STOP_S + 1
+)  # whoever was asked to make room is expected to have left by then
+RECHECK_INTERVAL = timedelta(seconds=1)
+MAX_NAMED_RUNS = 3  # runs that a sentence names
+NO_GANG = GangId("")  # in particular
+
+
+class PreemptionRequests:
+    """Of one turn. pending_preemptions: who was asked, now or in earlier turns, and has not left yet, by whom
+    it is for. preemptions: whom to ask now. recheck_times: when there is more to ask."""
+
+    def __init__(self, state: CycleState) -> None:
+        self._state = state
+        self.preemptions: list[Preemption] = []
+        self.recheck_times: list[datetime] = []
+        self.pending_preemptions: dict[GangId, list[Running]] = {}
+        for running in sorted(state.cluster_state.stopping.values(), key=lambda one: one.gang.id):
+            if running.preempted_for is not None and running.preempted_for in state.pending_gangs:
+                self.pending_preemptions.setdefault(running.preempted_for, []).append(running)
+        self._preempted_runs: list[Running] = []
+        self._searches_done = 0
+        snapshot = state.snapshot
+        self.search_budget = min(
+            max(
+                TOTAL_SEARCH_BUDGET // max(len(snapshot.nodes) + len(snapshot.running), 1),
+                GANG_SEARCH_BUDGET[0],
+            ),
+            GANG_SEARCH_BUDGET[1],
+        )
+        self._lazy_preemptor: Preemptor | None = None
+        self._lazy_releases: ImminentReleases | None = None  # what ends soon anyway
+
+    def preempt_for_reservations(self) -> None:
+        """Runs in the way of a reservation that begins soon are asked to leave in time."""
+        scene, snapshot = self._state, self._state.snapshot
+        if not snapshot.reservations:
+            return
+        about = (scene.cluster_state.run_ends, snapshot.nodes, snapshot.queues, scene.now)
+        found = preempt_for_reservations(snapshot.reservations, *about, grace_s=snapshot.preempt_grace_s)
+        if found.recheck_at is not None:
+            self.recheck_times.append(found.recheck_at)
+        runs = [
+            running
+            for one in found.preemptions
+            if (running := scene.cluster_state.run_ends.running(one.gang)) is not None
+        ]
+        self.preemptions += found.preemptions
+        self._assume_stopping(runs)
+        self._preempted_runs += runs
+
+    @property
+    def cycle_number(self) -> int:
+        """Counts turns, or about: where not all are looked at in one, it decides who is.
+        Equal snapshots have equal ones."""
+        return self._state.snapshot.version + int(self._state.now.timestamp())
+
+    def is_due(self, index: int, interval: int) -> bool:
+        """Whether one of many, by their numbers, is looked at in this turn: all where looks abound, else each
+        in its turn."""
+        return self.search_budget >= GANG_SEARCH_BUDGET[1] or (self.cycle_number + index) % interval == 0
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether no more is looked for in this turn."""
+        return self._searches_done >= self.search_budget
+
+    def may_preempt(self, queue: QueueName, priority: int) -> bool:
+        """Whether there is anybody at all who might have to make room for gangs of this priority in the
+        queue."""
+        return self._preemptor.may_preempt(queue, priority)
+
+    def preempt_for(self, gang: Gang) -> bool:
+        """Step 6. Whether runs are asked to end so that it can start; nobody is where they are already."""
+        if (
+            gang.id in self.pending_preemptions
+            or self.budget_spent
+            or not self.may_preempt(gang.queue, gang.priority)
+        ):
+            return False
+        self._searches_done += 1
+        if self._search_victims(gang):
+            return True
+        in_s = self._preemptor.next_time_slice_in_s(gang)
+        if in_s is not None:
+            self.recheck_times.append(self._state.now + max(timedelta(seconds=in_s), RECHECK_INTERVAL))
+        return False
+
+    def _search_victims(self, gang: Gang) -> bool:
+        if self._has_imminent_start(gang) or not self._preemptor.may_help(gang):
+            return False
+        self._searches_done += VICTIM_SEARCH_COST - 1
+        for not_on in (frozenset[NodeId](), self._state.timeline.committed_nodes()):
+            victims = self._preemptor.candidate_victims(gang, excluded_nodes=not_on)
+            if not victims:
+                return False
+            found = self._preemptor.find_victims(gang, victims, excluded_nodes=not_on)
+            if found is not None and self._request_preemptions(gang, *found):
+                return True
+        return False
+
+    def _has_imminent_start(self, gang: Gang) -> bool:
+        """Whether what ends soon anyway, even where it takes as long as can be expected, makes room enough:
+        then nobody needs to be asked, before it is seen whether it did end."""
+        scene = self._state
+        if scene.timeline.expected_start_at(gang.id) is not None:
+            return self._has_guaranteed_start(gang)
+        if not self._imminent_releases.has_room_for(_minimum_size(gang)):
+            return False
+        self._recheck_after(scene.now + timedelta(seconds=self._imminent_releases.last_end_s))
+        return True
+
+    @property
+    def _stop_deadline(self) -> datetime:
+        """Whoever is asked now has left by then. As long as they are there, they are expected to leave within
+        STOPS_IN_S: until their grace is over that is no reason to take back what was promised."""
+        return (
+            self._state.now
+            + timedelta(seconds=max(self._state.snapshot.preempt_grace_s, PREEMPT_GRACE_S))
+            + STOP_WINDOW
+        )
+
+    @property
+    def _imminent_releases(self) -> ImminentReleases:
+        if self._lazy_releases is None:
+            self._lazy_releases = ImminentReleases(
+                self._state.cluster_state.run_ends, self._state.capacity, self._state.quota_usage
+            )
+            self._state.start_listeners.append(self._lazy_releases.record_start)
+        return self._lazy_releases
+
+    def _has_guaranteed_start(self, gang: Gang) -> bool:
+        """Whether it starts soon where it was promised a start."""
+        at = self._state.timeline.guaranteed_start_at(
+            gang.id, self._state.estimate_of(gang), self._state.now + IMMINENT_WINDOW
+        )
+        if at is None or not self._imminent_releases.quota_allows(_minimum_size(gang)):
+            return False
+        self._recheck_after(at)
+        return True
+
+    def _recheck_after(self, at: datetime) -> None:
+        """By then somebody was expected to have ended, which may not have come true: no end of a run tells of
+        that."""
+        self.recheck_times.append(max(at, self._state.now) + RECHECK_INTERVAL)
+
+    def hold_for_preemption(self, gang: Gang) -> None:
+        """It waits for runs that were asked."""
+        runs = self.pending_preemptions[gang.id]
+        names = tuple(f"run:{running.gang.id}" for running in runs[:MAX_NAMED_RUNS])
+        detail = (
+            f"{format_count(len(runs), 'run')} {'was' if len(runs) == 1 else 'were'} asked to make "
+            "room for it"
+        )
+        self._state.own_holds[gang.id] = HoldDetail(HoldReason.PREEMPTING, detail, names)
+
+    def discard_assumed_stops(self) -> None:
+        """What was only supposed is forgotten: whether they are really asked is for the store to say."""
+        for running in self._preempted_runs:
+            self._state.cluster_state.run_ends.add(running)
+
+    @property
+    def _preemptor(self) -> Preemptor:
+        if self._lazy_preemptor is None:
+            scene = self._state
+            self._lazy_preemptor = Preemptor(scene.cluster_state, scene.capacity, scene.quota_usage)
+            self._lazy_preemptor.record_preempted(self._preempted_runs)
+            for gang in self.pending_preemptions:
+                place = scene.timeline.promised_placement(gang)
+                if place is not None:
+                    self._lazy_preemptor.record_placement(place)
+            scene.start_listeners.append(self._lazy_preemptor.record_placement)
+        return self._lazy_preemptor
+
+    def _request_preemptions(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
+        """Whether it will start once these have left, in nobody's way; then they are asked.
+        What comes about as soon by itself needs no asking."""
+        scene, timeline, expected = self._state, self._state.timeline, self._state.estimate_of(gang)
+        stays = timeline.save_promises([gang.id])
+        if (stays[gang.id] or timeline.promise(gang, expected)) is not None and self._has_guaranteed_start(
+            gang
+        ):
+            timeline.restore_promises(stays)
+            return False
+        nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
+        others = [
+            other
+            for other in scene.promises.promised_on(nodes)
+            if other.id != gang.id and other.id not in self.pending_preemptions
+        ]
+        stays |= timeline.save_promises(other.id for other in others)
+        for other in others:
+            timeline.withdraw_promise(other.id)
+        self._assume_stopping(runs)
+        promise = timeline.promise(
+            gang,
+            expected,
+            previous=Promise(gang.id, self._stop_deadline, scene.now, nodes, has_preempted=True),
+        )
+        place, at = timeline.promised_placement(gang.id), timeline.expected_start_at(gang.id)
+        above = [other for other in others if outranks(gang, other, scene.quota_usage, scene.pending_gangs)]
+        if (
+            promise is None or place is None or at is None or at > scene.now + STOP_WINDOW
+            or not self._depends_on(gang, runs) or not self._preserves_promises(others, above)
+        ):  # fmt: skip
+            timeline.update_runs(runs)
+            timeline.restore_promises(stays)
+            return False
+        scene.promises.record_preemption(gang.id, promise)
+        self.pending_preemptions[gang.id] = runs
+        self.preemptions += [
+            Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.preemption_reason(one, gang))
+            for one in runs
+        ]
+        self._preempted_runs += runs
+        self._preemptor.record_preempted(runs)
+        self._preemptor.record_placement(place)
+        self.hold_for_preemption(gang)
+        for other in above:
+            scene.promises.drop(other.id)
+            scene.renew_promise(other)
+        return True
+
+    def _depends_on(self, gang: Gang, runs: list[Running]) -> bool:
+        """Whether its place becomes free because these leave. Where it counts on others that will probably
+        have ended by then, nobody else keeps away from what these would leave: who takes that is in its way
+        if they do not end, and would be asked next, in turn."""
+        scene, timeline = self._state, self._state.timeline
+        # What it may use becomes free wherever they are, so its place may be another.
+        needed = scene.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(
+            running.gang.id for running in runs
+        )
+        if (
+            needed
+            and timeline.guaranteed_start_at(gang.id, scene.estimate_of(gang), self._stop_deadline)
+            is not None
+        ):
+            return True
+        at = timeline.expected_start_at(gang.id)
+        if at is not None:
+            self._recheck_after(at)
+        return False
+
+    def _preserves_promises(self, gangs: list[Gang], outranked: list[Gang]) -> bool:
+        """Whether all these keep what they were promised, but those that are outranked."""
+        scene = self._state
+        for gang in gangs:
+            before = scene.promises.current[gang.id]
+            after = (
+                None
+                if gang in outranked
+                else scene.timeline.promise(gang, scene.estimate_of(gang), previous=before)
+            )
+            if gang not in outranked and (after is None or after.start_at > before.start_at):
+                return False
+        return True
+
+    def _assume_stopping(self, runs: Iterable[Running]) -> None:
+        self._state.timeline.update_runs(
+            [replace(running, stopping=True, preempted_for=NO_GANG) for running in runs]
+        )
+
+
+def _minimum_size(gang: Gang) -> Gang:
+    return gang.with_replica_counts([role.required_replicas for role in gang.roles])

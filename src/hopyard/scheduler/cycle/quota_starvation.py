@@ -1,0 +1,89 @@
+"""Who waits long for what its queue or user may use is not overtaken by its own for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hopyard.domain.cluster import HoldReason
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import QueueName
+from hopyard.scheduler.cycle.cycle_state import CycleState
+from hopyard.scheduler.cycle.hold_explanations import HoldDetail
+from hopyard.scheduler.cycle.pending_gangs import GangClass
+from hopyard.scheduler.duration_estimates import DurationEstimate
+
+STARVATION_TIMEOUT = timedelta(
+    minutes=5
+)  # so long at most smaller ones may go on taking what becomes free of a limit
+
+
+def starvation_timeout(estimate: DurationEstimate) -> timedelta:
+    """Who asks for seconds is not to wait for minutes while smaller ones go on taking what it waits for."""
+    return min(STARVATION_TIMEOUT, timedelta(seconds=estimate.high_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _HoldBackRule:
+    """What stands back: gangs of one user, where it is the user's limit, or of all; that ask for GPUs, or
+    all."""
+
+    user: str | None
+    gpus_only: bool
+    hold_detail: HoldDetail
+
+
+class QuotaStarvationGuard:
+    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: once it has
+    waited as long as it is expected to run, or for PATIENCE, those that come after it and would use the same
+    stand back, so that what becomes free adds up to what it needs.
+
+    No promise is needed for that: nobody outside of the queue competes for what it may use.
+    """
+
+    def __init__(self, state: CycleState) -> None:
+        self._state = state
+        self._rules: dict[QueueName, list[_HoldBackRule]] = {}
+
+    def hold_back_followers(self, gang: Gang) -> Sequence[QueueName]:
+        """The gang waits; whether others are to stand back for it is seen here.
+        Queues in which everybody does from now on."""
+        scene = self._state
+        if (
+            scene.now - gang.submitted_at < starvation_timeout(scene.estimate_of(gang))
+            or scene.pending_gangs.rank_of(gang)[1]
+        ):
+            return ()
+        refused = scene.quota_usage.refusal(gang)
+        if refused is None or scene.cluster_state.never_admissible(gang):
+            return ()
+        user = gang.user if refused.reason is HoldReason.USER_LIMIT else None
+        whose = (
+            f"{gang.user or 'its user'} in queue {refused.queue}"
+            if user is not None
+            else f"queue {refused.queue}"
+        )
+        told = HoldDetail(
+            HoldReason.BEHIND, f"run {gang.id} waits longer for what {whose} may use", (f"run:{gang.id}",)
+        )
+        sheet = _HoldBackRule(user, scene.pending_gangs.class_of(gang).requests_gpus, told)
+        leaves = scene.cluster_state.leaf_queues_below.get(refused.queue, ())
+        for leaf in leaves:
+            self._rules.setdefault(leaf, []).append(sheet)
+        return leaves if user is None and not sheet.gpus_only else ()
+
+    def is_held_back(self, queue: QueueName, user: str, gang_class: GangClass) -> bool:
+        return queue in self._rules and self._matching_rule(queue, user, gang_class.requests_gpus) is not None
+
+    def hold_detail(self, gang: Gang) -> HoldDetail | None:
+        """Why it stands back, None where it does not."""
+        asks_gpus = any(role.resources.gpus or role.resources.is_gpu_share for role in gang.roles)
+        sheet = self._matching_rule(gang.queue, gang.user, asks_gpus)
+        return None if sheet is None else sheet.hold_detail
+
+    def _matching_rule(self, queue: QueueName, user: str, requests_gpus: bool) -> _HoldBackRule | None:
+        for sheet in self._rules.get(queue, ()):
+            if sheet.user in (None, user) and (requests_gpus or not sheet.gpus_only):
+                return sheet
+        return None

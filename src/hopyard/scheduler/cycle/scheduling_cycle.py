@@ -1,0 +1,418 @@
+"""One turn: from what stands to what should happen. The steps are those of docs/designs/0002-scheduler.md,
+section 3."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from math import inf
+
+from hopyard.domain.cluster import HoldReason, Plan
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.cycle.cluster_state import ClusterState
+from hopyard.scheduler.cycle.cycle_state import CycleState
+from hopyard.scheduler.cycle.hold_explanations import HoldDetail, HoldExplainer, LazyHolds
+from hopyard.scheduler.cycle.pending_gangs import GangClass
+from hopyard.scheduler.cycle.pending_iterator import PendingIterator
+from hopyard.scheduler.cycle.preemption_requests import RECHECK_INTERVAL, PreemptionRequests
+from hopyard.scheduler.cycle.promises import QUOTA_REASONS, outranks
+from hopyard.scheduler.cycle.quota_starvation import QuotaStarvationGuard
+from hopyard.scheduler.timeline.block_reason import BlockReason
+
+NO_CAPACITY_BLOCK = BlockReason(HoldReason.NO_CAPACITY, "")
+# a queue whose gangs are looked at one by one although there is no room for them gets so many looks
+SEARCHES_PER_QUEUE = 4
+# in a large cluster, each of those that were promised a start is looked at again in every so many turns
+EARLIER_START_INTERVAL = 4
+RETRY_INTERVAL = timedelta(seconds=10)
+OVERDUE_WINDOW = timedelta(seconds=2)  # what is over its time is expected to end so soon, all the time
+YIELD_REASONS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is room, and it is for others
+NO_CAPACITY_REASONS = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
+
+
+class SchedulingCycle:
+    """Used once."""
+
+    def __init__(self, cluster_state: ClusterState) -> None:
+        self._cluster_state = cluster_state
+        self._state = CycleState(cluster_state)
+        self._preemption_requests = PreemptionRequests(self._state)
+        self._starvation_guard = QuotaStarvationGuard(self._state)
+        self._pending_iterator = PendingIterator(
+            cluster_state.pending_gangs,
+            cluster_state.snapshot.queues.queues,
+            cluster_state.leaf_queues,
+            self._state.timeline.promised_usage,
+            self._starvation_guard.is_held_back,
+        )
+        self._state.timeline.on_promised_usage_change(self._pending_iterator.record_charge)
+        self._postponed_promises: dict[GangId, Gang] = {}
+        self._skipping_full_classes = self._patient_queues_dropped = False
+        # nobody of that shape fits now
+        self._full_classes = dict.fromkeys(
+            cluster_state.no_capacity_cache.still_full(cluster_state.capacity), NO_CAPACITY_BLOCK
+        )
+        # the last one of that shape found a place: the next is not asked about beforehand
+        self._recently_placed: set[GangClass] = set()
+        self._never_promisable: set[GangClass] = set()  # nor would if all that runs had ended
+        # who would be there so long is in somebody's way
+        self._blocked_if_longer_than: dict[tuple[GangClass, QueueName, str], float] = {}
+        self._blocked_behind: dict[GangClass, BlockReason] = {}
+        # for what is reserved for them, if they would be there so long
+        self._reservation_too_short: dict[tuple[GangClass, QueueName, str], float] = {}
+
+    def plan(self) -> Plan:
+        try:
+            self._preemption_requests.preempt_for_reservations()
+            self._honour_promises()
+            self._schedule_pending()
+            for gang in list(self._postponed_promises.values()):
+                self._place_or_renew(gang)
+        finally:
+            self._preemption_requests.discard_assumed_stops()
+        scene = self._state
+        after = scene.close()
+        self._cluster_state.no_capacity_cache.add(self._full_classes)
+        for placement in scene.placed.values():  # perhaps they do not start
+            self._cluster_state.no_capacity_cache.invalidate_nodes(
+                assignment.node for assignment in placement.assignments
+            )
+        behind = {
+            shape.key: HoldDetail(told.reason, told.message, told.blocked_by)
+            for shape, told in self._blocked_behind.items()
+        }
+        verdicts = HoldExplainer(
+            after,
+            scene.quota_usage,
+            self._cluster_state.never_fits_check(),
+            scene.own_holds,
+            behind,
+            self._starvation_guard.hold_detail,
+        )
+        return Plan(
+            scene.snapshot.version,
+            tuple(scene.placed.values()),
+            LazyHolds(
+                scene.snapshot.pending, scene.placed.keys(), self._cluster_state.rank_function, verdicts
+            ),
+            tuple(self._preemption_requests.preemptions),
+            tuple(scene.promises.current.values()),
+            scene.promises.breaches,
+            self._next_recheck_at(),
+        )
+
+    def _next_recheck_at(self) -> datetime | None:
+        """When time alone changes something: a promised start, a reservation, more to ask; what somebody
+        counts on should have ended."""
+        scene = self._state
+        times = [
+            *self._preemption_requests.recheck_times,
+            *(promise.start_at for promise in scene.promises.current.values()),
+        ]
+        expected = [
+            at
+            for gang in scene.promises.current
+            if (at := scene.timeline.expected_start_at(gang)) is not None
+        ]
+        times += [
+            at + RECHECK_INTERVAL for at in expected if at > scene.now + OVERDUE_WINDOW
+        ]  # else it is late already
+        return min((at for at in times if at > scene.now), default=None)
+
+    # Step 2
+
+    def _honour_promises(self) -> None:
+        """Whoever finds its promised place free starts there.
+        Then the others may look elsewhere, in nobody's way."""
+        making_room = self._preemption_requests.pending_preemptions
+        promised = [
+            self._state.pending_gang(promise.gang)
+            for promise in self._state.promises.renewal_order(making_room.keys())
+        ]
+        heads = self._pending_iterator.heads() if promised else []
+        firm = {
+            gang.id
+            for gang in promised
+            if gang.id in making_room or self._state.promises.is_protected(gang.id)
+        }
+        for gang in promised:
+            if gang.id not in firm and any(
+                outranks(head, gang, self._state.quota_usage, self._state.pending_gangs) for head in heads
+            ):
+                # somebody comes before it: it is looked at when it is its turn
+                self._postponed_promises[gang.id] = gang
+        self._state.promises.renew(
+            {gang.id: (gang, self._state.estimate_of(gang)) for gang in promised}, firm
+        )
+        # only now that it is known what all of them wait for, so that nobody takes another's
+        for gang in promised:
+            self._start_as_promised(gang)
+        for gang_id in [
+            *(gang.id for gang in promised),
+            *sorted(making_room.keys() - self._state.snapshot.promises.keys()),
+        ]:
+            if gang_id not in self._postponed_promises and gang_id not in self._state.placed:
+                self._place_or_renew(self._state.pending_gang(gang_id))
+        self._pending_iterator.restart({gang.queue for gang in promised})
+
+    def _start_as_promised(self, gang: Gang) -> None:
+        """It starts where it was promised a start if it is time, in the way of nobody else who was promised
+        one."""
+        scene, before = self._state, self._state.snapshot.promises[gang.id]
+        at, place = scene.timeline.expected_start_at(gang.id), scene.timeline.promised_placement(gang.id)
+        if gang.id in self._postponed_promises or at is None or place is None or at > scene.now:
+            return
+        if {assignment.node for assignment in place.assignments} <= {*before.nodes}:
+            found = self._try_start_promised(gang)
+            if isinstance(found, Placement):
+                scene.start(found)
+            else:
+                scene.promises.renew({gang.id: (gang, scene.estimate_of(gang))})
+
+    def _try_start_promised(self, gang: Gang) -> Placement | BlockReason:
+        """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be
+        taken back by them."""
+        scene = self._state
+        firm = gang.id in scene.snapshot.promises and scene.promises.is_protected(gang.id)
+        return scene.try_start(
+            scene.quota_usage.limit_to_guarantee(gang)
+            if firm or gang.id in self._preemption_requests.pending_preemptions
+            else gang
+        )
+
+    def _place_or_renew(self, gang: Gang) -> None:
+        """It starts if it can; else what it was promised is kept, or reported as broken."""
+        scene, shape = self._state, self._state.pending_gangs.class_of(gang)
+        self._postponed_promises.pop(gang.id, None)
+        before = scene.snapshot.promises.get(gang.id)
+        if self._cluster_state.never_schedulable(shape):
+            scene.promises.drop(gang.id)
+            if before is not None:
+                scene.promises.report_breach(before, None)
+            return
+        blocked = scene.quick_block_reason(gang) if before is not None else None
+        found = blocked or self._try_start_promised(gang)
+        if isinstance(found, Placement):
+            scene.start(found)
+        elif gang.id in self._preemption_requests.pending_preemptions:
+            if blocked is not None:
+                scene.promises.confirm(gang, HoldReason.PREEMPTING)
+            else:
+                scene.promises.promise_start(gang, scene.estimate_of(gang), HoldReason.PREEMPTING)
+            self._preemption_requests.hold_for_preemption(gang)
+        elif blocked is not None:
+            scene.confirm_promise(gang, blocked)
+        else:
+            scene.try_promise(gang, found)
+
+    # Steps 3 to 8
+
+    def _schedule_pending(self) -> None:
+        """Who was promised a start counts as started: nobody is promised, or given, more than their share on
+        top of it."""
+        order, scene = self._pending_iterator, self._state
+        most = scene.snapshot.max_placements or sys.maxsize
+        while len(scene.placed) < most and (gang := order.head()) is not None:
+            if gang.id in self._postponed_promises:
+                self._place_or_renew(gang)
+            if gang.id in scene.placed:
+                order.advance(gang)
+            elif gang.id in scene.promises.current:
+                self._try_earlier(gang)
+                order.advance(gang)
+            elif gang.id in scene.snapshot.promises or gang.id in scene.own_holds:
+                order.advance(gang)
+            elif self._cluster_state.never_schedulable(scene.pending_gangs.class_of(gang)):
+                order.skip_all([scene.pending_gangs.class_of(gang)])
+            else:
+                self._schedule_gang(gang)
+                self._skip_full_classes()
+        if self._preemption_requests.budget_spent:
+            self._preemption_requests.recheck_times.append(scene.now + RECHECK_INTERVAL)
+
+    def _try_earlier(self, gang: Gang) -> None:
+        """One that was promised a start may start earlier at the cost of those whom it outranks."""
+        told = self._state.own_holds.get(gang.id)
+        found = None
+        if told is not None and told.reason in YIELD_REASONS:
+            found = self._overtake_outranked(gang, BlockReason(told.reason, told.message, told.blocked_by))
+        if not isinstance(found, Placement) and self._preemption_requests.is_due(
+            list(self._state.promises.current).index(gang.id), EARLIER_START_INTERVAL
+        ):
+            self._preemption_requests.preempt_for(gang)
+
+    def _schedule_gang(self, gang: Gang) -> None:
+        scene, shape = self._state, self._state.pending_gangs.class_of(gang)
+        found = self._known_block_reason(gang, shape) or self._try_start(gang, shape)
+        if isinstance(found, BlockReason) and found.reason in YIELD_REASONS:
+            found = self._overtake_outranked(gang, found)
+        elif isinstance(found, Placement):
+            scene.start(found)
+        if isinstance(found, Placement):
+            self._pending_iterator.advance(gang)
+            return
+        self._record_refusal(gang, shape, found)
+        hopeful = not self._skipping_full_classes or self._pending_iterator.may_still_preempt(gang.queue)
+        if (hopeful and self._preemption_requests.preempt_for(gang)) or self._promise_start(
+            gang, shape, found
+        ):
+            self._pending_iterator.advance(gang)
+        else:
+            self._pending_iterator.close(self._starvation_guard.hold_back_followers(gang))
+            self._skip_equivalent(gang, shape, found)
+
+    def _known_block_reason(self, gang: Gang, gang_class: GangClass) -> BlockReason | None:
+        """What must come of it: its queue refuses it, there is no room whoever was promised what, or those
+        alike found none."""
+        refused = self._state.quota_usage.refusal(gang)
+        if refused is not None:
+            return BlockReason(refused.reason, refused.detail, refused.blocked_by)
+        limit_s = self._blocked_if_longer_than.get((gang_class, gang.queue, gang.user))
+        behind = limit_s is not None and self._state.estimate_of(gang).high_s >= limit_s
+        if (behind or gang_class not in self._recently_placed) and self._is_full(gang_class):
+            return NO_CAPACITY_BLOCK
+        return self._blocked_behind[gang_class] if behind else None
+
+    def _is_full(self, gang_class: GangClass) -> bool:
+        """Whether there is no room for one of this shape, whoever was promised what."""
+        if (
+            gang_class not in self._full_classes
+            and self._state.capacity.place(gang_class.representative) is None
+        ):
+            self._full_classes[gang_class] = NO_CAPACITY_BLOCK
+            if self._skipping_full_classes:
+                self._pending_iterator.add_skipped_class(gang_class)
+        return gang_class in self._full_classes
+
+    def _try_start(self, gang: Gang, gang_class: GangClass) -> Placement | BlockReason:
+        """Whether it may start. Where the last one of its shape could, that there is room was not asked
+        beforehand."""
+        found = self._state.try_start(gang, quota_checked=True)
+        if isinstance(found, Placement):
+            self._recently_placed.add(gang_class)
+        elif gang_class in self._recently_placed:
+            self._recently_placed.discard(gang_class)
+            return NO_CAPACITY_BLOCK if self._is_full(gang_class) else found
+        return found
+
+    def _overtake_outranked(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
+        """It may start, or is promised a start, before those who were promised one."""
+        if block.reason is HoldReason.BEHIND:
+            again = self._displace_promises(gang, block)
+            if isinstance(again, Placement) or again.reason not in YIELD_REASONS:
+                return again
+            block = again
+        return self._start_in_reservation(gang, block)
+
+    def _start_in_reservation(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
+        """What is reserved for it now it may use for as long as it takes: who was promised a start there once
+        the reservation is over gives way."""
+        scene, key = self._state, (self._state.pending_gangs.class_of(gang), gang.queue, gang.user)
+        expected = scene.estimate_of(gang)
+        others = [
+            other
+            for other in scene.timeline.non_binding_promises(gang)
+            if other not in self._preemption_requests.pending_preemptions
+        ]
+        if not others or expected.high_s >= self._reservation_too_short.get(key, inf):
+            return block
+        place = scene.timeline.try_in_reservation(gang, expected, others)
+        if place is None:
+            self._reservation_too_short[key] = expected.high_s
+            return block
+        others = [other for other in others if scene.timeline.expected_start_at(other) is None]
+        for other in others:
+            scene.promises.drop(other)
+        scene.start(place)
+        reservation = scene.timeline.reservation_of(place)
+        for other in others:
+            scene.promises.record_displacement(other, gang.id, reservation or "")
+            scene.renew_promise(scene.pending_gang(other))
+        return place
+
+    def _displace_promises(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
+        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they
+        are again. Those for whom runs were asked to leave do bind it, or these would leave in vain."""
+        scene = self._state
+        outranked = [
+            other
+            for other in scene.promises.outranked(gang)
+            if other.id not in self._preemption_requests.pending_preemptions
+        ]
+        if not outranked:
+            return block
+        for other in outranked:
+            scene.promises.drop(other.id)
+        again = scene.try_start(gang)
+        if isinstance(again, Placement):
+            scene.start(again)
+        elif gang.id in scene.promises.current or not scene.promises.is_unavailable(gang, again.reason):
+            scene.try_promise(gang, again)
+        for other in reversed(outranked):
+            scene.renew_promise(other)
+        return again
+
+    def _record_refusal(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
+        """What it means for others that this one was refused."""
+        scene = self._state
+        if block.reason not in NO_CAPACITY_REASONS and block.reason not in QUOTA_REASONS:
+            key, high_s = (gang_class, gang.queue, gang.user), scene.estimate_of(gang).high_s
+            self._blocked_if_longer_than[key] = min(high_s, self._blocked_if_longer_than.get(key, high_s))
+            self._blocked_behind.setdefault(gang_class, block)
+
+    def _promise_start(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> bool:
+        """Step 7."""
+        promises = self._state.promises
+        if gang.id in promises.current:
+            return True
+        if promises.is_unavailable(gang, block.reason) or gang_class in self._never_promisable:
+            return False
+        if not self._state.try_promise(gang, block):
+            if block.reason in NO_CAPACITY_REASONS:
+                self._never_promisable.add(gang_class)
+            return False
+        return True
+
+    def _skip_equivalent(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
+        """Step 8: those who share its fate are not looked at."""
+        refused = self._state.quota_usage.refusal(gang)
+        if block.reason is HoldReason.USER_LIMIT or (
+            refused is not None and refused.reason is HoldReason.USER_LIMIT
+        ):
+            self._pending_iterator.skip_user(gang, gang_class)
+        elif block.reason in NO_CAPACITY_REASONS or block.reason is HoldReason.QUOTA:
+            self._pending_iterator.skip_queue(gang.queue, gang_class)
+        else:
+            self._pending_iterator.skip_group(gang, self._state.pending_gangs.group_of(gang))
+
+    def _skip_full_classes(self) -> None:
+        """Those for whom there is no room need no look once all promises are given, where nobody may be
+        preempted."""
+        if not self._skipping_full_classes and self._state.promises.is_exhausted:
+            self._skipping_full_classes = True
+            for shape in self._state.pending_gangs.classes:
+                if shape not in self._full_classes and not self._state.has_room(shape):
+                    self._full_classes[shape] = NO_CAPACITY_BLOCK
+            self._pending_iterator.skip_classes(self._full_classes.keys(), self._queues_to_search)
+        if (
+            self._skipping_full_classes
+            and not self._patient_queues_dropped
+            and self._preemption_requests.budget_spent
+        ):
+            self._patient_queues_dropped = True
+            self._pending_iterator.drop_patient_queues()
+
+    def _queues_to_search(self, queues: list[tuple[QueueName, int]]) -> list[QueueName]:
+        """Queues, of these with the highest priority that waits in each, whose gangs may hope that others
+        make room. Where they are many, some are looked at in this turn, and others in later ones."""
+        scene = self._state
+        hopeful = sorted(
+            queue for queue, priority in queues if self._preemption_requests.may_preempt(queue, priority)
+        )
+        count = self._preemption_requests.search_budget // SEARCHES_PER_QUEUE
+        if len(hopeful) <= count:
+            return hopeful
+        self._preemption_requests.recheck_times.append(scene.now + RETRY_INTERVAL)
+        first = self._preemption_requests.cycle_number % len(hopeful)
+        return (hopeful + hopeful)[first : first + count]

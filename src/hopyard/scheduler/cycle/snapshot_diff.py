@@ -1,0 +1,99 @@
+"""What changed between two snapshots, found without looking at what did not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
+from typing import TypeVar
+
+from hopyard.domain.persistent_sequence import PersistentSequence
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MAX_SHIFT = 64  # items by which two sequences may be shifted against each other at one place
+FIRST_STRIDE = 64
+
+
+def diff_sequences(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
+    """What is only in `old`, and what is only in `new`.
+    Equal items are the same, and one that moved did not change.
+
+    Made for long tuples that share nearly all their objects in nearly the same order: slices are compared in
+    C, which looks at identity first. Of chunked sequences even that is done only where their chunks are not
+    the same.
+    """
+    if isinstance(old, PersistentSequence) and isinstance(new, PersistentSequence):
+        old, new = _without_moved(_unshared_items(old, new), _unshared_items(new, old))
+    gone: list[T] = []
+    come: list[T] = []
+    i = j = 0
+    while True:
+        same = _common_length(old, i, new, j)
+        i, j = i + same, j + same
+        if i == len(old) or j == len(new):
+            break
+        step = _next_common_position(old, i, new, j)
+        if step is None:
+            break
+        gone += old[i : i + step[0]]
+        come += new[j : j + step[1]]
+        i, j = i + step[0], j + step[1]
+    return _without_moved(gone + list(old[i:]), come + list(new[j:]))
+
+
+def _unshared_items(left: PersistentSequence[T], right: PersistentSequence[T]) -> list[T]:
+    """The items of chunks that the other one does not have."""
+    shared = {id(chunk) for chunk in right.chunks}
+    return list(chain.from_iterable(chunk for chunk in left.chunks if id(chunk) not in shared))
+
+
+def _common_length(old: Sequence[T], i: int, new: Sequence[T], j: int) -> int:
+    """How many items from `i` and `j` on are the same objects: in strides that double, then halve."""
+    most = min(len(old) - i, len(new) - j)
+    found, stride = 0, FIRST_STRIDE
+    while found < most:
+        stride = min(stride, most - found)
+        if _are_identical(old, i + found, new, j + found, stride):
+            found += stride
+            stride *= 2
+        elif stride == 1:
+            break
+        else:
+            stride = max(1, stride // 4)
+    return found
+
+
+def _are_identical(old: Sequence[T], i: int, new: Sequence[T], j: int, count: int) -> bool:
+    return old[i : i + count] == new[j : j + count]
+
+
+def _next_common_position(old: Sequence[T], i: int, new: Sequence[T], j: int) -> tuple[int, int] | None:
+    """By how many items to step on in each, so that they are the same again; None where that is not near."""
+    behind = {id(item): at for at, item in reversed(list(enumerate(old[i : i + MAX_SHIFT])))}
+    best: tuple[int, int] | None = None
+    for ahead, item in enumerate(new[j : j + MAX_SHIFT]):
+        at = behind.get(id(item))
+        if at is not None and (best is None or at + ahead < sum(best)):
+            best = at, ahead
+    return best
+
+
+def _without_moved(removed: list[T], added: list[T]) -> tuple[list[T], list[T]]:
+    """Without what is in both: it only moved."""
+    if not removed or not added:
+        return removed, added
+    before, after = {*map(id, removed)}, {*map(id, added)}
+    return [item for item in removed if id(item) not in after], [
+        item for item in added if id(item) not in before
+    ]
+
+
+def changed_keys(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
+    """Keys whose values are not the same objects, or which only one of them has."""
+    if old is new:
+        return []
+    found = [key for key, value in new.items() if old.get(key) is not value]
+    found += [key for key in old if key not in new]
+    return found

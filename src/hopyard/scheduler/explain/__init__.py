@@ -1,0 +1,1 @@
+"""Why a run waits, and what would start it sooner."""

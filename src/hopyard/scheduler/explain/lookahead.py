@@ -1,0 +1,222 @@
+"""The turns to come: the policy itself, turn after turn, on a cluster in which everything takes exactly as
+long as is supposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+from hopyard.domain.cluster import Breach, Plan, Promise, Running, Snapshot
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId, Version
+from hopyard.scheduler.cycle.planner import Planner
+from hopyard.scheduler.duration_estimates import (
+    MIN_PACE_PROGRESS,
+    DurationEstimate,
+    estimate_duration,
+    has_known_duration,
+)
+from hopyard.scheduler.explain.next_cycle import with_requested_preemptions
+from hopyard.scheduler.timeline.run_end_estimates import OVERDUE_WINDOW_S, RunEndEstimates
+
+MAX_CYCLES = 100
+MIN_CYCLES = 8  # fewer tell too little for what they cost
+MAX_SIMULATED_SIZE = 20_000  # nodes and gangs: in a larger cluster even these take too long
+WORK_BUDGET = (
+    12_000  # nodes and gangs that all turns together look at, so that an answer takes a second or two
+)
+RECHECKS_PER_HORIZON = (
+    20  # nothing that time alone changes is looked for within a part of this of the time that has passed
+)
+DurationPick = Callable[[DurationEstimate], float]
+NO_PROGRESS: Mapping[GangId, float] = MappingProxyType({})
+
+
+def mid_s(estimate: DurationEstimate) -> float:
+    return estimate.mid_s
+
+
+def expected_starts(
+    snapshot: Snapshot, plan: Plan, progress: Mapping[GangId, float] = NO_PROGRESS
+) -> dict[GangId, datetime]:
+    """When the gangs that are promised a start probably start, as `forecast.why` says of each of them. A
+    start that lies too many turns ahead is left out, and so is a start that follows from the end of a run of
+    which too little is known.
+
+    plan: of this snapshot. progress: of `forecast.why`.
+    """
+    coming = LookaheadSimulation(with_requested_preemptions(snapshot, plan), plan, mid_s, progress)
+    found = {promise.gang: coming.starts_at(promise.gang) for promise in plan.promises}
+    return {gang: at for gang, at in found.items() if at is not None and gang not in coming.uncertain_gangs}
+
+
+class LookaheadSimulation:
+    """One way that it may go. The policy is not told how long anything takes: it expects, promises and
+    decides as it would.
+
+    Nobody is submitted, no node comes or goes, and nothing more is learned of how long runs take.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, plan: Plan, pick_s: DurationPick, progress: Mapping[GangId, float]
+    ) -> None:
+        """plan: of this snapshot, and carried out. pick_s: how long of their bands everything takes.
+        progress: of `forecast.why`."""
+        self._snapshot, self._pick_s = snapshot, pick_s
+        self.now = self._began_at = snapshot.now
+        size = len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running)
+        # that are left
+        self._cycles_left = (
+            min(MAX_CYCLES, max(MIN_CYCLES, WORK_BUDGET // (size + 1))) if size <= MAX_SIMULATED_SIZE else 0
+        )
+        self._pending = {gang.id: gang for gang in snapshot.pending}
+        self._running = {running.gang.id: running for running in snapshot.running if self._cycles_left}
+        future = RunEndEstimates.of(
+            self._running.values(),
+            snapshot.durations,
+            snapshot.now,
+            grace_s=snapshot.preempt_grace_s,
+            pick_s=pick_s,
+            progress=progress,
+        )
+        # of those that started since: from when until when, the last time
+        self.run_spans: dict[GangId, tuple[datetime, datetime]] = {}
+        # gangs with a first start that depends on the end of a run of unknown duration
+        self.uncertain_gangs: set[GangId] = set()
+        self._progress = progress
+        self._uncertain_nodes: set[NodeId] = set()  # on which such a run ended
+        self._first_starts: dict[GangId, datetime] = {}  # when each started for the first time
+        self.breaches: dict[GangId, Breach] = {}  # the first of each promise
+        self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in future.ends()}
+        # what those that have to leave, and will be back, have still to do
+        self._remaining: dict[GangId, timedelta] = {}
+        for leaving in self._running.values():
+            if leaving.preempted_for is not None:
+                staying = replace(leaving, stopping=False, preempted_for=None, preempt_requested_at=None)
+                end = RunEndEstimates.of(
+                    [staying], snapshot.durations, snapshot.now, pick_s=pick_s, progress=progress
+                ).end(leaving.gang.id)
+                assert end is not None
+                self._remaining[leaving.gang.id] = timedelta(seconds=end.mid_s)
+        self._requested_gangs: dict[GangId, Gang] = {}  # of those that were placed, as they asked
+        self._promises: dict[GangId, Promise] = {}
+        self._planner = Planner()
+        self._recheck_at: datetime | None = None
+        self._apply_plan(plan)
+
+    def starts_at(self, gang: GangId) -> datetime | None:
+        """When it starts; None where that is not seen: `now` is how far it was looked, then.
+        The answer for one gang does not depend on the gangs for which it was called before."""
+        while (
+            gang not in self._first_starts and self._cycles_left and (at := self._next_event_at()) is not None
+        ):
+            self._cycles_left -= 1
+            self.now = at
+            for ended in [name for name, end in self._ends.items() if end <= at]:
+                self._end_gang(ended)
+            self._apply_plan(self._planner(self._current_snapshot()))
+        return self._first_starts.get(gang)
+
+    def start_or_default(self, gang: GangId, default: Callable[[], datetime]) -> datetime:
+        """When it starts; where that is not seen, as `default` says, but not before it was looked for no
+        more."""
+        return self.starts_at(gang) or max(default(), self.now)
+
+    def unblocks_at(self, name: str, start_at: datetime | None) -> datetime | None:
+        """When a run that waits, too ("run:ID"), is in the way no more of what starts at `start_at`: it has
+        started, or ended."""
+        span = self.run_spans.get(GangId(name.removeprefix("run:")))
+        if span is None or start_at is None:
+            return None
+        return span[0] if start_at < span[1] else span[1]
+
+    def _current_snapshot(self) -> Snapshot:
+        return replace(
+            self._snapshot,
+            version=Version(self._snapshot.version + 1),
+            now=self.now,
+            pending=tuple(self._pending.values()),
+            running=tuple(self._running.values()),
+            promises=self._promises,
+            max_placements=0,
+        )
+
+    def _next_event_at(self) -> datetime | None:
+        """When something ends, or time alone changes something."""
+        times = [*self._ends.values()]
+        if self._recheck_at is not None:
+            times.append(
+                max(
+                    self._recheck_at,
+                    self.now
+                    + max(
+                        (self.now - self._began_at) / RECHECKS_PER_HORIZON,
+                        timedelta(seconds=OVERDUE_WINDOW_S),
+                    ),
+                )
+            )
+        return min(times, default=None)
+
+    def _apply_plan(self, plan: Plan) -> None:
+        for placement in plan.place:
+            self._start_gang(placement)
+        for one in plan.preempt:
+            leaving = self._running.get(one.gang)
+            if leaving is not None and not leaving.stopping:
+                self._preempt(
+                    replace(
+                        leaving,
+                        stopping=True,
+                        preempted_for=one.for_gang or None,
+                        preempt_requested_at=self.now,
+                    )
+                )
+        for breach in plan.breaches:
+            self.breaches.setdefault(breach.gang, breach)
+        self._promises = {promise.gang: promise for promise in plan.promises if promise.gang in self._pending}
+        self._recheck_at = plan.next_cycle_at
+
+    def _start_gang(self, placement: Placement) -> None:
+        name = placement.gang.id
+        self._requested_gangs[name] = self._pending.pop(name)
+        self._running[name] = Running(placement, self.now, started_at=self.now)
+        takes = self._remaining.pop(name, None) or timedelta(
+            seconds=self._pick_s(estimate_duration(placement.gang, self._snapshot.durations))
+        )
+        self._ends[name] = self.now + max(takes, timedelta(seconds=OVERDUE_WINDOW_S))
+        self.run_spans[name] = self.now, self._ends[name]
+        if name not in self._first_starts and not self._uncertain_nodes.isdisjoint(
+            one.node for one in placement.assignments
+        ):
+            self.uncertain_gangs.add(name)
+        self._first_starts.setdefault(name, self.now)
+
+    def _preempt(self, running: Running) -> None:
+        """It was asked to make room, and will go on from where it was."""
+        name, end = running.gang.id, self._ends[running.gang.id]
+        about = RunEndEstimates.of(
+            [running], {}, self.now, grace_s=self._snapshot.preempt_grace_s, pick_s=self._pick_s
+        ).end(name)
+        assert about is not None
+        gone = self.now + timedelta(seconds=about.mid_s)
+        self._running[name] = running
+        if gone < end:
+            self._ends[name], self._remaining[name] = gone, end - self.now
+
+    def _end_gang(self, name: GangId) -> None:
+        ended = self._running.pop(name)
+        del self._ends[name]
+        if name in self.uncertain_gangs or not (ended.stopping or self._has_known_duration(ended.gang)):
+            self._uncertain_nodes.update(one.node for one in ended.placement.assignments)
+        if name in self._remaining:
+            whole = self._requested_gangs.get(name, ended.gang)
+            served_s = whole.served_s + (self.now - (ended.started_at or self.now)).total_seconds()
+            self._pending[name] = replace(whole, served_s=served_s, preemptions=whole.preemptions + 1)
+
+    def _has_known_duration(self, gang: Gang) -> bool:
+        """Whether it is known when it ends."""
+        return self._progress.get(gang.id, 0.0) >= MIN_PACE_PROGRESS or has_known_duration(
+            gang, self._snapshot.durations
+        )

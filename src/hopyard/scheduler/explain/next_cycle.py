@@ -1,0 +1,48 @@
+"""The turn after a plan, had one of the gangs that wait asked for something else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hopyard.domain.cluster import Plan, Running, Snapshot
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.cycle.planner import Planner
+
+
+def with_requested_preemptions(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot once those were asked to leave whom the plan asks."""
+    leave = {one.gang: one.for_gang for one in plan.preempt}
+    running = [
+        replace(
+            one, stopping=True, preempted_for=leave[one.gang.id] or None, preempt_requested_at=snapshot.now
+        )
+        if one.gang.id in leave
+        else one
+        for one in snapshot.running
+    ]
+    return replace(snapshot, running=tuple(running)) if leave else snapshot
+
+
+class NextCycle:
+    """The snapshot with the plan carried out. What the gang was promised is gone with what it asked for:
+    others who kept out of its way may start before it."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, gang: GangId) -> None:
+        """snapshot: as `asked` leaves it."""
+        placed = {placement.gang.id for placement in plan.place}
+        self._other_pending = tuple(
+            one for one in snapshot.pending if one.id != gang and one.id not in placed
+        )
+        self._snapshot = replace(
+            snapshot,
+            running=(*snapshot.running, *(Running(placement, snapshot.now) for placement in plan.place)),
+            promises={promise.gang: promise for promise in plan.promises if promise.gang != gang},
+        )
+        self._planner = Planner()
+
+    def would_start(self, alternative: Gang) -> bool:
+        """Whether the gang starts in that turn, asking for this.
+        The first answer costs a turn that begins anew, the others one that remembers."""
+        after = self._planner(replace(self._snapshot, pending=(*self._other_pending, alternative)))
+        return any(placement.gang.id == alternative.id for placement in after.place)

@@ -1,0 +1,480 @@
+"""Why a gang waits, when it is expected to start, and what it could ask for to start sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from operator import itemgetter
+
+from hopyard.domain.amounts import dominant_share, requested_amounts, total_amounts
+from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
+from hopyard.domain.duration_text import format_time_until
+from hopyard.domain.effective_limits import queue_path
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.cycle.quota_starvation import starvation_timeout
+from hopyard.scheduler.duration_estimates import (
+    MIN_PACE_PROGRESS,
+    DurationEstimate,
+    estimate_duration,
+    exact_estimate,
+    has_known_duration,
+    history_for,
+)
+from hopyard.scheduler.explain.lookahead import NO_PROGRESS, DurationPick, LookaheadSimulation, mid_s
+from hopyard.scheduler.explain.next_cycle import NextCycle, with_requested_preemptions
+from hopyard.scheduler.explain.what_if import Alternative, alternatives
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+from hopyard.scheduler.timeline.backfill import BackfillTimeline
+from hopyard.scheduler.timeline.block_reason import MAX_NAMED_BLOCKERS, BlockReason
+from hopyard.scheduler.timeline.reservation_windows import PLANNING_HORIZON_S, may_use, occurrences
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
+
+MAX_SIMULATED_AHEAD = (
+    # of those ahead of it in its queue, so many are laid out one by one; the work of the others is spread
+    # over the cluster
+    48
+)
+MAX_START_RATIO = 0.9  # what starts not at least so much sooner is not worth telling
+CAPACITY_REASONS = (
+    HoldReason.NO_CAPACITY,
+    HoldReason.TOPOLOGY,
+    HoldReason.PREEMPTING,
+)  # it waits for runs to end
+RECHECK_INTERVAL = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StartEstimate:
+    """When it is expected to start: at the earliest, probably, at the latest, if all that runs and all ahead
+    of it take so long."""
+
+    low_at: datetime
+    mid_at: datetime
+    high_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """What is in the way, as Hold.blocked_by names it, and until when probably."""
+
+    name: str
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """`text` is a line such as "with 4 GPUs: now"; start_at is `now` of the snapshot where it starts at
+    once."""
+
+    text: str
+    start_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PendingExplanation:
+    """expected: None where it will not start as things are. promised_at: when it starts at the latest, where
+    that was promised. delay_message: a sentence that says why that will probably not be kept, where it will
+    not. unknown_duration_message: a sentence that names a run before it of which too little is known to say
+    when it ends, where there is one."""
+
+    gang: GangId
+    hold: Hold
+    pending_count: int
+    blocked_by: tuple[Blocker, ...] = ()
+    expected: StartEstimate | None = None
+    promised_at: datetime | None = None
+    what_if: tuple[WhatIf, ...] = ()
+    delay_message: str = ""
+    unknown_duration_message: str = ""
+
+
+def explain_pending(
+    snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangId, float] = NO_PROGRESS
+) -> PendingExplanation | None:
+    """`plan`: of this snapshot. progress: which part of all they have to do those that run say they have
+    done, 0 to 1. None where the gang does not wait, or starts by this plan. Takes longer the larger the
+    cluster is: seconds for ten thousand nodes."""
+    snapshot = with_requested_preemptions(snapshot, plan)
+    gangs = {gang.id: gang for gang in snapshot.pending}
+    gang = gangs.get(gang_id)
+    hold = next((hold for hold in plan.hold if hold.gang == gang_id), None) if gang is not None else None
+    if gang is None or hold is None:
+        return None
+    queue = [
+        (other.position, gangs[other.gang]) for other in plan.hold if gangs[other.gang].queue == gang.queue
+    ]
+    promised = next((promise for promise in plan.promises if promise.gang == gang_id), None)
+    base = _ForecastBase(snapshot, plan, gangs, gang, progress)
+    own = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
+    ahead = [*base.competitors(hold), *own]
+    likely, coming = base.likely_future(mid_s, ahead), base.simulate(mid_s)
+    at, waits_for = likely.start_of(gang)
+    never = hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE)
+    seen_at = None if never else coming.starts_at(gang.id)
+    start_at = max(at, coming.now) if seen_at is None and at is not None and not never else seen_at
+    runs = waits_for if hold.reason in CAPACITY_REASONS else ()
+    named = _runs_at_user_limit(snapshot, gang, hold) or (*hold.blocked_by, *runs)
+    return PendingExplanation(
+        gang_id,
+        hold,
+        len(queue),
+        (
+            *(
+                Blocker(name, base.ends_at(name) or coming.unblocks_at(name, start_at))
+                for name in dict.fromkeys(named)
+            ),
+            *(Blocker(name, start_at) for name in base.reservations_ending_at(start_at) if name not in named),
+        ),
+        _start_estimate(base, ahead, start_at) if start_at is not None else None,
+        promised.start_at if promised else None,
+        tuple(_what_if(base, likely, hold.reason, start_at)),
+        coming.breaches[gang_id].detail if gang_id in coming.breaches else "",
+        _unknown_duration_message(snapshot, named, ahead, progress),
+    )
+
+
+def _runs_at_user_limit(snapshot: Snapshot, gang: Gang, hold: Hold) -> tuple[str, ...]:
+    """Where the limit of its user is in its way: the user's runs that use it up, as a Hold names them."""
+    if hold.reason is not HoldReason.USER_LIMIT:
+        return ()
+    limited = {name.removeprefix("queue:") for name in hold.blocked_by}
+    own = (one.gang for one in snapshot.running if one.gang.user == gang.user)
+    return tuple(
+        sorted(
+            f"run:{one.id}" for one in own if not limited.isdisjoint(queue_path(snapshot.queues, one.queue))
+        )
+    )[:MAX_NAMED_BLOCKERS]
+
+
+def _unknown_duration_message(
+    snapshot: Snapshot, blocker_names: Sequence[str], ahead: Sequence[Gang], progress: Mapping[GangId, float]
+) -> str:
+    """Of those that it waits for, the one of whose like the fewest runs have ended, if these are too few."""
+    runs = [
+        one.gang
+        for one in snapshot.running
+        if f"run:{one.gang.id}" in blocker_names
+        and not one.stopping
+        and progress.get(one.gang.id, 0.0) < MIN_PACE_PROGRESS
+    ]
+    found = [
+        (history_for(one, snapshot.durations).runs, one.id)
+        for one in [*runs, *ahead[:MAX_SIMULATED_AHEAD]]
+        if not has_known_duration(one, snapshot.durations)
+    ]
+    count, name = min(found, default=(0, None))
+    if name is None:
+        return ""
+    ended = (
+        "no run has ended that tells"
+        if count == 0
+        else f"only {count} {'run has' if count == 1 else 'runs have'} ended that tell"
+    )
+    return f"{ended} how long run {name} takes"
+
+
+def _start_estimate(base: _ForecastBase, ahead: Sequence[Gang], likely_at: datetime) -> StartEstimate:
+    def start_at(pick: DurationPick) -> datetime:
+        return base.simulate(pick).start_or_default(
+            base.gang.id, lambda: base.likely_future(pick, ahead).start_of(base.gang)[0] or likely_at
+        )
+
+    return StartEstimate(min(start_at(_low_s), likely_at), likely_at, max(start_at(_high_s), likely_at))
+
+
+def _what_if(
+    base: _ForecastBase, likely_future: _ForecastFuture, reason: HoldReason, start_at: datetime | None
+) -> list[WhatIf]:
+    """Of each group of changes the least that lets it start now, else that which lets it start soonest."""
+    found = []
+    now, unchanged_at = (
+        base.snapshot.now,
+        likely_future.timeline.earliest_start(base.gang, likely_future.estimate),
+    )
+    for group in alternatives(base.gang, reason, base.snapshot, base.promised_starts_in_s()):
+        starts = [
+            (at, change)
+            for change in group
+            if (at := _alternative_start(base, likely_future, change)) is not None
+        ]
+        best = next(((at, change) for at, change in starts if at <= now), None)
+        later = [(at, change) for at, change in starts if unchanged_at is None or at < unchanged_at]
+        if best is None and later:
+            best = _policy_start(base, *min(later, key=itemgetter(0)))
+        if best is not None and (start_at is None or best[0] < _latest_useful_start(now, start_at)):
+            at, change = best
+            backfill = (
+                ", by backfill" if at <= now and change.gang.time_limit_s != base.gang.time_limit_s else ""
+            )
+            found.append(
+                WhatIf(f"{change.text}: {format_time_until((at - now).total_seconds())}{backfill}", at)
+            )
+    return found
+
+
+def _policy_start(
+    base: _ForecastBase, possible_at: datetime, change: Alternative
+) -> tuple[datetime, Alternative]:
+    """When the policy will start it, which may be later than there is room for it: others may come first."""
+    return base.simulate(mid_s, change.gang).start_or_default(change.gang.id, lambda: possible_at), change
+
+
+def _alternative_start(
+    base: _ForecastBase, likely_future: _ForecastFuture, change: Alternative
+) -> datetime | None:
+    """Now only where there is room beside what was planned, not beside what is only expected of those ahead,
+    and where nobody who kept out of its way would take that first."""
+    expected = estimate_duration(change.gang, base.snapshot.durations)
+    if isinstance(
+        base.current_timeline.try_backfill(change.gang, expected), Placement
+    ) and base.next_cycle.would_start(change.gang):
+        return base.snapshot.now
+    at = likely_future.timeline.earliest_start(change.gang, expected)
+    return None if at is None or at <= base.snapshot.now else at
+
+
+def _latest_useful_start(now: datetime, start_at: datetime) -> datetime:
+    return now + (start_at - now) * MAX_START_RATIO
+
+
+class _ForecastBase:
+    """The snapshot with the plan carried out: what every forecast begins with."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        gangs: dict[GangId, Gang],
+        gang: Gang,
+        progress: Mapping[GangId, float],
+    ) -> None:
+        self.snapshot, self.gang, self._progress = snapshot, gang, progress
+        self._plan, self._gangs = plan, gangs
+        nodes = snapshot.nodes.values()
+        self._capacity = Capacity.of(nodes, (running.placement for running in snapshot.running))
+        self._quota_usage = QuotaUsage.of(
+            snapshot.queues, nodes, snapshot.running, snapshot.past_usage, snapshot.now
+        )
+        self._cluster = total_amounts(node for node in nodes if node.schedulable)
+        future = RunEndEstimates.of(
+            snapshot.running,
+            snapshot.durations,
+            snapshot.now,
+            grace_s=snapshot.preempt_grace_s,
+            progress=progress,
+        )
+        self.current_timeline = self._build_timeline(
+            future, lambda gang: estimate_duration(gang, snapshot.durations)
+        )
+        self.current_timeline.withdraw_promise(gang.id)
+        self._likely_run_ends = self._run_ends_assuming(mid_s)
+        self.next_cycle = NextCycle(snapshot, plan, gang.id)
+
+    def simulate(self, pick_s: DurationPick, replacement: Gang | None = None) -> LookaheadSimulation:
+        """What the policy will do if everything takes exactly what `pick_s` says.
+        replacement: of the gang, which was promised nothing then."""
+        if replacement is None:
+            return LookaheadSimulation(self.snapshot, self._plan, pick_s, self._progress)
+        pending = tuple(replacement if one.id == replacement.id else one for one in self.snapshot.pending)
+        promises = tuple(promise for promise in self._plan.promises if promise.gang != replacement.id)
+        return LookaheadSimulation(
+            replace(self.snapshot, pending=pending),
+            replace(self._plan, promises=promises),
+            pick_s,
+            self._progress,
+        )
+
+    def likely_future(self, pick_s: DurationPick, ahead: Sequence[Gang]) -> _ForecastFuture:
+        """With those ahead of it, if everything takes exactly what `pick_s` says."""
+        snapshot = self.snapshot
+
+        def supposed(gang: Gang) -> DurationEstimate:
+            expected = estimate_duration(gang, snapshot.durations)
+            # it may not start for as long as it probably takes
+            return expected if gang.id == self.gang.id else exact_estimate(pick_s(expected))
+
+        timeline = self._build_timeline(self._run_ends_assuming(pick_s), supposed)
+        promised = {promise.gang for promise in self._plan.promises}
+        waiting, frozen = (
+            [gang for gang in ahead if gang.id not in promised],
+            list[tuple[datetime, datetime]](),
+        )
+        for gang in waiting[:MAX_SIMULATED_AHEAD]:
+            found = timeline.try_backfill(gang, supposed(gang))
+            if isinstance(found, Placement):
+                timeline.start(found, supposed(gang))
+                continue
+            timeline.promise(gang, supposed(gang))
+            starts_at = timeline.expected_start_at(gang.id)
+            if starts_at is not None and self._is_held_back_for(gang, found):
+                frozen.append(
+                    (
+                        gang.submitted_at + starvation_timeout(estimate_duration(gang, snapshot.durations)),
+                        starts_at,
+                    )
+                )
+        rest_s = sum(
+            dominant_share(requested_amounts(gang), self._cluster) * supposed(gang).mid_s
+            for gang in waiting[MAX_SIMULATED_AHEAD:]
+        )
+        return _ForecastFuture(
+            timeline,
+            estimate_duration(self.gang, snapshot.durations),
+            snapshot.now,
+            timedelta(seconds=rest_s),
+            tuple(frozen),
+        )
+
+    def _is_held_back_for(self, other: Gang, block: BlockReason) -> bool:
+        """Whether it does once the other has waited long enough for what its queue or its user may use (see
+        `QuotaStarvationGuard`)."""
+        return other.queue == self.gang.queue and (
+            block.reason is HoldReason.QUOTA
+            or (block.reason is HoldReason.USER_LIMIT and other.user == self.gang.user)
+        )
+
+    def competitors(self, hold: Hold) -> list[Gang]:
+        """Those of other queues that come before it to what a queue above them all may use, where it waits
+        for that: those whose queues are sure of what they ask for once their other runs have ended, then in
+        today's order."""
+        tree, empty = (
+            self.snapshot.queues,
+            QuotaUsage.of(self.snapshot.queues, self.snapshot.nodes.values(), (), {}, self.snapshot.now),
+        )
+
+        def key(gang: Gang) -> tuple[list[int], tuple[tuple[int, float, QueueName], ...]]:
+            return [
+                beyond for beyond, _, _ in empty.queue_key(gang.queue, gang)
+            ], self._quota_usage.queue_key(gang.queue, gang)
+
+        above = {name.removeprefix("queue:") for name in hold.blocked_by if name.startswith("queue:")} - {
+            self.gang.queue
+        }
+        if not above:
+            return []
+        mine = key(self.gang)
+        others = [
+            self._gangs[other.gang]
+            for other in self._plan.hold
+            if self._gangs[other.gang].queue != self.gang.queue
+        ]
+        found = [
+            (key(other), other) for other in others if not above.isdisjoint(queue_path(tree, other.queue))
+        ]
+        return [other for theirs, other in sorted(found, key=itemgetter(0)) if theirs < mine]
+
+    def ends_at(self, name: str) -> datetime | None:
+        """When a run that is in the way probably ends, or a reservation does."""
+        kind, _, what = name.partition(":")
+        if kind == "run" and (end := self._likely_run_ends.end(GangId(what))) is not None:
+            return self.snapshot.now + timedelta(seconds=end.mid_s)
+        if kind == "reservation":
+            now = self.snapshot.now
+            named = [one for one in self.snapshot.reservations if one.name == what]
+            return next(
+                (
+                    end
+                    for one in named
+                    for _, end in occurrences(one, now, now + timedelta(seconds=PLANNING_HORIZON_S))
+                ),
+                None,
+            )
+        return None
+
+    def reservations_ending_at(self, start_at: datetime | None) -> list[str]:
+        """Reservations of others that are over just when it is expected to start, as a Hold names them: it
+        waits for these."""
+        if start_at is None or start_at <= self.snapshot.now:
+            return []
+        of_others = [
+            one for one in self.snapshot.reservations if not may_use(self.gang, one, self.snapshot.queues)
+        ]
+        return [
+            f"reservation:{one.name}"
+            for one in sorted(of_others, key=lambda one: one.name)
+            if any(
+                abs(end - start_at) < RECHECK_INTERVAL
+                for _, end in occurrences(one, start_at - RECHECK_INTERVAL, start_at)
+            )
+        ]
+
+    def promised_starts_in_s(self) -> list[float]:
+        """In how many seconds those who were promised a start are expected to, the gang itself left out."""
+        starts = (
+            self.current_timeline.expected_start_at(promise.gang)
+            for promise in self._plan.promises
+            if promise.gang != self.gang.id
+        )
+        return sorted((at - self.snapshot.now).total_seconds() for at in starts if at is not None)
+
+    def _run_ends_assuming(self, pick_s: DurationPick) -> RunEndEstimates:
+        """When what runs ends, if everything takes exactly what `pick_s` says."""
+        about = (self.snapshot.running, self.snapshot.durations, self.snapshot.now)
+        return RunEndEstimates.of(
+            *about, grace_s=self.snapshot.preempt_grace_s, pick_s=pick_s, progress=self._progress
+        )
+
+    def _build_timeline(
+        self, run_ends: RunEndEstimates, estimate_of: Callable[[Gang], DurationEstimate]
+    ) -> BackfillTimeline:
+        snapshot = self.snapshot
+        timeline = BackfillTimeline(
+            self._capacity.copy(),
+            self._quota_usage.copy(),
+            run_ends,
+            snapshot.reservations,
+            snapshot.now,
+            snapshot.queues,
+            self._plan.promises,
+        )
+        for placement in self._plan.place:
+            timeline.start(placement, estimate_of(placement.gang))
+        # its own, too: those that come after it were promised what it leaves
+        for promise in self._plan.promises:
+            if promise.gang in self._gangs:
+                timeline.promise(
+                    self._gangs[promise.gang], estimate_of(self._gangs[promise.gang]), previous=promise
+                )
+        return timeline
+
+
+@dataclass(frozen=True, slots=True)
+class _ForecastFuture:
+    """One way that it may go. backlog: how long the work of those ahead takes that were not laid out.
+    hold_back_windows: from when it stands back for others of its queue, and when they start."""
+
+    timeline: BackfillTimeline
+    estimate: DurationEstimate
+    now: datetime
+    backlog: timedelta
+    hold_back_windows: tuple[tuple[datetime, datetime], ...] = ()
+
+    def start_of(self, gang: Gang) -> tuple[datetime | None, tuple[str, ...]]:
+        """When the gang starts, as it is promised there if it is, and for what it waits.
+        It is promised nothing there afterwards."""
+        timeline, later = self.timeline, self.backlog
+        found = timeline.expected_start_at(gang.id)
+        if found is not None:
+            later = timedelta()  # nobody is placed in its way
+        elif isinstance(timeline.try_backfill(gang, self.estimate), Placement):
+            return self.now + later, ()
+        elif timeline.promise(gang, self.estimate) is not None:
+            found = timeline.expected_start_at(gang.id)
+        waits_for = timeline.blocking_runs(gang.id)
+        timeline.withdraw_promise(gang.id)
+        if found is None:
+            return None, waits_for
+        for since, starts_at in self.hold_back_windows:
+            found = max(found, starts_at) if found > since else found
+        return found + later, waits_for
+
+
+def _low_s(estimate: DurationEstimate) -> float:
+    return estimate.low_s
+
+
+def _high_s(estimate: DurationEstimate) -> float:
+    return estimate.high_s

@@ -1,1 +1,0 @@
-"""Who may use how much, and who comes first."""

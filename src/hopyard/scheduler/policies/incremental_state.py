@@ -1,0 +1,178 @@
+"""What a policy to compare with remembers between turns, kept up by what changed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from datetime import datetime
+from heapq import heapify, heappop, heapreplace
+from typing import Generic, TypeVar
+
+from hopyard.domain.cluster import Running, Snapshot
+from hopyard.domain.gang import Gang, Placement, Role, Topology
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.scheduler.cycle.snapshot_diff import changed_keys, diff_sequences
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.feasibility import NodeFeasibility, ReplicaRequest
+from hopyard.scheduler.placement.free_resources import FreeResources
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.placement.node_table import NodeTable
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+
+K = TypeVar("K", bound=Hashable)
+BaselineOrder = tuple[int, datetime, GangId]
+GangClassKey = tuple[tuple[Role, ...], Topology | None]
+
+
+def submission_order(gang: Gang) -> BaselineOrder:
+    """Priority, then first come, first served."""
+    return -gang.priority, gang.submitted_at, gang.id
+
+
+def class_of(gang: Gang) -> GangClassKey:
+    """Gangs of one shape fit in the same places."""
+    return gang.roles, gang.topology
+
+
+class IncrementalState(Generic[K]):
+    """Of the newest snapshot that it was told; the first one has no version before it.
+
+    capacity, quota_usage: what is free and used now. pending: who waits, in groups, each in order. running:
+    who holds resources. may_have_freed: whether something may be free, or allowed, that was not in the
+    snapshot before.
+    """
+
+    def __init__(self, group_of: Callable[[Gang], K]) -> None:
+        """group_of: of a gang that waits; it must not change while it does."""
+        self._group_of = group_of
+        self._snapshot: Snapshot | None = None
+        self._never_fits: dict[GangClassKey, str | None] = {}
+        self._capable_nodes: dict[tuple[Role, ...], frozenset[NodeId]] = {}
+        self.pending: dict[K, list[Gang]] = {}
+        self.running: dict[GangId, Running] = {}
+        self.may_have_freed = True
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Take in what is different in this snapshot."""
+        before, self._snapshot = self._snapshot, snapshot
+        gone, come = diff_sequences(() if before is None else before.pending, snapshot.pending)
+        for gang in gone:
+            self._remove_pending(gang)
+        for gang in come:
+            insort(self.pending.setdefault(self._group_of(gang), []), gang, key=submission_order)
+        ended, begun = diff_sequences(() if before is None else before.running, snapshot.running)
+        anew = before is None or snapshot.queues != before.queues or _nodes_differ(before, snapshot)
+        self.may_have_freed = anew
+        for running in ended:
+            del self.running[running.gang.id]
+        for running in begun:
+            self.running[running.gang.id] = running
+        if anew:
+            self._never_fits.clear()
+            self._capable_nodes.clear()
+            self._open_nodes = FreeResources.of_empty_nodes(
+                NodeTable(node for node in snapshot.nodes.values() if node.schedulable)
+            )
+            self.capacity = Capacity.of(
+                snapshot.nodes.values(), (running.placement for running in snapshot.running)
+            )
+            self.quota_usage = QuotaUsage.of(
+                snapshot.queues, snapshot.nodes.values(), snapshot.running, {}, snapshot.now
+            )
+        else:
+            self._update_running(ended, begun)
+
+    def never_fits_reason(self, gang: Gang) -> str | None:
+        """Why it never fits, or None."""
+        shape = class_of(gang)
+        if shape not in self._never_fits:
+            assert self._snapshot is not None
+            self._never_fits[shape] = never_fits(gang, self._snapshot.nodes.values())
+        return self._never_fits[shape]
+
+    @property
+    def open_nodes(self) -> int:
+        """How many nodes something may start on."""
+        return len(self._open_nodes.node_table.nodes)
+
+    def capable_nodes(self, gang: Gang) -> frozenset[NodeId]:
+        """The open nodes that could hold at least one of its replicas if nothing ran on them."""
+        if gang.roles not in self._capable_nodes:
+            rooms = [
+                NodeFeasibility(self._open_nodes.node_table, ReplicaRequest(role.resources, role.where)).fits(
+                    self._open_nodes
+                )
+                for role in gang.roles
+            ]
+            nodes = self._open_nodes.node_table.nodes
+            self._capable_nodes[gang.roles] = frozenset(
+                node.id for row, node in enumerate(nodes) if any(room[row] for room in rooms)
+            )
+        return self._capable_nodes[gang.roles]
+
+    def _remove_pending(self, gang: Gang) -> None:
+        group = self._group_of(gang)
+        alike = self.pending[group]
+        del alike[bisect_left(alike, submission_order(gang), key=submission_order)]
+        if not alike:
+            del self.pending[group]
+
+    def _update_running(self, ended: Iterable[Running], started: Iterable[Running]) -> None:
+        """What was held and is not, and the other way round; news of an attempt alone moves nothing."""
+        gone = {running.gang.id: running.placement for running in ended}
+        for running in started:
+            if gone.get(running.gang.id) == running.placement:
+                del gone[running.gang.id]
+            else:
+                self.capacity.allocate(running.placement)
+                self.quota_usage.charge(running.placement)
+        for placement in gone.values():
+            self.capacity.release(placement)
+            self.quota_usage.credit(placement)
+            self.may_have_freed = True
+
+
+def _nodes_differ(before: Snapshot, after: Snapshot) -> bool:
+    return any(
+        before.nodes.get(name) != after.nodes.get(name) for name in changed_keys(before.nodes, after.nodes)
+    )
+
+
+def merge_in_order(groups: Mapping[K, Sequence[Gang]], skipped: Set[K]) -> Iterator[tuple[K, Gang]]:
+    """The gangs of all groups in one order, but no more of a group once it is in `skipped`, which may grow
+    meanwhile."""
+    heap = [
+        (submission_order(gangs[0]), 0, gangs, group)
+        for group, gangs in groups.items()
+        if group not in skipped
+    ]
+    heapify(heap)
+    while heap:
+        _, at, gangs, group = heap[0]
+        if group not in skipped:
+            yield group, gangs[at]
+        if group in skipped or at + 1 == len(gangs):
+            heappop(heap)
+        else:
+            heapreplace(heap, (submission_order(gangs[at + 1]), at + 1, gangs, group))
+
+
+class TentativePlan:
+    """What is free and used while a plan is made. score: the rule by which nodes are chosen."""
+
+    def __init__(self, state: IncrementalState[K], score: str) -> None:
+        self.capacity, self.quota_usage, self._score = state.capacity.copy(), state.quota_usage.copy(), score
+        self.placed: list[Placement] = []
+
+    def find_placement(self, gang: Gang) -> Placement | None:
+        """A place for a gang that no limit refuses; nothing is taken."""
+        return self.capacity.place_largest(self.quota_usage.allowed_sizes(gang), score=self._score)
+
+    def try_start(self, gang: Gang) -> Placement | None:
+        """Place it if there is room."""
+        found = self.find_placement(gang)
+        if found is not None:
+            self.capacity.allocate(found)
+            self.quota_usage.charge(found)
+            self.placed.append(found)
+        return found

@@ -1,0 +1,228 @@
+"""Least attained service in two classes, as Tiresias-L does it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import HoldReason, Plan, Preemption, Running, Snapshot
+from hopyard.domain.duration_keys import total_gpus
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.scheduler.policies.baseline_preemption import choose_victims
+from hopyard.scheduler.policies.incremental_state import (
+    GangClassKey,
+    IncrementalState,
+    TentativePlan,
+    class_of,
+    merge_in_order,
+    submission_order,
+)
+from hopyard.scheduler.time_slicing import served_s
+
+SERVICE_THRESHOLD = 3250.0  # GPU-seconds, of the published simulator
+SCORE = "best-fit"
+MIN_RECHECK_INTERVAL = timedelta(seconds=1)  # no plan is made anew sooner only because time passed
+
+# whether it is of the worse class; if one of a group is refused, all are
+Group = tuple[bool, QueueName, str, GangClassKey]
+
+
+class LeastAttained:
+    """Gangs that were served little come first, others after them, each by priority, submission and id; who
+    does not fit is overtaken. A gang of the better class preempts runs of the worse one, those that came last
+    first, until it fits.
+
+    Service is GPUs times seconds (without GPUs: seconds). threshold: where the worse class begins. promote: a
+    gang that waited so many times as long as it was served is in the better class again, against starvation;
+    None, as published: none ever is. Source: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep
+    Learning, NSDI'19 (discretised 2D-LAS).
+    """
+
+    def __init__(self, threshold: float = SERVICE_THRESHOLD, promote: float | None = None) -> None:
+        self._service_classes = _ServiceClasses(threshold, promote)
+        self._incremental_state: IncrementalState[Group] = IncrementalState(self._service_classes.group)
+        self._skipped: set[Group] = set()  # of the worse class: room only shrinks until something grew
+        self._planned_starts: frozenset[GangId] = frozenset()
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        known = self._incremental_state
+        known.update(snapshot)
+        if known.may_have_freed or not self._planned_starts <= known.running.keys():
+            self._skipped.clear()
+        turn = _LasCycle(self._service_classes, known, snapshot.now)
+        turn.place_better_class()
+        turn.place_worse_class(self._skipped)
+        placed = turn.current.placed
+        self._planned_starts = frozenset(placement.gang.id for placement in placed)
+        hold = BaselineHolds(snapshot.pending, placed, turn.reasons)
+        return Plan(
+            snapshot.version,
+            tuple(placed),
+            hold,
+            tuple(turn.preemptions),
+            next_cycle_at=turn.next_recheck_at(),
+        )
+
+
+class _ServiceClasses:
+    """Who is in which class."""
+
+    def __init__(self, threshold: float, promote: float | None) -> None:
+        self._threshold, self.promote = threshold, promote
+
+    def group(self, gang: Gang) -> Group:
+        return gang.served_s >= self._promotion_wait_s(gang), gang.queue, gang.user, class_of(gang)
+
+    def demoted_in_s(self, running: Running, now: datetime) -> float:
+        """In how many seconds a run that goes on is in the worse class; not above 0 where it is now."""
+        served = served_s(running, now)
+        left_s = self._promotion_wait_s(running.gang) - served
+        if self.promote is not None:
+            left_s = max(left_s, _waited_s(running.gang, served, now) / self.promote - served)
+        return left_s
+
+    def promoted_in_s(self, gang: Gang, now: datetime) -> float | None:
+        """In how many seconds a gang of the worse class that goes on waiting is in the better one; None:
+        never."""
+        return (
+            None
+            if self.promote is None
+            else self.promote * gang.served_s - _waited_s(gang, gang.served_s, now)
+        )
+
+    def better_class_left_s(self, gang: Gang) -> float:
+        """For how many seconds it runs in the better class once it starts; not above 0 where it is of the
+        worse one."""
+        return self._promotion_wait_s(gang) - gang.served_s
+
+    def _promotion_wait_s(self, gang: Gang) -> float:
+        return self._threshold / max(total_gpus(gang), 1)
+
+
+def _waited_s(gang: Gang, served: float, now: datetime) -> float:
+    return (now - gang.submitted_at).total_seconds() - served
+
+
+class _LasCycle:
+    """current: what is free. then: what is, once all who were asked to leave have left and those for whom
+    they do have started."""
+
+    def __init__(
+        self, service_classes: _ServiceClasses, state: IncrementalState[Group], now: datetime
+    ) -> None:
+        self._service_classes, self._incremental_state, self._now = service_classes, state, now
+        self.current, self._after_preemptions = TentativePlan(state, SCORE), state.capacity.copy()
+        self.reasons = BaselineHoldReasons(self.current, state.never_fits_reason)
+        self.preemptions: list[Preemption] = []
+        self._class_changes_s: list[float] = []
+        self._worse_class_runs: list[Running] | None = None
+        for running in state.running.values():
+            if running.stopping:
+                self._after_preemptions.release(running.placement)
+
+    def place_better_class(self) -> None:
+        """Each starts, or waits for those who leave, or has others leave, or is overtaken."""
+        over: set[Group] = set()
+        for group, gang in merge_in_order({**self._better_class_gangs(), **self._promoted_gangs()}, over):
+            if (
+                not self._is_refused(gang)
+                and not self._start(gang)
+                and not self._reserve_after_preemptions(gang)
+            ):
+                over.add(group)
+
+    def place_worse_class(self, skipped: set[Group]) -> None:
+        """Each starts or is overtaken. skipped: of these none starts; grows."""
+        worse = {group: gangs for group, gangs in self._incremental_state.pending.items() if group[0]}
+        started = (
+            {placement.gang.id for placement in self.current.placed} | self.reasons.policy_reasons.keys()
+            if self._service_classes.promote
+            else ()
+        )
+        for group, gang in merge_in_order(worse, skipped):
+            if gang.id not in started and (self._is_refused(gang) or not self._start(gang)):
+                skipped.add(group)
+
+    def next_recheck_at(self) -> datetime | None:
+        """When somebody comes into another class, of whom that changes anything: whoever starts now, too."""
+        if self._worse_class_runs is not None:
+            lefts_s = (
+                self._service_classes.better_class_left_s(placement.gang) for placement in self.current.placed
+            )
+            self._class_changes_s += [left_s for left_s in lefts_s if left_s > 0]
+        return (
+            self._now + max(timedelta(seconds=min(self._class_changes_s)), MIN_RECHECK_INTERVAL)
+            if self._class_changes_s
+            else None
+        )
+
+    def _better_class_gangs(self) -> dict[Group, list[Gang]]:
+        return {group: gangs for group, gangs in self._incremental_state.pending.items() if not group[0]}
+
+    def _promoted_gangs(self) -> dict[Group, list[Gang]]:
+        found: dict[Group, list[Gang]] = {}
+        for group, gangs in (
+            self._incremental_state.pending.items() if self._service_classes.promote is not None else ()
+        ):
+            for gang in gangs if group[0] else ():
+                in_s = self._service_classes.promoted_in_s(gang, self._now)
+                if in_s is not None and in_s <= 0:
+                    found.setdefault(group, []).append(gang)
+                elif in_s is not None:
+                    self._class_changes_s.append(in_s)
+        return found
+
+    def _is_refused(self, gang: Gang) -> bool:
+        return (
+            self._incremental_state.never_fits_reason(gang) is not None
+            or self.current.quota_usage.refusal(gang) is not None
+        )
+
+    def _start(self, gang: Gang) -> bool:
+        found = self.current.try_start(gang)
+        if found is not None:
+            self._after_preemptions.allocate(found)
+        return found is not None
+
+    def _reserve_after_preemptions(self, gang: Gang) -> bool:
+        """Once others have left. Nobody else gets what is kept for it."""
+        accounts = self.current.quota_usage
+        found = self._after_preemptions.place(gang, score=SCORE, closed_models=accounts.closed_models(gang))
+        if found is None:
+            room = choose_victims(gang, self._after_preemptions, accounts, self._victims(), SCORE)
+            if room is None:
+                return False
+            found, leaving = room
+            for running in leaving:
+                self._request_preemption(running, gang)
+        self._after_preemptions.allocate(found)
+        self.current.capacity.allocate(found)
+        accounts.charge(found)
+        self.reasons.policy_reasons[gang.id] = (
+            HoldReason.PREEMPTING,
+            "runs that were served more make room for it",
+        )
+        return True
+
+    def _request_preemption(self, running: Running, gang: Gang) -> None:
+        self._victims().remove(running)
+        self._after_preemptions.release(running.placement)
+        why = f"it was served more than {gang.id}, which waits for its place"
+        self.preemptions.append(Preemption(running.attempt, running.gang.id, gang.id, why))
+
+    def _victims(self) -> list[Running]:
+        """Runs of the worse class, those that came last first.
+        Whoever asks has somebody of the better class wait."""
+        if self._worse_class_runs is None:
+            self._worse_class_runs = []
+            for running in self._incremental_state.running.values():
+                in_s = self._service_classes.demoted_in_s(running, self._now)
+                if running.stopping or not running.gang.preemptible:
+                    continue
+                if in_s <= 0:
+                    self._worse_class_runs.append(running)
+                else:
+                    self._class_changes_s.append(in_s)
+            self._worse_class_runs.sort(key=lambda running: submission_order(running.gang), reverse=True)
+        return self._worse_class_runs

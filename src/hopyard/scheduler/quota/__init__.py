@@ -1,0 +1,1 @@
+"""Queues: usage, guarantees, limits, lending, fair shares."""

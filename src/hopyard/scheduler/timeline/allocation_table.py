@@ -1,0 +1,83 @@
+"""Who holds how much of which node, in arrays that are kept up as gangs come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.node_table import Ints
+
+SLOT, NODE, CPU, MEMORY, GPU = range(5)
+NO_NODE = -1  # the node of what is not held any more
+_INITIAL_SIZE = 64
+
+
+class AllocationTable:
+    """One column of numbers for each replica: the slot of its gang, its node as an index into `nodes`, and
+    what it holds in thousandths of cores, bytes, and thousandths of GPUs. nodes: another dict once their
+    numbers are others."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[NodeId, int] = {}
+        self._columns: Ints = np.zeros((5, _INITIAL_SIZE), np.int64)
+        self._count = 0
+        self._freed_count = 0
+        self._range_by_slot: dict[int, tuple[int, int]] = {}  # where those of each slot stand
+
+    def add_all(self, placements: Iterable[tuple[int, Placement]]) -> None:
+        """By the slots of their gangs, of which nothing is there."""
+        first = self._count
+        new: list[tuple[int, ...]] = []
+        for slot, placement in placements:
+            begin = first + len(new)
+            for (_, role), assignment in zip(
+                placement.gang.replica_roles(), placement.assignments, strict=True
+            ):
+                asked, node = role.resources, self.nodes.setdefault(assignment.node, len(self.nodes))
+                new.append(
+                    (
+                        slot,
+                        node,
+                        asked.cpu_milli,
+                        asked.memory_bytes,
+                        len(assignment.gpus) * assignment.gpu_milli,
+                    )
+                )
+            self._range_by_slot[slot] = begin, first + len(new)
+        self._count = first + len(new)
+        while self._count > self._columns.shape[1]:
+            self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
+        if new:
+            self._columns[:, first : self._count] = np.array(new, np.int64).T
+
+    def drop(self, slot: int) -> None:
+        first, end = self._range_by_slot.pop(slot)
+        self._columns[NODE, first:end] = NO_NODE
+        self._freed_count += end - first
+        if self._freed_count > max(_INITIAL_SIZE, self._count // 2):
+            self._compact()
+
+    @property
+    def columns(self) -> Ints:
+        """Those of gangs that are gone, on the node NOBODY, among them."""
+        return self._columns[:, : self._count]
+
+    def _compact(self) -> None:
+        """Leave nothing of gangs that are gone, nor of nodes on which nothing is left."""
+        live, at = self.columns[:, self.columns[NODE] != NO_NODE], 0
+        for slot, (
+            first,
+            end,
+        ) in self._range_by_slot.items():  # in the order in which they came, as they stand
+            self._range_by_slot[slot], at = (at, at + end - first), at + end - first
+        held, names = np.unique(live[NODE]), list(self.nodes)
+        live[NODE] = np.searchsorted(held, live[NODE])
+        self.nodes = {names[index]: place for place, index in enumerate(held.tolist())}
+        self._columns, self._count, self._freed_count = (
+            np.concatenate([live, np.zeros((5, _INITIAL_SIZE), np.int64)], axis=1),
+            live.shape[1],
+            0,
+        )

@@ -1,0 +1,496 @@
+"""Who may start now without being in anybody's way, and when the others will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from hopyard.domain.amounts import amounts_by_node
+from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.scheduler.duration_estimates import MAX_DURATION_S, DurationEstimate
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+from hopyard.scheduler.timeline.availability import Availability
+from hopyard.scheduler.timeline.block_reason import MAX_NAMED_BLOCKERS, BlockReason, explain_block
+from hopyard.scheduler.timeline.earliest_start import (
+    PROMISE_SCORE,
+    StartSlot,
+    earliest_start,
+    earliest_start_on,
+)
+from hopyard.scheduler.timeline.promise_breach import PrecedenceRule, explain_breach
+from hopyard.scheduler.timeline.promised_slots import TIME_TOLERANCE_S, PromisedSlot
+from hopyard.scheduler.timeline.run_end_estimates import EXPECTED_STOP_S, RunEndEstimates
+
+
+class BackfillTimeline:
+    """The future of one turn: what runs and when it ends, what is promised, what is reserved (Mu'alem and
+    Feitelson, TPDS 2001, for backfilling in nobody's way; conservative for those that were promised a start,
+    free for all others).
+
+    Mutable. `capacity` and `quota_usage` are shared with the caller: `start` takes from them and charges
+    them, so the caller does not. Gangs that were promised a start are dealt with first, in the order of their
+    promises: `try_backfill`, and where that fails `promise` again.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        quota_usage: QuotaUsage,
+        run_ends: RunEndEstimates,
+        reservations: Sequence[Reservation],
+        now: datetime,
+        queues: QueueTree,
+        promises: Iterable[Promise] = (),
+    ) -> None:
+        """run_ends: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue.
+        promises: of earlier turns, which will be given again, probably on the same nodes."""
+        promises = tuple(promises)
+        likely = [node for promise in promises for node in promise.nodes]
+        firm = frozenset(promise.gang for promise in promises if promise.has_preempted)
+        self._outlook = Availability(capacity, quota_usage, run_ends, reservations, now, queues, likely, firm)
+        self._now = now
+
+    @property
+    def promised_usage(self) -> QuotaUsage:
+        """What queues and users use, as if all that were promised a start had started, too.
+        Not the caller's own: it follows."""
+        return self._outlook.promised_usage
+
+    def on_promised_usage_change(self, listener: Callable[[QueueName], None]) -> None:
+        """From now on this is told whose queue it is when `booked` changes."""
+        self._outlook.promised_usage_listener = listener
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> BackfillTimeline:
+        """From a snapshot alone, for those who keep nothing between turns."""
+        nodes = snapshot.nodes.values()
+        return cls(
+            Capacity.of(nodes, (running.placement for running in snapshot.running)),
+            QuotaUsage.of(snapshot.queues, nodes, snapshot.running, snapshot.past_usage, snapshot.now),
+            RunEndEstimates.of(
+                snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
+            ),
+            snapshot.reservations,
+            snapshot.now,
+            snapshot.queues,
+        )
+
+    def try_backfill(
+        self,
+        gang: Gang,
+        estimate: DurationEstimate,
+        *,
+        score: str = "fragmentation",
+        preferred_nodes: frozenset[NodeId] = frozenset(),
+        explain: bool = True,
+        quota_checked: bool = False,
+    ) -> Placement | BlockReason:
+        """Where it may start now, or why it may not. Nothing is taken.
+        Its own promise, if it has one in this turn, is withdrawn: promise again where it does not start.
+
+        It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the
+        promised start or the reservation, or fits beside it. explain: without, there is no sentence where
+        there is too little room: it needs a copy of all that is free. quota_checked: its queue was, and does
+        not refuse it.
+        """
+        outlook = self._outlook
+        outlook.remove_slot(gang.id)
+        allowed = self._allowed_sizes(gang, estimate, quota_checked=quota_checked)
+        if isinstance(allowed, BlockReason):
+            return allowed
+        placement = outlook.free_for(gang, estimate.high_s).place_largest(
+            allowed, score=score, preferred_nodes=preferred_nodes
+        )
+        return placement or explain_block(outlook, gang, estimate, allowed[0][1], explain=explain)
+
+    def try_in_reservation(
+        self, gang: Gang, estimate: DurationEstimate, others: Sequence[GangId]
+    ) -> Placement | None:
+        """As `try_now`, where promises to these others do not bind it in what is reserved for it now. Where
+        it finds a place, what they were promised on the same nodes is withdrawn, and so is its own promise;
+        else all are as they were. For gangs that `try_now` finds no place for: it is not tried whether they
+        need what is reserved."""
+        outlook = self._outlook
+        own = self._remove_slots([gang.id])
+        allowed = self._allowed_sizes(gang, estimate)
+        if isinstance(allowed, BlockReason):
+            self._add_slots(own)
+            return None
+        view = outlook.free_for(gang, estimate.high_s).copy()
+        theirs = self._remove_slots(others)
+        view.raise_to(outlook.reserved_free_for(gang, estimate.high_s))
+        found = view.place_largest(allowed)
+        if found is None:
+            self._add_slots([*theirs, *own])
+            return None
+        nodes = {assignment.node for assignment in found.assignments}
+        self._add_slots(stay for stay in theirs if nodes.isdisjoint(stay.promise.nodes))
+        return found
+
+    def non_binding_promises(self, gang: Gang) -> list[GangId]:
+        """Whose promises of this turn do not bind the gang in what is reserved for it now."""
+        return self._outlook.non_binding_promises(gang)
+
+    def reservation_of(self, placement: Placement) -> str | None:
+        """The name of a reservation for the gang that is placed there, on these nodes."""
+        nodes = {assignment.node for assignment in placement.assignments}
+        holding = [booking.reservation for booking in self._outlook.active_windows(placement.gang)]
+        return next((one.name for one in holding if not nodes.isdisjoint(one.nodes)), None)
+
+    def save_promises(self, gangs: Iterable[GangId]) -> dict[GangId, PromisedSlot | None]:
+        """What these were promised in this turn, to `put_back`."""
+        return {gang: self._outlook.slots.get(gang) for gang in gangs}
+
+    def restore_promises(self, saved: Mapping[GangId, PromisedSlot | None]) -> None:
+        """These were promised that, and nothing else."""
+        self._remove_slots(saved)
+        self._add_slots([stay for stay in saved.values() if stay is not None])
+
+    def _remove_slots(self, gangs: Iterable[GangId]) -> list[PromisedSlot]:
+        found = [stay for gang in gangs if (stay := self._outlook.slots.get(gang)) is not None]
+        for stay in found:
+            self._outlook.remove_slot(stay.promise.gang)
+        return found
+
+    def _add_slots(self, slots: Iterable[PromisedSlot]) -> None:
+        for stay in slots:
+            self._outlook.add_slot(stay)
+
+    def _allowed_sizes(
+        self, gang: Gang, estimate: DurationEstimate, *, quota_checked: bool = False
+    ) -> list[tuple[Gang, frozenset[str]]] | BlockReason:
+        """As large as its queue and user may have it now and beside what is promised, and the models that it
+        may not use then (see `QuotaUsage.allowed_sizes`)."""
+        outlook = self._outlook
+        refused = None if quota_checked else outlook.quota_usage.refusal(gang)
+        if refused is not None:
+            return BlockReason(refused.reason, refused.detail, refused.blocked_by)
+        sizes = outlook.quota_usage.allowed_sizes(gang)
+        moments = outlook.overlapping(gang, estimate.high_s)
+        for accounts in outlook.restricting_usages(gang, moments):
+            if (refused := accounts.refusal(gang)) is not None:
+                return BlockReason(
+                    HoldReason.BEHIND,
+                    f"what its queue may use is promised: {refused.detail}",
+                    refused.blocked_by,
+                )
+            narrower = [
+                (smaller, closed | there)
+                for sized, closed in sizes
+                for smaller, there in accounts.allowed_sizes(sized)
+            ]
+            sizes = [*{(one.size, closed): (one, closed) for one, closed in narrower}.values()]
+        return sizes
+
+    def start(self, placement: Placement, estimate: DurationEstimate) -> None:
+        """It is placed now: what it holds is taken and charged."""
+        self._outlook.remove_slot(placement.gang.id)
+        self._outlook.start(placement, estimate)
+
+    def promise(
+        self, gang: Gang, estimate: DurationEstimate, *, previous: Promise | None = None
+    ) -> Promise | None:
+        """The earliest start of a gang that cannot start now; nobody may be placed in its way from now on.
+        None where it finds no place even when everything has ended.
+
+        previous: what it was promised in an earlier turn. It keeps to those nodes, so that what is drained
+        for it does not wander, and to that time as long as it can be kept; where it cannot, the promise that
+        is returned is later (see `breach`). `start_at` is when it starts at the latest as far as can be
+        expected; `expected_at` says when it probably does.
+        """
+        outlook = self._outlook
+        outlook.remove_slot(gang.id)
+        gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
+        spot, own = (
+            self._keep_on_nodes(gang, estimate, previous),
+            self._start_in_own_reservation(gang, estimate),
+        )
+        if own is not None and spot is not None and spot.at_s <= own.at_s:
+            own = None
+        spot = own or spot
+        if spot is None:
+            return None
+        nodes = tuple(sorted({a.node for a in spot.placement.assignments}))
+        from_s = spot.at_s
+        if previous is not None and self._to_datetime(spot.at_s) <= previous.start_at:
+            start_at = previous.start_at
+        else:
+            start_at = self._to_datetime(self._latest_start_s(gang, estimate, nodes, spot))
+            if previous is not None:
+                from_s = max((previous.start_at - self._now).total_seconds(), 0.0)
+        given_at = previous.given_at if previous and start_at == previous.start_at else self._now
+        promise = Promise(gang.id, start_at, given_at, nodes, previous is not None and previous.has_preempted)
+        needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
+        last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + estimate.high_s
+        stay = PromisedSlot(
+            promise,
+            spot.placement,
+            spot.at_s,
+            spot.at_s + estimate.high_s,
+            last_s,
+            from_s,
+            tuple(reversed(needed)),
+            own is not None,
+        )
+        outlook.add_slot(stay)
+        return promise
+
+    def renew_promises(
+        self, requests: Sequence[tuple[Gang, DurationEstimate, Promise]], protected: Container[GangId] = ()
+    ) -> dict[GangId, Promise | None]:
+        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were
+        given, or as they were promised to start, where fewer are late then. Only their nodes are remembered,
+        so the first may take what the others counted on, and where it may start sooner than was promised, it
+        would. protected: these come first in any order: what others left for them is theirs. Of them the
+        newest are tried first, too, since they were promised what the others' places had left, and the
+        oldest."""
+        first = [one for one in requests if one[0].id in protected]
+        rest = [one for one in requests if one[0].id not in protected]
+        orders = [
+            [*firsts, *sorted(rest, key=key)]
+            for firsts in (
+                first,
+                sorted(first, key=_given_order, reverse=True),
+                sorted(first, key=_given_order),
+            )
+            for key in (_given_order, _due_order)
+        ]
+        order, found = requests, self._renew_in_order(requests)
+        best, late, tried = order, self._count_late(requests, found, protected), [order]
+        for other in orders:
+            if late and other not in tried:
+                order, found = other, self._renew_in_order(other)
+                tried.append(order)
+                if (fewer := self._count_late(requests, found, protected)) < late:
+                    best, late = other, fewer
+        return found if order is best else self._renew_in_order(best)
+
+    def _renew_in_order(
+        self, requests: Sequence[tuple[Gang, DurationEstimate, Promise]]
+    ) -> dict[GangId, Promise | None]:
+        for gang, _, _ in requests:
+            self.withdraw_promise(gang.id)
+        return {gang.id: self.promise(gang, expected, previous=before) for gang, expected, before in requests}
+
+    def _count_late(
+        self,
+        requests: Sequence[tuple[Gang, DurationEstimate, Promise]],
+        results: Mapping[GangId, Promise | None],
+        protected: Container[GangId],
+    ) -> int:
+        """How many of them are not kept, or wait although others left for them what they need."""
+        return sum(
+            (after := results[gang.id]) is None
+            or after.start_at > before.start_at
+            or (gang.id in protected and self._is_delayed_by_promises(gang, before))
+            for gang, _, before in requests
+        )
+
+    def _is_delayed_by_promises(self, gang: Gang, previous: Promise) -> bool:
+        """Whether only others who were promised a start keep it from what is free, or soon left, where it was
+        promised its own."""
+        ladder, smallest = (
+            self._outlook.capacity_snapshots(previous.nodes),
+            gang.with_replica_counts([role.required_replicas for role in gang.roles]),
+        )
+        starts_s = self._outlook.slots[gang.id].expected_start_s - TIME_TOLERANCE_S
+        return any(
+            at_s < starts_s and ladder.state_at(at_s).place(smallest, score=PROMISE_SCORE) is not None
+            for at_s in (0.0, EXPECTED_STOP_S)
+        )
+
+    def earliest_start(self, gang: Gang, estimate: DurationEstimate) -> datetime | None:
+        """When it would probably start if it were promised a start now. Nothing is promised."""
+        fewest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
+        spot = earliest_start(self._outlook, fewest, estimate.high_s)
+        return None if spot is None else self._to_datetime(spot.at_s)
+
+    def explain_breach(
+        self, gang: Gang, previous: Promise, replacement: Promise | None, rule: PrecedenceRule
+    ) -> Breach | None:
+        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it
+        is kept. rule: says why another comes before it."""
+        return explain_breach(self._outlook, gang, previous, replacement, rule)
+
+    def is_placed(self, gang: GangId) -> bool:
+        """Whether it has been placed, in this turn or before."""
+        return gang in self._outlook.started or self._outlook.run_ends.running(gang) is not None
+
+    def expected_start_at(self, gang: GangId) -> datetime | None:
+        """When a gang that was promised a start in this turn probably starts."""
+        stay = self._outlook.slots.get(gang)
+        return None if stay is None else self._to_datetime(stay.expected_start_s)
+
+    def guaranteed_start_at(
+        self, gang: GangId, estimate: DurationEstimate, deadline: datetime
+    ) -> datetime | None:
+        """When a gang that was promised a start in this turn starts even if all that is in its place takes as
+        long as can be expected; None where that is later than `deadline`."""
+        stay = self._outlook.slots.get(gang)
+        if stay is None or self._to_datetime(stay.expected_start_s) > deadline:
+            return None
+        self._outlook.remove_slot(gang)  # or it would be in its own way
+        at = self._to_datetime(
+            self._latest_start_s(
+                stay.placement.gang,
+                estimate,
+                stay.promise.nodes,
+                StartSlot(stay.placement, stay.expected_start_s),
+            )
+        )
+        self._outlook.add_slot(stay)
+        return at if at <= deadline else None
+
+    def blocking_runs(self, gang: GangId) -> tuple[str, ...]:
+        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its
+        nodes that hold what it lacks there, the last to end first, the first few."""
+        stay = self._outlook.slots.get(gang)
+        if stay is None:
+            return ()
+        lacked = {
+            (node, name)
+            for node, need in amounts_by_node(stay.placement).items()
+            for left in [self._outlook.capacity.free_on(node)]
+            for name, amount in need.items()
+            if amount > left.get(name, 0)
+        }
+        holding = {
+            end.gang
+            for end in self._outlook.ends_on({node for node, _ in lacked})
+            for node, held in amounts_by_node(end.placement).items()
+            if any(amount and (node, name) in lacked for name, amount in held.items())
+        }
+        named = [needed for needed in stay.awaited_runs if needed in holding] or stay.awaited_runs
+        return tuple(f"run:{needed}" for needed in named[:MAX_NAMED_BLOCKERS])
+
+    def awaited_runs(self, gang: GangId) -> frozenset[GangId]:
+        """Those who are expected to leave the nodes of a gang that was promised a start in this turn before
+        it starts."""
+        stay = self._outlook.slots.get(gang)
+        return frozenset(stay.awaited_runs) if stay else frozenset()
+
+    def withdraw_promise(self, gang: GangId) -> None:
+        """What it was promised in this turn binds nobody any more."""
+        self._outlook.remove_slot(gang)
+
+    def update_runs(self, runs: Iterable[Running]) -> None:
+        """These are as said here from now on: asked to end, say.
+        The caller tells the `RunEndEstimates` otherwise again if that was only supposed."""
+        self._outlook.update_runs(runs)
+
+    def promised_placement(self, gang: GangId) -> Placement | None:
+        """Where a gang that was promised a start in this turn is expected to be."""
+        stay = self._outlook.slots.get(gang)
+        return None if stay is None else stay.placement
+
+    def committed_nodes(self) -> frozenset[NodeId]:
+        """Nodes of which anything is promised or reserved."""
+        return self._outlook.committed_nodes()
+
+    def _keep_on_nodes(
+        self, gang: Gang, estimate: DurationEstimate, previous: Promise | None
+    ) -> StartSlot | None:
+        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere.
+        Those who will use what is reserved for them break no promise before they do."""
+        spot = self._find_start(gang, estimate, previous)
+        if previous is None or (spot is not None and self._to_datetime(spot.at_s) <= previous.start_at):
+            return spot
+        with self._without_promises(
+            [stay.promise.gang for stay in self._outlook.slots.values() if stay.in_own_reservation]
+        ) as aside:
+            here = (
+                earliest_start_on(self._outlook, gang, estimate.high_s, previous.nodes)
+                if aside and previous.nodes
+                else None
+            )
+        return here if here is not None and self._to_datetime(here.at_s) <= previous.start_at else spot
+
+    def _start_in_own_reservation(self, gang: Gang, estimate: DurationEstimate) -> StartSlot | None:
+        """On nodes that are reserved for it now, before that is over, whoever was promised them for
+        afterwards: it will start all the same, and they are told then. What its queue may use is promised to
+        them all the same."""
+        outlook = self._outlook
+        with self._without_non_binding(gang) as until_s:
+            spot = earliest_start_on(outlook, gang, estimate.high_s, until_s) if until_s else None
+        if spot is None or spot.at_s >= _reservation_end_s(spot, until_s):
+            return None
+        met = outlook.overlapping_later(gang, spot.at_s, spot.at_s + estimate.high_s)
+        return None if any(later.refusal(gang) for later in outlook.restricting_usages(gang, met)) else spot
+
+    @contextmanager
+    def _without_non_binding(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
+        """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it,
+        and until when."""
+        with self._without_promises(self._outlook.non_binding_promises(gang)) as aside:
+            yield self._outlook.reserved_whole_nodes(gang) if aside else {}
+
+    @contextmanager
+    def _without_promises(self, gangs: Iterable[GangId]) -> Iterator[bool]:
+        """Without what these were promised in this turn; whether that is anything."""
+        stays = self._remove_slots(gangs)
+        try:
+            yield bool(stays)
+        finally:
+            self._add_slots(stays)
+
+    def _find_start(
+        self, gang: Gang, estimate: DurationEstimate, previous: Promise | None
+    ) -> StartSlot | None:
+        here = (
+            earliest_start_on(self._outlook, gang, estimate.high_s, previous.nodes)
+            if previous is not None and previous.nodes
+            else None
+        )
+        if previous is not None and here is not None and self._to_datetime(here.at_s) <= previous.start_at:
+            return here
+        anywhere = earliest_start(self._outlook, gang, estimate.high_s)
+        if here is None or anywhere is None or previous is None:
+            return here or anywhere
+        return anywhere if self._to_datetime(anywhere.at_s) <= previous.start_at else here
+
+    def _latest_start_s(
+        self, gang: Gang, estimate: DurationEstimate, nodes: Sequence[NodeId], slot: StartSlot
+    ) -> float:
+        """When it has its place if everything takes as long as can be expected."""
+        with self._without_non_binding(gang) as until_s:
+            if until_s.keys() >= {*nodes}:
+                at_s = self._latest_end_s(gang, estimate, nodes, slot)
+                if at_s < _reservation_end_s(slot, until_s):
+                    return at_s
+        return self._latest_end_s(gang, estimate, nodes, slot)
+
+    def _latest_end_s(
+        self, gang: Gang, estimate: DurationEstimate, nodes: Sequence[NodeId], slot: StartSlot
+    ) -> float:
+        outlook, here = self._outlook, frozenset(nodes)
+        stays = [stay for stay in outlook.slots.values() if not here.isdisjoint(stay.promise.nodes)]
+        if all(end.mid_s == end.high_s for end in outlook.ends_on(nodes)) and all(
+            one.expected_end_s == one.latest_end_s for one in stays
+        ):
+            return slot.at_s
+        last = earliest_start_on(
+            self._outlook, gang, estimate.high_s, nodes, pessimistic=True, after_s=slot.at_s
+        )
+        return slot.at_s if last is None else min(last.at_s, MAX_DURATION_S)
+
+    def _to_datetime(self, in_s: float) -> datetime:
+        return self._now + timedelta(seconds=in_s)
+
+
+def _reservation_end_s(slot: StartSlot, until_s: Mapping[NodeId, float]) -> float:
+    """When the first of the nodes is reserved no more."""
+    return min(until_s[assignment.node] for assignment in slot.placement.assignments)
+
+
+def _given_order(request: tuple[Gang, DurationEstimate, Promise]) -> tuple[datetime, GangId]:
+    return request[2].given_at, request[0].id
+
+
+def _due_order(request: tuple[Gang, DurationEstimate, Promise]) -> tuple[datetime, GangId]:
+    return request[2].start_at, request[0].id

@@ -1,0 +1,58 @@
+"""What will be free, or allowed, at a point in the future, without walking there anew each time it is
+asked."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from hopyard.domain.gang import Placement
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+
+StateT = TypeVar("StateT", Capacity, QuotaUsage)
+MIN_SNAPSHOT_STEP, MAX_SNAPSHOTS = 32, 48
+
+
+class LazySnapshots(Generic[StateT]):
+    """Copies of a state, one every so many ends, made when they are first needed.
+
+    ends: sorted, in seconds from now, with what is given back then. apply, undo: book a placement in a state
+    and undo it.
+    """
+
+    def __init__(
+        self,
+        now: StateT,
+        ends: Sequence[tuple[float, Placement]],
+        apply: Callable[[StateT, Placement], None],
+        undo: Callable[[StateT, Placement], None],
+    ) -> None:
+        self.times = [at_s for at_s, _ in ends]
+        self.added: list[tuple[float, Placement]] = []  # what was started since, and until when it is there
+        self._ends = ends
+        self._apply: Callable[[StateT, Placement], None] = apply
+        self._undo: Callable[[StateT, Placement], None] = undo
+        self._step = max(MIN_SNAPSHOT_STEP, len(ends) // MAX_SNAPSHOTS)
+        self._snapshots: list[StateT] = [now.copy()]
+
+    def state_at(self, at_s: float) -> StateT:
+        """The state when all that ends until then has ended. It is the caller's own."""
+        count = bisect_right(self.times, at_s)
+        while len(self._snapshots) <= count // self._step:
+            below = len(self._snapshots) - 1
+            self._snapshots.append(
+                self._replay(self._snapshots[below].copy(), below * self._step, (below + 1) * self._step)
+            )
+        rung = count // self._step
+        found = self._replay(self._snapshots[rung].copy(), rung * self._step, count)
+        for until_s, placement in self.added:
+            if until_s > at_s:
+                self._apply(found, placement)
+        return found
+
+    def _replay(self, state: StateT, begin: int, end: int) -> StateT:
+        for _, placement in self._ends[begin:end]:
+            self._undo(state, placement)
+        return state

@@ -1,0 +1,277 @@
+"""Why a promise cannot be kept: what would have to be gone for it to be kept, of what is there now and was
+not to be then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from hopyard.domain.cluster import Breach, BreachCause, Promise
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.duration_estimates import MAX_DURATION_S
+from hopyard.scheduler.timeline.availability import Availability
+from hopyard.scheduler.timeline.earliest_start import PROMISE_SCORE
+from hopyard.scheduler.timeline.promised_slots import TIME_TOLERANCE_S, PromisedSlot
+from hopyard.scheduler.timeline.run_end_estimates import RunEnd
+
+# why the first, which is there or will be, comes before the second
+PrecedenceRule = Callable[[Placement, Gang], tuple[BreachCause, str]]
+# promises of one turn are dated a little apart, and after what started in it
+CYCLE_TOLERANCE = timedelta(milliseconds=1)
+
+
+class BreachFinding(NamedTuple):
+    """preceding_gang: the gang that goes before it."""
+
+    cause: BreachCause
+    detail: str
+    preceding_gang: GangId | None = None
+
+
+def explain_breach(
+    availability: Availability,
+    gang: Gang,
+    previous: Promise,
+    replacement: Promise | None,
+    rule: PrecedenceRule,
+) -> Breach | None:
+    """`replacement`: what the gang is promised now instead, None where nothing can be.
+    rule: asked of whoever came before it. None where the promise is kept."""
+    if replacement is not None and replacement.start_at <= previous.start_at:
+        return None
+    found = _find_cause(availability, gang, previous, rule)
+    stay = availability.slots.get(previous.gang)
+    expected_at = availability.now + timedelta(seconds=stay.expected_start_s) if stay is not None else None
+    return Breach(
+        previous.gang, found.cause, found.detail, previous.start_at, expected_at, found.preceding_gang
+    )
+
+
+def _find_cause(
+    availability: Availability, gang: Gang, previous: Promise, rule: PrecedenceRule
+) -> BreachFinding:
+    for name in previous.nodes:
+        node = availability.capacity.get_node(name)
+        if node is None or not node.schedulable:
+            lost = "was lost" if node is None or not node.ready else f"is {node.unschedulable_state}"
+            return BreachFinding(BreachCause.NODE_LOST, f"node {name} {lost}")
+    probably, at_the_latest = (
+        _Occupants(availability, gang, previous, rule, pessimistic=latest) for latest in (False, True)
+    )
+    for in_way in (probably, at_the_latest):
+        if not in_way.has_room_without():
+            return in_way.find_cause()
+    return _cause_despite_room(availability, probably, previous)
+
+
+def _cause_despite_room(
+    availability: Availability, occupants: _Occupants, previous: Promise
+) -> BreachFinding:
+    """There is room at that time: it is kept for others, or the gang's queue may not use it, or it is not
+    free for long enough."""
+    gang, due_s = occupants.gang, occupants.promised_s
+    until_s = due_s + occupants.duration_s
+    met = [
+        one
+        for one in availability.conflicting_windows(gang, until_s)
+        if one.until_s > due_s and not {*previous.nodes}.isdisjoint(one.reservation.nodes)
+    ]
+    for booking in met:
+        if booking.reservation.created_at is not None and booking.reservation.created_at > previous.given_at:
+            return BreachFinding(
+                BreachCause.RESERVATION, f"reservation {booking.reservation.name} was granted after it"
+            )
+    if _is_quota_refused(availability, occupants, until_s):
+        return BreachFinding(BreachCause.QUOTA, "its queue may not use as much then as was expected")
+    if met:
+        name = met[0].reservation.name
+        if met[0].from_s <= due_s:
+            return BreachFinding(BreachCause.RESERVATION, f"reservation {name} is not over by then")
+        return BreachFinding(
+            BreachCause.RESERVATION, f"reservation {name} begins before it is now expected to end"
+        )
+    return occupants.later_conflict(until_s)
+
+
+def _is_quota_refused(availability: Availability, occupants: _Occupants, until_s: float) -> bool:
+    """Whether its queue or user may not use so much, or not these models of GPUs, at that time or while it
+    would be there."""
+    gang, due_s = occupants.gang, occupants.promised_s
+    accounts = availability.quota_snapshots().state_at(due_s)
+    for stay in availability.slots.values():
+        if stay.promise.gang != gang.id and stay.is_present(due_s):
+            accounts.charge(stay.placement)
+    accounts_met = [
+        accounts,
+        *availability.restricting_usages(gang, availability.overlapping_later(gang, due_s, until_s)),
+    ]
+    closed = frozenset(model for one in accounts_met for model in one.closed_models(gang))
+    return any(one.refusal(gang) for one in accounts_met) or not occupants.has_room_without(
+        closed_models=closed
+    )
+
+
+class _Occupants:
+    """What is on its nodes at the time that was promised, or may be.
+
+    pessimistic: if everything takes as long as can be expected, which is what promises count on.
+
+    overran: runs that were expected to be gone by then when it was promised, or when they were let through
+    later. newer: runs that began since and were not: they were put before it. older: runs that were there all
+    the time, and of which more was learned since. beside: those that began in the turn that promised it.
+    slots: who was promised room too.
+    """
+
+    def __init__(
+        self,
+        availability: Availability,
+        gang: Gang,
+        previous: Promise,
+        rule: PrecedenceRule,
+        *,
+        pessimistic: bool,
+    ) -> None:
+        self._availability, self._previous, self._rule, self._pessimistic = (
+            availability,
+            previous,
+            rule,
+            pessimistic,
+        )
+        self.gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
+        stay = availability.slots.get(previous.gang)
+        self.duration_s = MAX_DURATION_S if stay is None else stay.expected_end_s - stay.expected_start_s
+        self._planned_s = (previous.start_at - availability.now).total_seconds()
+        self.promised_s = max(self._planned_s, 0.0)
+        ends = sorted(
+            (end.high_s if pessimistic else end.mid_s, end.gang, end)
+            for end in availability.ends_on(previous.nodes)
+        )
+        late = [end for at_s, _, end in ends if at_s > self.promised_s]
+        self._overdue = [end for end in late if self._was_expected_to_end(end)]
+        rest = [end for end in late if end not in self._overdue]
+        self._placed_since = [
+            end
+            for end in rest
+            if end.gang in availability.started
+            or availability.run_ends.placed_since(end.gang, previous.given_at)
+        ]
+        older = [end for end in rest if end not in self._placed_since]
+        self._placed_before = [end for end in older if not end.is_limit]
+        self._concurrent = [
+            end
+            for end in older
+            if availability.run_ends.placed_since(end.gang, previous.given_at - CYCLE_TOLERANCE)
+        ]
+        self.slots = [
+            stay
+            for stay in availability.slots.values()
+            if stay.promise.gang != previous.gang and not {*previous.nodes}.isdisjoint(stay.promise.nodes)
+        ]
+
+    def find_cause(self) -> BreachFinding:
+        """Why it does not fit."""
+        if self._overdue and self.has_room_without(self._overdue):
+            return self._overrun_finding(self._overdue)
+        if (self._placed_since or self.slots) and self.has_room_without(self._placed_since, self.slots):
+            return self._preceding_finding()
+        if self.has_room_without([*self._overdue, *self._placed_since], self.slots):
+            return self._overrun_finding(self._overdue)
+        if self._placed_before and self.has_room_without(
+            [*self._overdue, *self._placed_since, *self._placed_before], self.slots
+        ):
+            # Either more was learned of such runs, or the node has less than before: what was known then is
+            # not kept.
+            return BreachFinding(
+                BreachCause.OVERRUN,
+                f"run {self._last_decisive(self._placed_before).gang} is now expected to be there longer",
+            )
+        if self._concurrent and self.has_room_without(
+            [*self._overdue, *self._placed_since, *self._concurrent], self.slots
+        ):
+            return self._precedence_finding(self._concurrent[-1].placement)
+        names = ", ".join(self._previous.nodes)
+        return BreachFinding(
+            BreachCause.NODE_LOST,
+            f"{names} {'has' if len(self._previous.nodes) == 1 else 'have'} less than before",
+        )
+
+    def _overrun_finding(self, runs: Sequence[RunEnd]) -> BreachFinding:
+        return BreachFinding(
+            BreachCause.OVERRUN, f"run {self._last_decisive(runs).gang} takes longer than was expected"
+        )
+
+    def _last_decisive(self, runs: Sequence[RunEnd]) -> RunEnd:
+        """Of these, the last one without which it would fit where the others are gone; the last where that is
+        none."""
+        others = [*self._overdue, *self._placed_since, *self._placed_before]
+        needed = [
+            one
+            for one in runs
+            if not self.has_room_without([end for end in others if end is not one], self.slots)
+        ]
+        return (needed or runs)[-1]
+
+    def _precedence_finding(self, other: Placement) -> BreachFinding:
+        return BreachFinding(*self._rule(other, self.gang), other.gang.id)
+
+    def later_conflict(self, until_s: float) -> BreachFinding:
+        """There is room for it, but not for as long as it is expected to take: which gang was promised a
+        start there meanwhile."""
+        later = [stay for stay in self.slots if stay.expected_start_s < until_s]
+        if later:
+            return self._precedence_finding(
+                min(later, key=lambda stay: (stay.expected_start_s, stay.promise.gang)).placement
+            )
+        return BreachFinding(BreachCause.OVERRUN, "it is expected to take longer than it was")
+
+    def _preceding_finding(self) -> BreachFinding:
+        """Of those that were put before it, the last one without which it would fit."""
+        others = [*self._placed_since, *self._overdue]
+        needed = [
+            end
+            for end in self._placed_since
+            if not self.has_room_without([one for one in others if one is not end], self.slots)
+        ]
+        if needed or self._placed_since:
+            return self._precedence_finding((needed or self._placed_since)[-1].placement)
+        gone = [end for end in others if end not in self._placed_since]
+        bound = [
+            stay
+            for stay in self.slots
+            if not self.has_room_without(gone, [one for one in self.slots if one is not stay])
+        ]
+        return self._precedence_finding((bound or self.slots)[-1].placement)
+
+    def _was_expected_to_end(self, end: RunEnd) -> bool:
+        outlook = self._availability
+        if end.gang in outlook.started:
+            return False
+        return (
+            outlook.run_ends.latest_end_s(end.gang, self._previous.given_at)
+            <= self._planned_s + TIME_TOLERANCE_S
+        )
+
+    def has_room_without(
+        self,
+        ended: Iterable[RunEnd] = (),
+        withdrawn_slots: Sequence[PromisedSlot] = (),
+        *,
+        closed_models: frozenset[str] = frozenset(),
+    ) -> bool:
+        """Whether there is room on its nodes at that time if these were not there.
+        closed_models: models of GPUs that it may not use."""
+        state = self._availability.capacity_snapshots(
+            self._previous.nodes, pessimistic=self._pessimistic
+        ).state_at(self.promised_s)
+        for stay in self._availability.slots.values():
+            if (
+                stay.promise.gang != self._previous.gang
+                and stay not in withdrawn_slots
+                and stay.is_present(self.promised_s, pessimistic=self._pessimistic)
+            ):
+                state.allocate(stay.placement)
+        for end in ended:
+            state.release(end.placement)
+        return state.place(self.gang, score=PROMISE_SCORE, closed_models=closed_models) is not None

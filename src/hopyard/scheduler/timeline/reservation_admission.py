@@ -1,0 +1,304 @@
+"""Whether a reservation can be granted, and on which nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+from hopyard.domain.cluster import Node, Promise, Running, Snapshot
+from hopyard.domain.gang import Gang, Placement, Role
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.duration_estimates import estimate_duration, estimate_remaining
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.placement.node_table import matches
+from hopyard.scheduler.placement.shortfall import format_request
+from hopyard.scheduler.timeline.reservation_overlap import overlaps
+from hopyard.scheduler.timeline.reservation_windows import may_use, occurrences
+from hopyard.scheduler.timeline.reserved_capacity import reserved_on
+from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
+
+MAX_NAMED_CONFLICTS = 3
+NON_PREEMPTIBLE_COST = 1000  # a run that cannot be made to leave weighs as much as so many that can
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The reservation as it holds from now on, with its nodes and pieces.
+    warnings: sentences about what it costs others."""
+
+    reservation: Reservation
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """It cannot be honoured. conflicts: what is in the way, as "reservation:NAME", "run:ID", "node:ID"."""
+
+    detail: str
+    conflicts: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+def admit_reservation(reservation: Reservation, snapshot: Snapshot) -> Admitted | Rejected:
+    """Decide it at once against what is reserved already and against runs that are certain to be there and
+    may not be preempted; promises and runs that may be preempted give way to it, and are named as warnings.
+
+    wanted.nodes: the nodes, whole; or () with `resources`, `where` and in `pieces` the count alone, (count,):
+    the nodes that stand least in anybody's way are chosen, those with more room first. The nodes must exist
+    (see `config.reservation_times`).
+    """
+    ground = _NodeCandidates(reservation, snapshot)
+    if reservation.resources is None:
+        for name in reservation.nodes:
+            blocked = ground.rejection(snapshot.nodes[name], 1)
+            if blocked is not None:
+                return blocked
+        return Admitted(reservation, ground.warnings(reservation))
+    return _choose_nodes(reservation, ground)
+
+
+def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admitted | Rejected:
+    assert reservation.resources is not None
+    able = [
+        node
+        for node in sorted(candidates.nodes.values(), key=lambda node: node.id)
+        if matches(reservation.where, node)
+    ]
+    whole = {node.id: candidates.total_pieces(node) for node in able}
+    missing, chosen, blocks = sum(reservation.pieces), [], []
+    if sum(whole.values()) < missing:
+        one = replace(
+            _pieces_gang(reservation.resources, 1, reservation.start_at).roles[0], where=reservation.where
+        )
+        too_large = never_fits(Gang(GangId("piece"), (one,), reservation.start_at), candidates.nodes.values())
+        held = (
+            f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces of "
+            f"{format_request(reservation.resources)} each"
+        )
+        return (
+            Rejected(f"one piece {too_large}")
+            if too_large
+            else Rejected(held, hints=("ask for fewer or smaller ones",))
+        )
+    for node in sorted(
+        able, key=lambda n: (not n.schedulable, candidates.disruption_cost(n), -whole[n.id], n.id)
+    ):
+        room = candidates.free_pieces(node, min(missing, whole[node.id]))
+        if (
+            room < min(missing, whole[node.id])
+            and (blocked := candidates.rejection(node, room + 1)) is not None
+        ):
+            blocks.append(blocked)
+        if room:
+            chosen.append((node.id, room))
+            missing -= room
+        if not missing:
+            break
+    if missing:
+        conflicts = tuple(dict.fromkeys(name for blocked in blocks for name in blocked.conflicts))
+        detail = (
+            f"{missing} of the {sum(reservation.pieces)} pieces find no room then: "
+            f"{'; '.join(b.detail for b in blocks[:MAX_NAMED_CONFLICTS])}"
+        )
+        return Rejected(detail, conflicts, blocks[0].hints if blocks else ())
+    chosen.sort()
+    pinned = replace(
+        reservation, nodes=tuple(node for node, _ in chosen), pieces=tuple(count for _, count in chosen)
+    )
+    return Admitted(pinned, candidates.warnings(pinned))
+
+
+class _NodeCandidates:
+    """What stands on each node when the reservation comes up."""
+
+    def __init__(self, reservation: Reservation, snapshot: Snapshot) -> None:
+        self.reservation, self.nodes, self._snapshot = reservation, snapshot.nodes, snapshot
+        self._run_ends = RunEndEstimates.of(
+            snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
+        )
+        begin, end = next(
+            occurrences(reservation, snapshot.now, reservation.end_at + timedelta(days=36500)),
+            (reservation.start_at, reservation.end_at),
+        )
+        self._begins_at = begin
+        self._from_s = max((begin - snapshot.now).total_seconds(), 0.0)
+        self._until_s = (end - snapshot.now).total_seconds()
+        self._overlaps = overlaps(
+            reservation, sorted(snapshot.reservations, key=lambda other: other.name), snapshot.now
+        )
+        self._room_by_state: dict[object, int] = {}
+
+    def free_pieces(self, node: Node, limit: int) -> int:
+        """Pieces of it that the node can hold beside what is in its way."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.rejection(node, middle) is None else (low, middle - 1)
+        return low
+
+    def total_pieces(self, node: Node) -> int:
+        """Pieces that fit if nothing else were there."""
+        kind = (node.cpu_milli, node.memory_bytes, node.gpus, tuple(sorted(node.extras.items())))
+        if kind not in self._room_by_state:
+            self._room_by_state[kind] = self._count_pieces(Capacity.of([node.as_schedulable()]))
+        return self._room_by_state[kind]
+
+    def rejection(self, node: Node, pieces: int) -> Rejected | None:
+        """What keeps it from having so many pieces of the node, or the whole node."""
+        for at, together in self._overlaps:
+            sharing = [other for other in together if node.id in other.nodes]
+            for count in range(1, len(sharing) + 1):
+                if not self._has_room(node, pieces, sharing[:count]):
+                    return _already_reserved(node, sharing[:count], at)
+        stuck = self._unpreemptible_runs(node)
+        if stuck and (
+            self.reservation.resources is None
+            or self._pieces_beside(node, [one.placement for one in stuck]) < pieces
+        ):
+            return _run_in_use(node, stuck[-1])
+        return None
+
+    def disruption_cost(self, node: Node) -> int:
+        """How much it upsets there: runs that may be in its way worst, then those that would be preempted and
+        promises broken."""
+        upset = len(self._preempted_runs(node.id)) + sum(
+            node.id in promise.nodes for promise in self._broken_promises
+        )
+        return NON_PREEMPTIBLE_COST * len(self._possible_remainers(node.id)) + upset
+
+    def warnings(self, placed: Reservation) -> tuple[str, ...]:
+        """Of whom it is in the way on its nodes."""
+        nodes = placed.nodes
+        found = [f"node {name} is not open now" for name in nodes if not self.nodes[name].schedulable]
+        crowded = [
+            name
+            for at, name in enumerate(nodes)
+            if self._is_overcommitted(name, placed.pieces[at] if placed.pieces else 0)
+        ]
+        staying = sorted({gang for name in crowded for gang in self._possible_remainers(name)})
+        if staying:
+            found.append(f"may not be preempted and may still be there then: {_format_gangs(staying)}")
+        leaving = sorted({gang for name in crowded for gang in self._preempted_runs(name)})
+        if leaving:
+            found.append(f"preempted where they are still there then: {_format_gangs(leaving)}")
+        broken = sorted({promise.gang for promise in self._broken_promises if set(nodes) & {*promise.nodes}})
+        if broken:
+            found.append(f"may start later than was promised: {_format_gangs(broken)}")
+        return tuple(found)
+
+    def _is_overcommitted(self, node: NodeId, pieces: int) -> bool:
+        """Whether not all that may still be there then can stay."""
+        there = {*self._possible_remainers(node), *self._preempted_runs(node)}
+        placements = [one.placement for one in self._other_runs(node) if one.gang.id in there]
+        return self.reservation.resources is None or (
+            bool(there) and self._pieces_beside(self.nodes[node], placements) < pieces
+        )
+
+    def _has_room(self, node: Node, pieces: int, others: Sequence[Reservation]) -> bool:
+        if self.reservation.resources is None or any(other.resources is None for other in others):
+            return False
+        free = Capacity.of([node.as_schedulable()])
+        for rest in reserved_on(node, others, (), self._snapshot.queues):
+            free.withhold(node.id, rest)
+        return free.place(_pieces_gang(self.reservation.resources, pieces, self._snapshot.now)) is not None
+
+    def _pieces_beside(self, node: Node, placements: Sequence[Placement]) -> int:
+        """Pieces that fit beside these and what others keep when it comes up first."""
+        together = next((others for at, others in self._overlaps if at <= self._begins_at), ())
+        free = Capacity.of([node.as_schedulable()], placements)
+        for rest in reserved_on(node, together, placements, self._snapshot.queues):
+            free.withhold(node.id, rest)
+        return self._count_pieces(free)
+
+    def _count_pieces(self, free: Capacity) -> int:
+        assert self.reservation.resources is not None
+        found = free.place(
+            _pieces_gang(
+                self.reservation.resources, sum(self.reservation.pieces), self._snapshot.now, at_least=1
+            )
+        )
+        return found.gang.size if found else 0
+
+    def _other_runs(self, node: NodeId) -> list[Running]:
+        running = (self._run_ends.running(end.gang) for end in self._run_ends.ends_on([node]))
+        return [
+            one
+            for one in running
+            if one is not None and not may_use(one.gang, self.reservation, self._snapshot.queues)
+        ]
+
+    def _unpreemptible_runs(self, node: Node) -> list[Running]:
+        """Runs that may not be preempted and are certain to be still there, the last to end last."""
+        return [
+            one
+            for one in self._other_runs(node.id)
+            if not one.gang.preemptible and not one.stopping and self._earliest_end_s(one) > self._from_s
+        ]
+
+    def _preempted_runs(self, node: NodeId) -> list[GangId]:
+        ends = {end.gang: end.high_s for end in self._run_ends.ends_on([node])}
+        return [
+            one.gang.id
+            for one in self._other_runs(node)
+            if one.gang.preemptible and ends[one.gang.id] > self._from_s
+        ]
+
+    def _possible_remainers(self, node: NodeId) -> list[GangId]:
+        ends = {end.gang: end.high_s for end in self._run_ends.ends_on([node])}
+        return [
+            one.gang.id
+            for one in self._other_runs(node)
+            if not one.gang.preemptible and (one.gang.has_no_end or ends[one.gang.id] > self._from_s)
+        ]
+
+    def _earliest_end_s(self, running: Running) -> float:
+        elapsed_s = (self._snapshot.now - (running.started_at or running.placed_at)).total_seconds()
+        return estimate_remaining(running.gang, self._snapshot.durations, elapsed_s).low_s
+
+    @cached_property
+    def _broken_promises(self) -> list[Promise]:
+        """Promises to others that it may meet."""
+        waiting = {gang.id: gang for gang in self._snapshot.pending if gang.id in self._snapshot.promises}
+        found = []
+        for name, gang in sorted(waiting.items()):
+            promise = self._snapshot.promises[name]
+            start_s = (promise.start_at - self._snapshot.now).total_seconds()
+            until_s = start_s + estimate_duration(gang, self._snapshot.durations).high_s
+            if (
+                start_s < self._until_s
+                and until_s > self._from_s
+                and not may_use(gang, self.reservation, self._snapshot.queues)
+            ):
+                found.append(promise)
+        return found
+
+
+def _pieces_gang(request: Resources, count: int, at: datetime, *, at_least: int = 0) -> Gang:
+    return Gang(GangId("pieces"), (Role("piece", count, request, at_least),), at)
+
+
+def _already_reserved(node: Node, others: Sequence[Reservation], at: datetime) -> Rejected:
+    names = [other.name for other in others]
+    return Rejected(
+        f"{node.id} is reserved at {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(names)}",
+        tuple(f"reservation:{name}" for name in names),
+        ("choose another time or other nodes; `hop reserve ls` lists what is reserved",),
+    )
+
+
+def _run_in_use(node: Node, running: Running) -> Rejected:
+    return Rejected(
+        f"run {running.gang.id} on {node.id} may not be preempted and will still be there",
+        (f"run:{running.gang.id}",),
+        ("choose a later time or other nodes, or stop the run",),
+    )
+
+
+def _format_gangs(gangs: Sequence[GangId]) -> str:
+    more = f" and {len(gangs) - MAX_NAMED_CONFLICTS} more" if len(gangs) > MAX_NAMED_CONFLICTS else ""
+    return ", ".join(f"run {gang}" for gang in gangs[:MAX_NAMED_CONFLICTS]) + more

@@ -1,0 +1,135 @@
+"""Gives an object the contents of a saved copy, in place where that is possible, so that names that the
+script already holds see it."""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hopyard.errors import SpecError
+
+_SEQUENCE_TYPES = (list, bytearray, deque)
+
+
+class InPlaceRestorer:
+    """Fills objects from their saved copies. state_of, put_state: of objects that have methods for their own
+    state; state_of returns None for all others. on_change: called with a sentence where an array or a tensor
+    of the script could not be filled.
+
+    One object of the script takes the contents of one saved object, and the other way round: what was one
+    object in two places when it was saved is one again, and what were two stay two.
+    """
+
+    def __init__(
+        self,
+        state_of: Callable[[Any], Any],
+        put_state: Callable[[Any, Any], None],
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._capture_state, self._restore_state, self._on_change = state_of, put_state, on_change
+        self._results: dict[int, Any] = {}  # by the id of the saved object
+        self._restored: set[int] = set()  # ids of the script's objects that have their contents
+        self._retained: list[Any] = []  # so that no id is given out twice meanwhile
+
+    def restore(self, current: Any, saved: Any) -> Any:
+        """Returns the object that has the saved contents now: `current`, or another one where it cannot be
+        filled. Raises SpecError for a trained tensor of another shape or type."""
+        if id(saved) in self._results:
+            return self._results[id(saved)]
+        if current is saved or id(current) in self._restored:
+            return saved
+        self._retained += (current, saved)
+        self._restored.add(id(current))
+        self._results[id(saved)] = current  # before its parts, which may refer to it
+        result = self._results[id(saved)] = self._restore_value(current, saved)
+        if result is not current:
+            self._restored.discard(id(current))
+        return result
+
+    def _restore_value(self, current: Any, saved: Any) -> Any:
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if torch is not None and isinstance(current, torch.Tensor) and isinstance(saved, torch.Tensor):
+            return self._restore_tensor(torch, current, saved)
+        if numpy is not None and isinstance(current, numpy.ndarray) and isinstance(saved, numpy.ndarray):
+            return self._restore_array(current, saved)
+        if type(current) is not type(saved):
+            return saved
+        if (state := self._capture_state(saved)) is not None:
+            self._restore_state(current, state)
+            return current
+        if callable(current):
+            return saved
+        if isinstance(current, tuple):
+            parts = self._restore_parts(current, saved)
+            unchanged = len(current) == len(parts) and all(
+                ours is part for ours, part in zip(current, parts, strict=True)
+            )
+            return current if unchanged else tuple.__new__(type(saved), parts)
+        if isinstance(current, dict):
+            self._restore_dict(current, saved)
+        elif isinstance(current, _SEQUENCE_TYPES):
+            parts = self._restore_parts(list(current), saved)
+            current.clear()
+            current.extend(parts)
+        elif isinstance(current, set):
+            current.clear()
+            current.update(saved)
+        else:
+            return current if self._restore_object(current, saved) else saved
+        if hasattr(current, "__dict__"):  # a class of the script's own
+            self._restore_dict(vars(current), vars(saved))
+        return current
+
+    def _restore_parts(self, value: Sequence[Any], saved: Iterable[Any]) -> list[Any]:
+        return [self.restore(value[at], part) if at < len(value) else part for at, part in enumerate(saved)]
+
+    def _restore_dict(self, value: dict[Any, Any], saved: Mapping[Any, Any]) -> None:
+        parts = {key: self.restore(value[key], part) if key in value else part for key, part in saved.items()}
+        value.clear()
+        value.update(parts)
+
+    def _restore_object(self, value: Any, saved: Any) -> bool:
+        """Fills an object that is all in its attributes, or that takes a state as pickle gives it. All others
+        (numbers, texts, paths, members of an enum) are made of what their constructor was given."""
+        try:
+            make, given, state, *items = (*saved.__reduce_ex__(2), None, None)[:5]
+        except (TypeError, ValueError):
+            return False
+        if make is not copyreg.__newobj__ or len(given) != 1 or any(one is not None for one in items):  # type: ignore[attr-defined]
+            return False
+        if hasattr(value, "__setstate__"):
+            if state is not None:
+                value.__setstate__(state)
+            return state is not None
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        if hasattr(value, "__dict__"):
+            self._restore_dict(vars(value), attributes or {})
+        for name, part in (slots or {}).items():
+            setattr(value, name, self.restore(getattr(value, name), part) if hasattr(value, name) else part)
+        return bool(slots) or hasattr(value, "__dict__")
+
+    def _restore_tensor(self, torch: Any, value: Any, saved: Any) -> Any:
+        if value.shape != saved.shape or value.dtype != saved.dtype or value.layout != saved.layout:
+            if value.requires_grad and value.is_leaf:
+                raise SpecError(f"it is {_type_name(value)} here, and {_type_name(saved)} in the checkpoint")
+            self._on_change(f"{_type_name(saved)} in the checkpoint and {_type_name(value)} here")
+            return saved
+        with torch.no_grad():
+            value.copy_(saved)
+        return value
+
+    def _restore_array(self, value: Any, saved: Any) -> Any:
+        if value.shape != saved.shape or value.dtype != saved.dtype:
+            self._on_change(f"{_type_name(saved)} in the checkpoint and {_type_name(value)} here")
+            return saved
+        if not value.flags.writeable:
+            return saved
+        value[...] = saved
+        return value
+
+
+def _type_name(value: Any) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

@@ -1,0 +1,36 @@
+"""`hop.run()`: what a script may know about the run that it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hopyard.domain.run import ParamValue
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The run that this process belongs to, and its place in it.
+
+    name: `alice/mnist/12`; for a run recorded offline its id. folder: the replica's own folder on this
+    machine. rank, local_rank, world_size: as the launcher says, 0, 0, 1 for a single process. params:
+    declared so far. restored_step: the step of the checkpoint that this attempt started from, None from
+    scratch.
+    """
+
+    id: str
+    name: str
+    folder: Path
+    offline: bool
+    attempt: str = ""
+    url: str = ""
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    role: str = "worker"
+    restored_step: int | None = None
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)

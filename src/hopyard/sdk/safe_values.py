@@ -1,0 +1,531 @@
+"""Plain values of another user's bytes: tensors, arrays, numbers, texts and containers of them.
+
+Both formats (pickles and the states of studies) name classes and functions, call them, and set attributes. Of
+another user's bytes no class or function of a library is ever called with arguments that its author chose,
+and none is ever reachable: a name becomes a `Global`, an inert record, and small functions of this module
+make each value from arguments that they check. A value that is finished by a state (`__setstate__`) is made
+again, never changed. What a file makes takes memory in proportion to its own size. Standard library only;
+frameworks are imported where the bytes need them.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+import io
+import math
+import pathlib
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.errors import IntegrityError, SpecError
+
+_MAX_DEPTH = 100  # of the tuples in a key: Python hashes them by recursion, without a limit
+_MAX_EXPANSION, _EXPANSION_ALLOWANCE = (
+    4,
+    4096,
+)  # elements and bytes that calls may copy: per byte of the file, and always
+_MAX_PARTS = 4096  # of a structured dtype
+_PLAIN_DTYPE_KINDS = "biufcSUmMV"  # kinds of dtypes without a pointer in them
+_ALIGNMENT = 0x80  # flag of a structured dtype
+_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?")
+_DTYPE = re.compile(r"[A-Za-z][0-9]*")
+_UNIT = re.compile(r"[A-Za-zμ]+")
+_ATOMIC_TYPES = frozenset(
+    {
+        *(type(None), type(...), bool, int, float, complex, str, bytes, bytearray, range),
+        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+        *(decimal.Decimal, fractions.Fraction, uuid.UUID, type(pathlib.Path()), pathlib.PurePosixPath),
+    }
+)
+_SEQUENCE_TYPES = frozenset({list, tuple, set, frozenset, collections.deque})
+LIST_TYPES = frozenset({list, collections.deque})  # what elements are appended to
+MAPPING_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict, collections.Counter})
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """Stands for the class or function of this name, and is neither."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+def unsafe_value_error(what: str) -> SpecError:
+    return SpecError(
+        f"it holds a `{what}`, which is no tensor, array or plain value; to read it would run code of "
+        "another user",
+        hints=(
+            (
+                "where you trust its author: `trust=True` reads all of it, and `--trust` of `hop fork` and "
+                "`hop search resume` starts a run from it"
+            ),
+        ),
+    )
+
+
+def corrupt_value_error(what: str) -> IntegrityError:
+    return IntegrityError(f"it is damaged: {what}")
+
+
+class SafeValues:
+    """Makes the values of one file. size: of the file, in bytes; what calls copy is bounded by it."""
+
+    def __init__(self, size: int) -> None:
+        self._remaining_budget = _MAX_EXPANSION * size + _EXPANSION_ALLOWANCE
+
+    def resolve_global(self, module: str, name: str) -> Global:
+        """Raises SpecError where no plain value is made by this name."""
+        found = Global(_RENAMED_MODULES.get(module, module), name)
+        if found not in _BUILDERS and found not in _ALLOWED_GLOBALS:
+            raise unsafe_value_error(f"{module}.{name}")
+        return found
+
+    def call(self, factory: Any, arguments: Any) -> Any:
+        """Raises SpecError, IntegrityError."""
+        if type(factory) is not Global:
+            raise unsafe_value_error(f"call of a {type(factory).__qualname__}")
+        if factory not in _BUILDERS:
+            raise unsafe_value_error(str(factory))
+        if type(arguments) is not tuple:
+            raise corrupt_value_error(f"{factory} is called with no tuple")
+        try:
+            return _BUILDERS[factory](self, *arguments)
+        except (TypeError, ValueError, ArithmeticError) as bad:
+            raise corrupt_value_error(f"{factory}: {bad}") from bad
+
+    def set_state(self, instance: Any, state: Any) -> Any:
+        """The value that `instance` is with this state: a new one, except for attributes of an OrderedDict,
+        as a `state_dict()` has them."""
+        numpy = sys.modules.get("numpy")
+        try:
+            if type(instance) is uuid.UUID:
+                return uuid.UUID(int=_check_type(_check_type(state, dict)["int"], int))
+            if type(instance) is collections.OrderedDict:
+                return _with_attributes(instance, _check_type(state, dict))
+            if numpy is not None and type(instance) is numpy.ndarray:
+                return self._array(numpy, *_check_type(state, tuple))
+            if numpy is not None and isinstance(instance, numpy.dtype):
+                return _built_dtype(numpy, instance, _check_type(state, tuple))
+        except (TypeError, ValueError, KeyError, ArithmeticError) as bad:
+            raise corrupt_value_error(f"a state of a {type(instance).__qualname__}: {bad}") from bad
+        raise unsafe_value_error(
+            f"{instance if type(instance) is Global else type(instance).__qualname__} with a state"
+        )
+
+    def is_rebuilt_by_state(self, instance: Any) -> bool:
+        """Whether `build` returns another object."""
+        return type(instance) is uuid.UUID or type(instance).__module__.partition(".")[0] == "numpy"
+
+    def check_key(self, value: Any) -> Any:
+        """value, which can be hashed, in a time that the file's size bounds."""
+        level = [value]
+        for _ in range(_MAX_DEPTH):
+            self.use_budget(len(level))
+            level = [part for one in level if type(one) is tuple for part in one]
+            if not level:
+                try:
+                    hash(value)
+                except TypeError as bad:
+                    raise corrupt_value_error(str(bad)) from bad
+                return value
+        raise corrupt_value_error("a key is nested too deep")
+
+    def use_budget(self, count: int) -> None:
+        self._remaining_budget -= count
+        if self._remaining_budget < 0:
+            raise corrupt_value_error("its values are much larger than it is")
+
+    def check_value(self, value: Any) -> Any:
+        """value, with plain parts only. Raises SpecError."""
+        seen, left = {id(value)}, [value]
+        while left:
+            for part in _child_values(left.pop()):
+                if type(part) not in _ATOMIC_TYPES and id(part) not in seen:
+                    seen.add(id(part))
+                    left.append(part)
+        return value
+
+    # -- NumPy -----------------------------------------------------------------------------------------------
+
+    def _array(self, numpy: Any, _version: Any, shape: Any, dtype: Any, fortran: Any, data: Any) -> Any:
+        count = math.prod(_shape(shape))
+        order = "F" if fortran else "C"
+        if dtype == numpy.dtype(object):
+            if len(_check_type(data, list)) != count:
+                raise corrupt_value_error("an array of objects has another number of them")
+            self.use_budget(count)
+            made = numpy.empty(count, dtype=object)
+            for at, one in enumerate(data):
+                made[at] = one
+            return made.reshape(shape, order=order)
+        self.use_budget(len(_check_type(data, bytes)))
+        return _array_view(numpy, bytearray(data), dtype, shape, order)
+
+
+def _array_view(numpy: Any, data: Any, dtype: Any, shape: Any, order: Any) -> Any:
+    size = math.prod(_shape(shape)) * plain_dtype(dtype).itemsize
+    if type(data) not in (bytes, bytearray) or len(data) != size or order not in ("C", "F"):
+        raise corrupt_value_error(f"no array of {shape!r} {dtype} is made of this")
+    return numpy.ndarray(shape, dtype, data, order=order)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(_size_of(one) for one in _check_type(value, tuple))
+
+
+def _size_of(value: Any) -> int:
+    if _check_type(value, int) < 0:
+        raise ValueError(f"{value} is no size")
+    return value  # type: ignore[no-any-return]
+
+
+def is_plain_dtype(dtype: Any) -> bool:
+    """Whether its elements are numbers, texts and bytes alone, in few parts. Memory that is given must never
+    be taken for pointers to objects; parts that are in several places make it exponentially many."""
+    import numpy
+
+    left, count = [dtype], 0
+    while left:
+        one, count = left.pop(), count + 1
+        if (
+            not isinstance(one, numpy.dtype)
+            or one.kind not in _PLAIN_DTYPE_KINDS
+            or one.hasobject
+            or one.isbuiltin == 2
+            or count > _MAX_PARTS
+        ):
+            return False
+        left += [one.base] if one.subdtype is not None else [part[0] for part in (one.fields or {}).values()]
+    return True
+
+
+def plain_dtype(dtype: Any) -> Any:
+    if not is_plain_dtype(dtype):
+        raise unsafe_value_error(
+            f"array of {dtype if type(dtype) in (str, Global) else type(dtype).__qualname__}"
+        )
+    return dtype
+
+
+def _reconstruct(_: SafeValues, kind: Any, *_shape_and_code: Any) -> Any:
+    """An array of no elements; `build` makes the one that it stands for."""
+    import numpy
+
+    if kind != Global("numpy", "ndarray"):
+        raise unsafe_value_error(str(kind))
+    return numpy.empty(0, dtype="b")
+
+
+def _from_buffer(_: SafeValues, data: Any, dtype: Any, shape: Any, order: Any) -> Any:
+    import numpy
+
+    return _array_view(numpy, data, dtype, shape, order)
+
+
+def _scalar(values: SafeValues, dtype: Any, data: Any) -> Any:
+    import numpy
+
+    values.use_budget(len(_check_type(data, bytes)))
+    return _array_view(numpy, bytearray(data), dtype, (), "C")[()]
+
+
+def _dtype(_: SafeValues, text: Any, *_align_and_copy: Any) -> Any:
+    """A new object in each call: `build` replaces it alone."""
+    import numpy
+
+    if _DTYPE.fullmatch(_check_type(text, str)) is None:
+        raise corrupt_value_error(f"{text!r} is no dtype")
+    made = numpy.dtype(numpy.dtype(text), copy=True)
+    return made if made == numpy.dtype(object) else plain_dtype(made)
+
+
+def _built_dtype(numpy: Any, instance: Any, state: tuple[Any, ...]) -> Any:
+    """As `dtype.__setstate__` reads it; beyond the flags only the unit of times is read."""
+    _, order, sub, names, fields, size, _, flags, *more = state
+    if _check_type(order, str) not in ("<", ">", "=", "|"):
+        raise corrupt_value_error(f"{order!r} is no order of bytes")
+    if instance.kind == "O":
+        return numpy.dtype(object)
+    if sub is not None:
+        base, shape = _check_type(sub, tuple)
+        return numpy.dtype((plain_dtype(base), _shape(shape)))
+    if names is not None:
+        parts = [
+            _check_type(_check_type(fields, dict)[_check_type(name, str)], tuple)
+            for name in _check_type(names, tuple)
+        ]
+        said: dict[str, Any] = {
+            "names": list(names),
+            "formats": [plain_dtype(part[0]) for part in parts],
+            "itemsize": _check_type(size, int),
+        }
+        said["offsets"] = [_check_type(part[1], int) for part in parts]
+        if any(len(part) > 2 for part in parts):
+            said["titles"] = [_check_type(part[2], str) if len(part) > 2 else None for part in parts]
+        return plain_dtype(numpy.dtype(said, align=bool(_check_type(flags, int) & _ALIGNMENT)))
+    if instance.kind in "mM" and more:
+        unit, number = _check_type(_check_type(more[0], tuple)[1], tuple)[:2]
+        name = _check_type(unit, bytes).decode()
+        if _UNIT.fullmatch(name) is None:
+            raise corrupt_value_error(f"{name!r} is no unit of time")
+        instance = numpy.dtype(
+            f"{instance.kind}8" + (f"[{_check_type(number, int)}{name}]" if name != "generic" else "")
+        )
+    return plain_dtype(instance.newbyteorder(order))
+
+
+# -- PyTorch -------------------------------------------------------------------------------------------------
+
+
+def _storage(values: SafeValues, data: Any) -> Any:
+    """The memory of a tensor, read by PyTorch's own reader of weights. It is never read another way."""
+    import torch
+
+    values.use_budget(len(_check_type(data, bytes)))
+    made = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    if type(made) is not torch.storage.TypedStorage:
+        raise unsafe_value_error(type(made).__qualname__)
+    return made
+
+
+def _tensor(
+    _: SafeValues,
+    storage: Any,
+    offset: Any,
+    size: Any,
+    strides: Any,
+    requires_grad: Any,
+    hooks: Any = None,
+    metadata: Any = None,
+) -> Any:
+    """PyTorch makes a storage larger for a tensor that does not fit into it: one that does not is refused."""
+    import torch
+
+    if metadata is not None or hooks:
+        raise unsafe_value_error("tensor with hooks or a mark of its own")
+    if type(storage) is not torch.storage.TypedStorage or len(_shape(size)) != len(_shape(strides)):
+        raise corrupt_value_error("no tensor is made of this")
+    end = (
+        _check_type(offset, int)
+        + sum((extent - 1) * stride for extent, stride in zip(size, strides, strict=True))
+        + 1
+    )
+    if offset < 0 or (0 not in size and end > storage._size()):
+        raise corrupt_value_error("a tensor is larger than its storage")
+    try:
+        return torch._utils._rebuild_tensor_v2(
+            storage, offset, tuple(size), tuple(strides), requires_grad is True, collections.OrderedDict()
+        )
+    except RuntimeError as bad:
+        raise corrupt_value_error(f"a tensor: {bad}") from bad
+
+
+def _parameter(_: SafeValues, data: Any, requires_grad: Any, hooks: Any = None) -> Any:
+    import torch
+
+    if type(data) is not torch.Tensor or hooks:
+        raise unsafe_value_error("parameter with hooks")
+    return torch.nn.Parameter(data, requires_grad=requires_grad is True)
+
+
+def _size(_: SafeValues, sizes: Any) -> Any:
+    import torch
+
+    return torch.Size(_shape(sizes))
+
+
+def _device(_: SafeValues, kind: Any, index: Any = None) -> Any:
+    import torch
+
+    try:
+        return (
+            torch.device(_check_type(kind, str))
+            if index is None
+            else torch.device(_check_type(kind, str), _check_type(index, int))
+        )
+    except RuntimeError as bad:
+        raise corrupt_value_error(f"a device: {bad}") from bad
+
+
+# -- the standard library ------------------------------------------------------------------------------------
+
+
+def _check_type(value: Any, kind: type[Any]) -> Any:
+    """No subclass: those come with methods of their own."""
+    if type(value) is not kind:
+        raise TypeError(f"a {kind.__qualname__} is due, and a {type(value).__qualname__} is there")
+    return value
+
+
+def _with_attributes(instance: Any, attributes: dict[Any, Any]) -> Any:
+    for name in attributes:
+        if hasattr(collections.OrderedDict, _check_type(name, str)):
+            raise unsafe_value_error(f"OrderedDict with `{name}` of its own")
+    vars(instance).update(attributes)
+    return instance
+
+
+def _keys(values: SafeValues, elements: Any) -> list[Any]:
+    values.use_budget(len(_check_type(elements, list)))
+    return [values.check_key(one) for one in elements]
+
+
+def _counter(values: SafeValues, counts: Any = None) -> Any:
+    made: Any = collections.Counter()
+    if counts is not None:
+        values.use_budget(len(_check_type(counts, dict)))
+        dict.update(made, counts)
+    return made
+
+
+def _default_dict(_: SafeValues, factory: Any = None) -> Any:
+    if factory is not None and factory not in _FACTORIES:
+        raise unsafe_value_error(
+            f"defaultdict of {factory if type(factory) is Global else type(factory).__qualname__}"
+        )
+    return collections.defaultdict(None if factory is None else _FACTORIES[factory])
+
+
+def _deque(_: SafeValues, elements: Any = None, limit: Any = None) -> Any:
+    """Its elements are appended afterwards."""
+    if type(elements) not in (type(None), list, tuple) or elements:
+        raise corrupt_value_error("a deque is made of elements")
+    return collections.deque(maxlen=limit if limit is None else _check_type(limit, int))
+
+
+def _bytearray(values: SafeValues, data: Any = b"") -> Any:
+    values.use_budget(len(_check_type(data, bytes)))
+    return bytearray(data)
+
+
+def _fraction(_: SafeValues, numerator: Any, denominator: Any = 1) -> Any:
+    if type(numerator) is str:
+        if _NUMBER.fullmatch(numerator) is None:
+            raise corrupt_value_error("no fraction")
+        return fractions.Fraction(numerator)
+    return fractions.Fraction(_check_type(numerator, int), _check_type(denominator, int))
+
+
+def _datetime_factory(kind: Any) -> Callable[..., Any]:
+    def make(_: SafeValues, data: Any, zone: Any = None) -> Any:
+        arguments = (
+            (_check_type(data, bytes),)
+            if zone is None
+            else (_check_type(data, bytes), _check_type(zone, datetime.timezone))
+        )
+        return kind(*arguments).replace()  # which checks each part; the bytes alone are hardly checked
+
+    return make
+
+
+def _timezone(_: SafeValues, offset: Any, *name: Any) -> Any:
+    return datetime.timezone(
+        _check_type(offset, datetime.timedelta), *(_check_type(one, str) for one in name)
+    )
+
+
+def _constructor(factory: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+    """A call of this with arguments of this kind only, and no larger than it makes of them."""
+
+    def call(_: SafeValues, *arguments: Any) -> Any:
+        return factory(*(_check_type(one, kind) for one in arguments))
+
+    return call
+
+
+def _new(_: SafeValues, kind: Any) -> Any:
+    if kind != Global("uuid", "UUID"):
+        raise unsafe_value_error(str(kind) if type(kind) is Global else type(kind).__qualname__)
+    return uuid.UUID(int=0)  # `build` makes the one that it stands for
+
+
+NEWOBJ = Global("copyreg", "__newobj__")
+# in NumPy 2
+_RENAMED_MODULES = {
+    "numpy._core.multiarray": "numpy.core.multiarray",
+    "numpy._core.numeric": "numpy.core.numeric",
+}
+_FACTORIES: dict[Global, Callable[[], Any]] = {
+    **{
+        Global("builtins", kind.__name__): kind
+        for kind in (bool, complex, dict, float, frozenset, int, list, set, str, tuple)
+    },
+    **{
+        Global("collections", kind.__name__): kind
+        for kind in (collections.Counter, collections.OrderedDict, collections.deque)
+    },
+}
+_ALLOWED_GLOBALS = frozenset(
+    {*_FACTORIES, Global("numpy", "ndarray"), Global("uuid", "UUID")}
+)  # arguments alone
+_BUILDERS: dict[Global, Callable[..., Any]] = {
+    NEWOBJ: _new,
+    Global("builtins", "bytearray"): _bytearray,
+    Global("builtins", "complex"): _constructor(complex, float),
+    Global("builtins", "frozenset"): lambda values, elements: frozenset(_keys(values, elements)),
+    Global("builtins", "range"): _constructor(range, int),
+    Global("builtins", "set"): lambda values, elements: set(_keys(values, elements)),
+    Global("builtins", "slice"): lambda _, *parts: slice(*parts),
+    Global("collections", "Counter"): _counter,
+    Global("collections", "OrderedDict"): lambda _: collections.OrderedDict(),
+    Global("collections", "defaultdict"): _default_dict,
+    Global("collections", "deque"): _deque,
+    Global("datetime", "date"): _datetime_factory(datetime.date),
+    Global("datetime", "datetime"): _datetime_factory(datetime.datetime),
+    Global("datetime", "time"): _datetime_factory(datetime.time),
+    Global("datetime", "timedelta"): _constructor(datetime.timedelta, int),
+    Global("datetime", "timezone"): _timezone,
+    Global("decimal", "Decimal"): _constructor(decimal.Decimal, str),
+    Global("fractions", "Fraction"): _fraction,
+    Global("numpy", "dtype"): _dtype,
+    Global("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    Global("numpy.core.multiarray", "scalar"): _scalar,
+    Global("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    Global("pathlib", "PosixPath"): _constructor(pathlib.Path, str),
+    Global("pathlib", "PurePosixPath"): _constructor(pathlib.PurePosixPath, str),
+    Global("torch", "Size"): _size,
+    Global("torch", "device"): _device,
+    Global("torch._utils", "_rebuild_parameter"): _parameter,
+    Global("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    Global("torch.storage", "_load_from_bytes"): _storage,
+}
+
+
+def _child_values(value: Any) -> Iterable[Any]:
+    """What a value is made of. Raises SpecError where it is not plain."""
+    kind = type(value)
+    if kind in _ATOMIC_TYPES:
+        return ()
+    if kind in _SEQUENCE_TYPES:
+        return value  # type: ignore[no-any-return]
+    if kind in MAPPING_TYPES:
+        return [*value.keys(), *value.values(), *getattr(value, "__dict__", {}).values()]
+    if kind is slice:
+        return value.start, value.stop, value.step
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and kind is numpy.ndarray:
+        return value.ravel().tolist() if value.dtype.hasobject else ()
+    if numpy is not None and isinstance(value, numpy.generic | numpy.dtype):
+        return ()
+    if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
+        return vars(value).values()  # type: ignore[no-any-return]
+    if torch is not None and kind in (
+        torch.Size,
+        torch.device,
+        torch.dtype,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+    ):
+        return ()
+    raise unsafe_value_error(str(value) if kind is Global else f"{kind.__module__}.{kind.__qualname__}")

@@ -1,0 +1,144 @@
+"""What all built-in searchers share: whose training goes how far, who is paused, who has ended.
+
+It keeps the rules of `domain.trial`, so that a searcher decides two things only: what to propose, and what
+becomes of a trial at its budget.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Space
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
+from hopyard.errors import Conflict
+from hopyard.searchers.sampling import sample
+
+
+@dataclass(slots=True)
+class TrackedTrial:
+    """A trial that was proposed. step: the last that was told. loss: its newest value, smaller is better.
+    verdict: None while it trains, else what it was told at the end of its training."""
+
+    number: int
+    params: Mapping[str, ParamValue]
+    budget: int
+    step: int = 0
+    loss: float | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def id(self) -> TrialId:
+        return TrialId(str(self.number))
+
+    @property
+    def is_paused(self) -> bool:
+        return self.verdict is Verdict.PAUSE
+
+
+class TrackingSearcher(ABC):
+    """Made as all built-in searchers are; subclasses add their options.
+
+    trials: how many at most; None where the searcher knows. max_epochs: the largest budget. Losses are
+    smaller where better, whatever the goal.
+    """
+
+    def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int) -> None:
+        self._space, self._goal, self._max_trials, self._max_epochs, self._seed = (
+            space,
+            goal,
+            trials,
+            max_epochs,
+            seed,
+        )
+        self._trials: list[TrackedTrial] = []
+
+    # -- what a searcher decides -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _next(self) -> Proposal | SearchState:
+        """What to propose; through `_fresh` or `_again`. A WAIT or DONE must have changed nothing."""
+
+    def _params(self, number: int) -> Mapping[str, ParamValue]:
+        """Of the fresh trial of that number."""
+        return sample(self._space, self._seed, number)
+
+    @abstractmethod
+    def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
+        """What becomes of it; it has `trial.loss` at its budget."""
+
+    # most have nothing to do
+    def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:  # noqa: B027
+        """It ended otherwise than by a verdict: while training, or paused (`trial.paused`).
+        `trial.loss` is its newest."""
+
+    # -- the rules -------------------------------------------------------------------------------------------
+
+    def ask(self) -> Proposal | SearchState:
+        return self._next()
+
+    def tell(self, report: Report, /) -> Verdict:
+        trial = self._get(report.trial)
+        final = report.outcome is not TrialOutcome.RUNNING
+        if trial.verdict is not None and not (trial.is_paused and final):
+            return trial.verdict
+        loss = self._loss(report.value)
+        if final:
+            trial.loss = loss if report.outcome is TrialOutcome.COMPLETED and loss is not None else trial.loss
+            self._on_trial_ended(trial, report.outcome)
+            trial.verdict = Verdict.STOP
+            return Verdict.STOP
+        if report.step <= trial.step:
+            return Verdict.CONTINUE
+        trial.step = min(report.step, trial.budget)
+        if trial.step < trial.budget:
+            trial.loss = trial.loss if loss is None else loss
+            return Verdict.CONTINUE
+        trial.loss = loss
+        if loss is None:
+            self._on_trial_ended(trial, TrialOutcome.FAILED)
+            trial.verdict = Verdict.STOP
+        else:
+            trial.verdict = self._on_budget_reached(trial)
+        return trial.verdict
+
+    def _new_trial(self, budget: int) -> Proposal:
+        number = len(self._trials)
+        trial = TrackedTrial(number, self._params(number), budget)
+        self._trials.append(trial)
+        return Proposal(trial.id, trial.params, budget)
+
+    def _resume_trial(
+        self, trial: TrackedTrial, budget: int, *, start_from: TrackedTrial | None = None
+    ) -> Proposal:
+        """A paused trial goes on, from its own state or a copy of another's."""
+        trial.budget, trial.verdict = budget, None
+        return Proposal(trial.id, trial.params, budget, (start_from or trial).id)
+
+    def _get(self, trial: TrialId) -> TrackedTrial:
+        if not (
+            trial.isascii()
+            and trial.isdecimal()
+            and int(trial) < len(self._trials)
+            and str(int(trial)) == trial
+        ):
+            raise Conflict(
+                f"trial `{trial}` was never proposed",
+                hints=(
+                    (
+                        "does what is told belong to another study, or was the searcher changed since the "
+                        "study began?"
+                    ),
+                ),
+            )
+        return self._trials[int(trial)]
+
+    def _loss(self, value: float | None) -> float | None:
+        if value is None or not isfinite(value):
+            return None
+        return -value if self._goal is Goal.MAX else value

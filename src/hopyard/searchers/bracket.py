@@ -1,0 +1,103 @@
+"""One bracket of trials that climb rungs together; at each rung they are compared, and the best go on.
+
+Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (AISTATS
+2016), and Li et al., "Hyperband" (JMLR 2018).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from math import inf
+
+from hopyard.domain.trial import Verdict
+
+
+def rung_sizes(trials: int, rungs: int, eta: int) -> tuple[int, ...]:
+    """How many of `trials` are at each rung: one in eta goes on, and at least one."""
+    return tuple(max(1, trials // eta**rung) for rung in range(rungs))
+
+
+class Bracket:
+    """Trials (by number) that climb the rungs together: when none trains at a rung any more, the best go on
+    to the next.
+
+    A trial that failed counts as the worst of its rung, so that it holds up nobody. Ties end on the number.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], budgets: tuple[int, ...]) -> None:
+        self._sizes, self.budgets = sizes, budgets
+        self._rung = 0
+        self._new_trials = sizes[0]  # not yet begun
+        self._training: set[int] = set()
+        self._promotable: list[int] = []  # go on to `_rung`, best first
+        self._ranking: list[tuple[float, int]] = []  # of `_rung`
+        self._ended_trials: set[int] = set()  # cannot go on, though they have a rank
+        self.released: set[int] = set()  # among others who do not go on
+
+    @property
+    def budget(self) -> int:
+        return self.budgets[self._rung]
+
+    @property
+    def wants_new_trial(self) -> bool:
+        return self._new_trials > 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it proposes nothing more, ever."""
+        return not self._new_trials and not self._promotable and (not self._training or self._last)
+
+    @property
+    def _last(self) -> bool:
+        return self._rung == len(self.budgets) - 1
+
+    def start_new(self, number: int) -> None:
+        self._new_trials -= 1
+        self._training.add(number)
+
+    def promote_next(self) -> int | None:
+        """The next one that goes on, None where all wait for others."""
+        if not self._promotable:
+            return None
+        number = self._promotable.pop(0)
+        self._training.add(number)
+        return number
+
+    def record_result(self, number: int, loss: float) -> Verdict:
+        """It has this loss at the budget of its rung."""
+        goes_on = self._rank(number, loss)
+        verdict = Verdict.CONTINUE if self._last else Verdict.PAUSE if goes_on else Verdict.STOP
+        self._advance_rung()
+        return verdict
+
+    def _rank(self, number: int, loss: float) -> bool:
+        """Note its loss; whether it can still go on. Whoever it pushed out of the best is released."""
+        self._training.discard(number)
+        entry = loss, number
+        at = bisect(self._ranking, entry)
+        self._ranking.insert(at, entry)
+        if self._last:
+            return False
+        going = self._sizes[self._rung + 1]
+        if at < going < len(self._ranking):
+            self.released.add(self._ranking[going][1])
+        return at < going
+
+    def record_end(self, number: int, loss: float | None) -> None:
+        """It ended by itself with this loss, or without one; or it was paused, and is lost."""
+        if number in self._training:
+            self._rank(number, inf if loss is None else loss)
+        elif number in self._promotable:
+            self._promotable.remove(number)
+        self._ended_trials.add(number)
+        self._advance_rung()
+
+    def _advance_rung(self) -> None:
+        """To the next rung, once nobody is left at this one."""
+        while not (self._new_trials or self._training or self._promotable or self._last):
+            going = self._ranking[: self._sizes[self._rung + 1]]
+            self._promotable = [
+                number for loss, number in going if loss < inf and number not in self._ended_trials
+            ]
+            self._ranking = []
+            self._rung += 1

@@ -1,0 +1,307 @@
+"""Who asks: users' tokens, and the tokens that runs carry.
+
+A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may
+expire or be revoked. Another server of the same database has a token of five minutes, see `server_tokens`; it
+reads. A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home
+(`signing`); it touches its own run only, and is valid until its run is over, whatever expiry was signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hopyard.domain.access import ALL_SCOPES, Scope, Token, expand_scopes
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.replica import RUN_TOKEN_PREFIX
+from hopyard.errors import AuthError, Forbidden, HopyardError, RunEnded
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.server.server_tokens import SERVER_TOKEN_PREFIX, verify_server_token
+from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKeys
+
+_USER_PREFIX = "hop_"
+_MAX_CACHED_TOKENS = 1024
+_CACHE_TTL = timedelta(seconds=2)  # how long a token counts on this server after another one revoked it
+_MAX_CLOCK_SKEW = timedelta(minutes=5)  # of servers that sign for each other
+_USE_RECORD_INTERVAL = timedelta(minutes=1)
+_NO_TOKEN_MESSAGE = "this server asks for a token"
+_REVOKED_HINT = "it may have been revoked, or be another server's"
+RUN_TOKEN_HINT = (
+    "a run's own token, which commands inside a run have, reads that run, its logs and its checkpoints, "
+    "and starts and ends the trials of a study; for anything else set HOPYARD_URL and HOPYARD_TOKEN to "
+    "those of a user"
+)
+_TOKEN_HINT = (
+    "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home "
+    "folder, others get theirs from the owner: `hop user add NAME`"
+)
+log = logging.getLogger("hopyard.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that
+    run only.
+
+    scopes: of a user's token, with those that they include. token: its id. server: it is another server of
+    the database."""
+
+    user: str
+    run: RunId | None = None
+    attempt: AttemptId | None = None
+    scopes: frozenset[Scope] = ALL_SCOPES
+    token: str = ""
+    server: bool = False
+
+    def require_scope(self, scope: Scope) -> None:
+        """Raises Forbidden when the request came with a user's token that lacks the scope."""
+        if self.run is None and scope not in self.scopes:
+            held = ", ".join(f"`{one}`" for one in Scope if one in self.scopes)
+            hint = (
+                f"use a token with the scope `{scope}`: `hop token list` shows which there are, `hop "
+                f"token create --scope {scope}` makes one"
+            )
+            raise Forbidden(f"this needs the scope `{scope}`; the token has {held or 'none'}", hints=(hint,))
+
+    def require_user(self) -> str:
+        """The user's name; raises Forbidden for a run's token."""
+        if self.run is not None:
+            raise Forbidden("a run's own token may not do this", hints=(RUN_TOKEN_HINT,))
+        return self.user
+
+    def require_run(self, run: str) -> None:
+        """Raises Forbidden unless this is a user or the run itself."""
+        if self.run is not None and self.run != run:
+            raise Forbidden("a run's own token may touch that run only", hints=(RUN_TOKEN_HINT,))
+
+    def require_attempt(self, attempt: str) -> None:
+        """Raises Forbidden unless this is a user or the attempt itself."""
+        if self.attempt is not None and self.attempt != attempt:
+            raise Forbidden("a run's own token may touch its own attempt only", hints=(RUN_TOKEN_HINT,))
+
+
+def new_user_token() -> str:
+    return _USER_PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_token(token: str) -> str:
+    """What is stored of a user's token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class TokenAuthenticator:
+    """Checks the tokens of requests and signs those of runs.
+
+    is_live_attempt: whether a run is not over: the tokens of its attempts count exactly as long, also when
+    they have expired, so that a replica which could not reach a server for a day can come back.
+    belongs_to_study: whether a run is of the family of a study; raises NotFound.
+    """
+
+    def __init__(
+        self,
+        store: AccessStore,
+        keys: SigningKeys,
+        *,
+        now: Callable[[], datetime],
+        is_live_attempt: Callable[[AttemptId], Awaitable[bool]],
+        belongs_to_study: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
+        server_key: str = "",
+    ) -> None:
+        self._store, self.keys, self._now, self._is_live_attempt = store, keys, now, is_live_attempt
+        self._belongs_to_study, self._server_key = belongs_to_study, server_key
+        # by hash; until when it need not be looked up again
+        self._user_tokens: dict[str, tuple[Token, datetime]] = {}
+        # a run's token that this server signed -> whose it is, its expiry, its key's
+        self._run_tokens: dict[str, tuple[Caller, int, float]] = {}
+        self._live_attempts: dict[
+            AttemptId, datetime
+        ] = {}  # until when their runs need not be looked up again
+        self._use_recorded_at: dict[str, datetime] = {}  # hash -> when its use was noted last
+        self._use_tasks: set[asyncio.Task[None]] = set()
+
+    def sign_token(self, attempt: AttemptId) -> str:
+        """A new token for this attempt, valid for 24 h."""
+        expiry = int((self._now() + RUN_TOKEN_LIFETIME).timestamp())
+        return f"{RUN_TOKEN_PREFIX}{attempt}_{expiry}_{_mac(self.keys.current_secret, attempt, expiry)}"
+
+    def study_secret(self, attempt: AttemptId) -> str:
+        """What the replicas of a study's attempt prove to each other."""
+        return hmac.digest(self.keys.current_secret, f"study {attempt}".encode(), "sha256").hex()
+
+    async def require_same_study(self, caller: Caller, run: str) -> None:
+        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that
+        continues this study; NotFound where there is no such run."""
+        if caller.run is None or caller.run == run:
+            return
+        if self._belongs_to_study is None or not await self._belongs_to_study(RunId(run), caller.run):
+            raise Forbidden(
+                "a run's own token may touch that run, and those of its trials, only", hints=(RUN_TOKEN_HINT,)
+            )
+
+    def renew(self, token: str) -> str | None:
+        """A fresh token in place of a run's token that has used up half of its life, or whose key is retired;
+        else None."""
+        attempt, expiry, mac = _split_run_token(token) if token.startswith(RUN_TOKEN_PREFIX) else ("", 0, "")
+        if not attempt:
+            return None
+        young = expiry - self._now().timestamp() > RUN_TOKEN_LIFETIME.total_seconds() / 2
+        if young and hmac.compare_digest(
+            mac.encode(), _mac(self.keys.current_secret, attempt, expiry).encode()
+        ):
+            return None
+        return self.sign_token(AttemptId(attempt))
+
+    def rotate_key(self) -> None:
+        """Sign with a new key from now on. Raises OSError where it cannot be kept."""
+        self.keys.rotate()
+        self._run_tokens.clear()
+
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """Who a request with this `Authorization` header comes from. Raises AuthError."""
+        token = bearer_token(authorization)
+        if token.startswith(SERVER_TOKEN_PREFIX):
+            sender = verify_server_token(token, self._server_key, now=self._now())
+            return Caller(f"server {sender}", scopes=frozenset({Scope.READ}), server=True)
+        return (
+            await self._authenticate_run(token)
+            if token.startswith(RUN_TOKEN_PREFIX)
+            else await self._authenticate_user(token)
+        )
+
+    async def _authenticate_user(self, text: str) -> Caller:
+        key, now = hash_token(text), self._now()
+        token, until = self._user_tokens.get(key, (None, now))
+        if token is None or until <= now:
+            token = await self._store.find_token(key)
+            if token is None:
+                self._user_tokens.pop(key, None)
+                raise AuthError("the token is not one of this server's", hints=(_REVOKED_HINT, _TOKEN_HINT))
+            if len(self._user_tokens) >= _MAX_CACHED_TOKENS:
+                self._user_tokens.clear()
+            self._user_tokens[key] = token, now + _CACHE_TTL
+        if token.is_expired(now):
+            assert token.expires_at is not None
+            hint = (
+                "`hop token create` with another token of the user makes a new one; the owner of the "
+                "server does so by `--user NAME`"
+            )
+            raise AuthError(
+                f"the token `{token.name}` expired at {token.expires_at:%Y-%m-%d %H:%M} UTC", hints=(hint,)
+            )
+        self._record_use(key, token, now)
+        return Caller(token.user, scopes=expand_scopes(token.scopes), token=token.id)
+
+    def _record_use(self, key: str, token: Token, now: datetime) -> None:
+        """Write down now and then that a token is used; the request does not wait for that."""
+        last = self._use_recorded_at.get(key) or token.used_at
+        if last is not None and now - last < _USE_RECORD_INTERVAL:
+            return
+        if len(self._use_recorded_at) >= _MAX_CACHED_TOKENS:
+            self._use_recorded_at.clear()
+        self._use_recorded_at[key] = now
+        task = asyncio.get_running_loop().create_task(self._store_use(key, now))
+        self._use_tasks.add(task)
+        task.add_done_callback(self._use_tasks.discard)
+
+    async def _store_use(self, key: str, now: datetime) -> None:
+        try:
+            await self._store.record_use(key, now=now)
+        except HopyardError as failed:  # a full disk, or a database that is away: nothing depends on it
+            log.info("the use of a token was not noted: %s", failed.message)
+
+    async def close(self) -> None:
+        """Let what is being written be written."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._use_tasks, return_exceptions=True)
+
+    def clear_user_cache(self) -> None:
+        """Look all users' tokens up again: some were revoked.
+        Another server may take them for `_FRESH` more."""
+        self._user_tokens.clear()
+
+    async def _authenticate_run(self, token: str) -> Caller:
+        caller, expiry, key_until = self._run_tokens.get(token) or self._check_signed(token)
+        if key_until <= self._now().timestamp():
+            raise AuthError("the run's token was signed with a key that is retired", hints=(_TOKEN_HINT,))
+        if expiry > (self._now() + RUN_TOKEN_LIFETIME + _MAX_CLOCK_SKEW).timestamp():
+            raise AuthError(
+                "the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,)
+            )
+        if caller.attempt is None or not await self._is_live(caller.attempt):
+            raise RunEnded(
+                "the run's token is valid no longer: the run is over", hints=("use a user's token",)
+            )
+        return caller
+
+    async def _is_live(self, attempt: AttemptId) -> bool:
+        now = self._now()
+        if self._live_attempts.get(attempt, now) > now:
+            return True
+        if not await self._is_live_attempt(attempt):
+            self._live_attempts.pop(attempt, None)
+            return False
+        if len(self._live_attempts) >= _MAX_CACHED_TOKENS:
+            self._live_attempts.clear()
+        self._live_attempts[attempt] = now + _CACHE_TTL
+        return True
+
+    def invalidate_run(self, run: RunId) -> None:
+        """Something of this run changed: look up whether it is over."""
+        for attempt in [one for one in self._live_attempts if one.rpartition(".")[0] == run]:
+            del self._live_attempts[attempt]
+
+    def _check_signed(self, token: str) -> tuple[Caller, int, float]:
+        attempt, expiry, mac = _split_run_token(token)
+        signed = [
+            key
+            for key in self.keys
+            if hmac.compare_digest(mac.encode(), _mac(bytes.fromhex(key.secret), attempt, expiry).encode())
+        ]
+        # A retired key may be known to others, who can write any expiry: it counts for what it can have
+        # signed before.
+        if not attempt or not signed or expiry > signed[0].valid_until:
+            raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,))
+        try:
+            run, _ = split_attempt(AttemptId(attempt))
+        except HopyardError as bad:
+            raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,)) from bad
+        if len(self._run_tokens) >= _MAX_CACHED_TOKENS:
+            self._run_tokens.clear()
+        found = self._run_tokens[token] = (
+            Caller(f"run {run}", run, AttemptId(attempt)),
+            expiry,
+            signed[0].valid_until,
+        )
+        return found
+
+
+def _mac(key: bytes, attempt: str, expiry: int) -> str:
+    mac = hmac.digest(key, f"{attempt}_{expiry}".encode(), "sha256")
+    return urlsafe_b64encode(mac).decode().rstrip("=").replace("_", ".")
+
+
+def bearer_token(authorization: str | None) -> str:
+    """The token of an `Authorization: Bearer TOKEN` header. Raises AuthError."""
+    if not authorization:
+        raise AuthError(_NO_TOKEN_MESSAGE, hints=(_TOKEN_HINT,))
+    scheme, _, token = authorization.partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token or not token.isascii():
+        raise AuthError(_NO_TOKEN_MESSAGE, hints=(_TOKEN_HINT,))
+    return token
+
+
+def _split_run_token(token: str) -> tuple[str, int, str]:
+    """Attempt, expiry and mac of a run's token; an empty attempt when it is not written like one."""
+    parts = token.removeprefix(RUN_TOKEN_PREFIX).split("_")
+    if len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 12:
+        return "", 0, ""
+    return parts[0], int(parts[1]), parts[2]

@@ -1,0 +1,175 @@
+"""Puts stores, engine and policy together to what the routes need. Names no concrete one of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from hopyard.controller.blob_gc import BlobCollector
+from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
+from hopyard.controller.controller import Controller
+from hopyard.controller.launch_builder import LaunchBuilder
+from hopyard.controller.stop_requests import PREEMPT_GRACE
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.run import Run
+from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
+from hopyard.errors import NotFound
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.audit_store import AuditStore
+from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.engine import Engine
+from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.interfaces.queue_store import QueueStore
+from hopyard.interfaces.reservation_store import ReservationStore
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.storage_store import StorageStore
+from hopyard.interfaces.streams import Streams
+from hopyard.interfaces.usage_store import UsageStore
+from hopyard.scheduler.explain.lookahead import expected_starts
+from hopyard.server.authentication import TokenAuthenticator
+from hopyard.server.blob_access import BlobAccess
+from hopyard.server.manifest_check import ManifestCheck
+from hopyard.server.node_cache import NodeCache
+from hopyard.server.queue_cache import QueueCache
+from hopyard.server.remote_blobs import RemoteBlobs
+from hopyard.server.run_progress import completed_fractions
+from hopyard.server.services import Services
+from hopyard.server.signing_keys import SigningKeys
+from hopyard.server.storage_quota import StorageQuota
+from hopyard.server.trial_access import TrialParents
+from hopyard.tracking.ingest import StreamIngest
+from hopyard.tracking.leaderboard import pin_best_checkpoint
+from hopyard.tracking.run_subscriptions import RunSubscriptions
+
+
+async def build_services(
+    *,
+    runs: RunStore,
+    cluster: ClusterStore,
+    datasets: DatasetStore,
+    queues: QueueStore,
+    reservations: ReservationStore,
+    usage: UsageStore,
+    audit: AuditStore,
+    storage: StorageStore,
+    access: AccessStore,
+    blobs: Blobs,
+    streams: Streams,
+    engine: Engine,
+    policy: SchedulingPolicy,
+    clock: Clock,
+    url: str,
+    home: str,
+    owner: str,
+    version: str,
+    request_shutdown: Callable[[], None],
+    started_at: datetime | None = None,
+    keep_checkpoints: int = 3,
+    storage_quota_bytes: int = 0,
+    stream_limits: StreamLimits = NO_LIMITS,
+    preempt_grace: timedelta = PREEMPT_GRACE,
+    holder: str = "server",
+    warnings: Sequence[str] = (),
+    prove: Callable[[str], str] = lambda _: "",
+    keys: SigningKeys | None = None,
+    server_key: str = "",
+) -> Services:
+    """`owner` is the user who may change everything; `holder` is this server among those on the same
+    database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
+
+    async def run_ended(run: Run) -> None:
+        await ingest.retire(run.id)
+        if run.spec.datasets and run.summary:
+            await pin_best_checkpoint(runs, datasets, run)
+        await delete_expired_checkpoints(runs, run.id, retained_count=keep_checkpoints)
+
+    async def is_live(attempt: AttemptId) -> bool:
+        if attempt in await cluster.live_attempts():
+            return True
+        try:  # one that was lost may still ship what it wrote, as long as its run goes on with another
+            return not (await runs.get(split_attempt(attempt)[0])).phase.is_final
+        except NotFound:
+            return False
+
+    def changed(run: RunId) -> None:
+        tokens.invalidate_run(run)
+        hub.notify_state(run)
+
+    hub = RunSubscriptions()
+    ingest = StreamIngest(runs, streams, hub, limits=stream_limits)
+    tokens = TokenAuthenticator(
+        access,
+        keys or SigningKeys(now=clock.now),
+        now=clock.now,
+        is_live_attempt=is_live,
+        belongs_to_study=TrialParents(runs).belongs_to_study,
+        server_key=server_key,
+    )
+    remote = RemoteBlobs(cluster, blobs, engine=engine.name, machine=socket.gethostname(), now=clock.now)
+    trees = ManifestCheck(blobs, storage, remote, now=clock.now)
+    sweeper = BlobCollector(access, blobs, utc_now=clock.now)
+    quota = StorageQuota(storage, storage_quota_bytes, server=engine.name, now=clock.now)
+    await quota.load_uploads()
+    sweeper.on_blobs_removed, sweeper.on_swept = trees.clear, quota.remove_swept
+    controller = Controller(
+        cluster=cluster,
+        runs=runs,
+        engine=engine,
+        policy=policy,
+        clock=clock,
+        launch_builder=LaunchBuilder(
+            runs,
+            server_url=url,
+            sign_token=tokens.sign_token,
+            study_secret=tokens.study_secret,
+            user_secrets=access.secret_values,
+        ),
+        on_changed=changed,
+        on_ended=run_ended,
+        preempt_grace=preempt_grace,
+        holder=holder,
+        shared_database=bool(server_key),
+        forecast=lambda snapshot, plan: expected_starts(
+            snapshot, plan, completed_fractions(ingest, snapshot)
+        ),
+    )
+    return Services(
+        runs=runs,
+        cluster=cluster,
+        datasets=datasets,
+        access=access,
+        blobs=blobs,
+        streams=streams,
+        tokens=tokens,
+        manifests=trees,
+        blob_access=BlobAccess(runs, blobs),
+        remote_blobs=remote,
+        node_cache=NodeCache(cluster, now=clock.now),
+        queue_cache=QueueCache(queues, now=clock.now, owner=owner),
+        reservations=reservations,
+        usage=usage,
+        audit=audit,
+        storage=quota,
+        controller=controller,
+        blob_collector=sweeper,
+        ingest=ingest,
+        subscriptions=hub,
+        now=clock.now,
+        on_run_ended=run_ended,
+        request_shutdown=request_shutdown,
+        url=url,
+        home=home,
+        engine=engine.name,
+        version=version,
+        pid=os.getpid(),
+        started_at=started_at or clock.now(),
+        keep_checkpoints=keep_checkpoints,
+        warnings=warnings,
+        prove=prove,
+        server_key=server_key,
+    )

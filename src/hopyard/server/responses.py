@@ -1,0 +1,114 @@
+"""How values and errors leave the server: JSON, and one shape for every error."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, SpecError
+
+log = logging.getLogger("hopyard.server")
+_ENCODER = msgspec.json.Encoder()
+JSON = "application/json"
+
+STATUS_BY_CODE: Mapping[str, int] = {
+    "bad_spec": 400,
+    "usage": 400,
+    "does_not_fit": 400,
+    "not_authorised": 401,
+    "run_over": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "missing_blobs": 409,
+    "blobs_elsewhere": 409,
+    "damaged": 422,
+    "storage_full": 507,
+    "quota_exceeded": 507,
+    "too_many_requests": 429,
+    "server_unavailable": 503,
+    "server_fault": 503,
+    "engine": 500,
+    "not_supported": 400,
+    "launch_failed": 500,
+    "study_failed": 500,
+    "workers_lost": 500,
+}
+
+
+class ErrorDetail(msgspec.Struct):
+    """code: the stable word that clients match on. hints: what to do next.
+    digests: only for `missing_blobs`."""
+
+    code: str
+    message: str
+    hints: list[str] = msgspec.field(default_factory=list)
+    digests: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorBody(msgspec.Struct):
+    """What every answer with a status of 400 and above holds."""
+
+    error: ErrorDetail
+
+
+class MalformedRequest(SpecError):
+    """The request is not written as the API's description says. Same code as SpecError, status 422."""
+
+
+def encode(value: Any) -> bytes:
+    """JSON of domain values and wire structs; times in RFC 3339, UTC; numbers that are not finite become
+    null."""
+    return _ENCODER.encode(value)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(_ENCODER.encode(value), status_code=status, media_type=JSON)
+
+
+def error_response(error: HopyardError) -> Response:
+    status = 422 if isinstance(error, MalformedRequest) else STATUS_BY_CODE.get(error.code, 500)
+    digests = list(error.digests) if isinstance(error, MissingBlobs) else msgspec.UNSET
+    response = json_response(
+        ErrorBody(ErrorDetail(error.code, error.message, list(error.hints), digests)), status
+    )
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, ServerUnavailable) and error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    return response
+
+
+def encode_error(code: str, message: str, hints: Sequence[str] = ()) -> bytes:
+    """The body of an answer that refuses."""
+    return _ENCODER.encode(ErrorBody(ErrorDetail(code, message, list(hints))))
+
+
+def simple_error_response(
+    status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error that is not one of ours: an unknown address, a method that it does not take, a fault inside
+    the server."""
+    response = json_response(ErrorBody(ErrorDetail(code, message)), status)
+    response.headers.update(headers or {})
+    return response
+
+
+_MSGSPEC_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?", re.S)
+
+
+def friendly_validation_error(message: str) -> str:
+    """msgspec's sentence with its path as people write it: `roles.0.resources.gpus: expected …`."""
+    found = _MSGSPEC_MESSAGE.fullmatch(message)
+    if found is None or not found["path"]:
+        return message
+    path = found["path"].removeprefix("$").lstrip(".")
+    path = re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", ".*").lstrip(".")
+    what = found["what"][:1].lower() + found["what"][1:]
+    return f"{path or 'body'}: {what}"

@@ -1,0 +1,91 @@
+"""Leaderboards of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hopyard.domain.run import Run
+from hopyard.errors import NotFound
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.schemas.fields import LINE, RequestModel
+from hopyard.server.services import Services
+from hopyard.tracking.leaderboard import MAX_RANKED_RUNS, LeaderboardRow, rank_runs
+
+
+class BoardQuery(RequestModel):
+    metric: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+
+
+class RowOut(Struct, frozen=True, kw_only=True):
+    """checkpoint_step: the newest checkpoint's; null without any.
+    A value that is not a finite number is null."""
+
+    rank: int
+    run: str
+    name: str
+    label: str
+    user: str
+    value: float | None
+    summary: Mapping[str, float | None]
+    params: Mapping[str, str | int | float | bool | None]
+    version: int
+    submitted_at: datetime
+    checkpoint_step: int | None
+
+
+class BoardOut(Struct, frozen=True):
+    """metric: "" where no run has summarised anything yet."""
+
+    metric: str
+    higher_is_better: bool
+    rows: list[RowOut]
+
+
+def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def board(ask: ApiRequest[BoardQuery, Empty]) -> BoardOut:
+        """Rank the runs on a dataset, best first, by the metric asked for, the dataset's, or the one most
+        runs summarised."""
+        name = ask.path["name"]
+        dataset = await services.datasets.find(name)
+        if dataset is None:
+            await services.datasets.versions(name, limit=1)  # raises NotFound with close names
+            raise NotFound(f"there is no dataset `{name}`")
+        having = await services.runs.list_summaries(name, limit=MAX_RANKED_RUNS)
+        ranked = rank_runs(dataset, having, metric=ask.query.metric or "", limit=ask.query.limit)
+        ids = [row.run.id for row in ranked.rows]
+        shown = {
+            run.id: run
+            for run in await services.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))
+        }
+        steps = await services.runs.newest_steps(ids)
+        # else: deleted
+        rows = [
+            _to_row_out(row, shown[row.run.id], name, steps.get(row.run.id))
+            for row in ranked.rows
+            if row.run.id in shown
+        ]
+        return BoardOut(ranked.metric, ranked.higher_is_better, rows)
+
+    return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
+
+
+def _to_row_out(row: LeaderboardRow, run: Run, dataset: str, newest_step: int | None) -> RowOut:
+    return RowOut(
+        rank=row.rank,
+        run=run.id,
+        name=str(run.name),
+        label=run.spec.label,
+        user=run.name.user,
+        value=row.value,
+        summary=run.summary,
+        params=run.params,
+        version=next((ref.version for ref in run.spec.datasets if ref.name == dataset), 0),
+        submitted_at=run.submitted_at,
+        checkpoint_step=newest_step,
+    )

@@ -1,0 +1,1 @@
+"""Requests and answers of the API: one module per resource."""

@@ -1,0 +1,66 @@
+"""What single fields of requests may be, with the bounds that they must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from hopyard.domain.ids import DIGEST_PATTERN, NAME_PATTERN, NAME_RULE, RUN_ID_PATTERN, RUN_ID_RULE
+from hopyard.domain.text import CONTROLS, LINE_PATTERN, LINE_RULE
+
+
+def full_match(pattern: str) -> str:
+    """A pattern that the whole text must match. `$` would also match before a line break at the end."""
+    return rf"^(?:{pattern})\Z"
+
+
+NAME = full_match(NAME_PATTERN)
+TEXT = full_match(r"[^\x00]*")  # what a person or program wrote, with line breaks: shown with care
+LINE = full_match(LINE_PATTERN)
+DIGEST = full_match(DIGEST_PATTERN)
+RUN_ID = full_match(RUN_ID_PATTERN)
+SECRET_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # it becomes the name of a variable
+# What errors say of a pattern in place of the pattern itself: what it is a text of, and how that is written.
+PATTERN_RULES = {
+    NAME: ("a name", f"a name is made of {NAME_RULE}"),
+    TEXT: ("a text without zero bytes", "leave the zero byte out"),
+    LINE: ("a line that shows all that is in it", f"write {LINE_RULE}"),
+    DIGEST: ("a digest", "a digest is 64 hexadecimal digits"),
+    RUN_ID: ("the id of a run", f"an id is {RUN_ID_RULE}"),
+}
+MAX_NAMES = 1000  # parameters, tags … of one run
+MAX_SECONDS = 10 * 365 * 86400.0
+
+Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
+Text = Annotated[str, Meta(pattern=LINE, max_length=1024)]
+LongText = Annotated[str, Meta(pattern=TEXT, max_length=64 * 1024)]
+Hex = Annotated[str, Meta(pattern=DIGEST)]
+Id = Annotated[str, Meta(pattern=RUN_ID)]
+Label = Annotated[str, Meta(max_length=128, pattern=LINE)]
+Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=LINE)]
+EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=full_match(f"[^={CONTROLS}]+"))]
+SecretName = Annotated[str, Meta(max_length=256, pattern=full_match(SECRET_NAME))]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+LimitBytes = Annotated[int, Meta(ge=2**20, le=2**53)]  # of a stream
+Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+Time = Annotated[datetime, Meta(tz=True)]
+ParamField = LongText | Int64 | float | bool | None
+
+
+def word_pattern(words: Iterable[str]) -> str:
+    """The pattern of one of these words."""
+    return full_match("|".join(words))
+
+
+def word_list_pattern(words: Iterable[str]) -> str:
+    """The pattern of one or more of these words with commas between."""
+    one = f"({'|'.join(words)})"
+    return full_match(f"{one}(,{one})*")
+
+
+class RequestModel(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What comes in: a field that is not known is refused, not dropped."""

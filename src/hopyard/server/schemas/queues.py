@@ -1,0 +1,169 @@
+"""How queues look on the wire. Amounts go by resource: `cpu` in thousandths of a core, `memory` in bytes,
+`gpu` and `gpu:model` in thousandths of a GPU, any other in whole units of that extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from hopyard.config.queues.export import QueueChange
+from hopyard.domain.effective_limits import effective_admins, effective_submitters
+from hopyard.domain.queue import QueueTree
+from hopyard.scheduler.quota.queue_report import QueueReport, UserReport
+from hopyard.server.schemas.fields import LINE, RequestModel
+from hopyard.server.schemas.reservations import ReservationOut
+
+OutAmounts = Mapping[str, int]
+
+
+class TreeIn(RequestModel):
+    """tree: what a file of queues holds, keys and amounts as `hop queue apply` takes them.
+    file: what errors call it."""
+
+    tree: dict[str, Any]
+    file: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] = "queues"
+
+
+class ApplyQuery(RequestModel):
+    dry_run: Annotated[int, Meta(ge=0, le=1, description="1 checks and tells what would change")] = 0
+
+
+class ChangeOut(Struct, frozen=True):
+    """kind: added, removed or changed. queue: null for settings of the whole tree.
+    detail: what of it, for people."""
+
+    kind: str
+    queue: str | None
+    detail: str
+
+
+class ApplyOut(Struct, frozen=True):
+    """warnings: sentences about what is allowed and hardly meant.
+    applied: false of a dry run, and where nothing differs."""
+
+    changes: list[ChangeOut]
+    warnings: list[str]
+    applied: bool
+
+
+class QueueUserOut(Struct, frozen=True, kw_only=True):
+    """share: dominant share of the cluster now. past_share: the same of the past, on average, where each
+    half-life ago counts half. score: users are ordered by it, the smallest first."""
+
+    user: str
+    used: OutAmounts
+    share: float
+    past_share: float
+    score: float
+    running: int
+    waiting: int
+
+
+class QueueOut(Struct, frozen=True, kw_only=True):
+    """A queue with all below it; depth counts from 0 at the top.
+
+    guarantee: what it is sure of, by its own word or by those below it. maximum: the most that it may use, by
+    its maximum and by what it may borrow. share: dominant share of the cluster that it uses. borrowed: use
+    beyond the guarantee. lent: what of its guarantee others use. running, waiting: numbers of runs.
+    submitters: empty is everybody. admins: beside the owner. declared: false for a queue that is not in the
+    tree any more and still used. users, and reservations for it or for a queue above it that hold or come up:
+    where the address says so.
+    """
+
+    name: str
+    parent: str | None
+    depth: int
+    leaf: bool
+    declared: bool
+    weight: float
+    guarantee: OutAmounts
+    maximum: OutAmounts
+    borrow_limit: OutAmounts
+    lend_limit: OutAmounts
+    user_limit: OutAmounts
+    used: OutAmounts
+    share: float
+    borrowed: OutAmounts
+    lent: OutAmounts
+    running: int
+    waiting: int
+    submitters: tuple[str, ...]
+    admins: tuple[str, ...]
+    priorities: tuple[int, int]
+    user_priorities: Mapping[str, int]
+    default_priority: int
+    reclaims: bool
+    preempts_lower: bool
+    time_slices: bool
+    no_preempt: bool
+    users: list[QueueUserOut] | UnsetType = UNSET
+    reservations: list[ReservationOut] | UnsetType = UNSET
+
+
+class QueuesOut(Struct, frozen=True, kw_only=True):
+    """queues: each after the one above it. tree: what a file that declares them holds.
+    cluster: what the open nodes have."""
+
+    default: str
+    half_life_s: float
+    owner: str
+    cluster: OutAmounts
+    queues: list[QueueOut]
+    tree: dict[str, Any]
+
+
+def to_change_out(change: QueueChange) -> ChangeOut:
+    return ChangeOut(change.kind, change.queue, change.detail)
+
+
+def to_user_out(use: UserReport) -> QueueUserOut:
+    return QueueUserOut(
+        user=use.user,
+        used=use.used,
+        share=use.share,
+        past_share=use.historical_share,
+        score=use.score,
+        running=use.running,
+        waiting=use.pending,
+    )
+
+
+def to_queue_out(
+    tree: QueueTree,
+    use: QueueReport,
+    users: list[QueueUserOut] | UnsetType = UNSET,
+    reservations: list[ReservationOut] | UnsetType = UNSET,
+) -> QueueOut:
+    queue = use.queue
+    return QueueOut(
+        name=queue.name,
+        parent=queue.parent,
+        depth=use.depth,
+        leaf=use.leaf,
+        declared=queue.name in tree.queues,
+        weight=queue.weight,
+        guarantee=use.guarantee,
+        maximum=use.maximum,
+        borrow_limit=queue.borrow_limit,
+        lend_limit=queue.lend_limit,
+        user_limit=queue.user_limit,
+        used=use.used,
+        share=use.share,
+        borrowed=use.borrowed,
+        lent=use.lent,
+        running=use.running,
+        waiting=use.pending,
+        submitters=effective_submitters(tree, queue.name),
+        admins=effective_admins(tree, queue.name),
+        priorities=queue.priorities,
+        user_priorities=queue.user_priorities,
+        default_priority=queue.default_priority,
+        reclaims=queue.reclaims,
+        preempts_lower=queue.preempts_lower,
+        time_slices=queue.time_slices,
+        no_preempt=queue.no_preempt,
+        users=users,
+        reservations=reservations,
+    )

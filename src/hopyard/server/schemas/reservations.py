@@ -1,0 +1,136 @@
+"""How reservations look on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hopyard.domain.cluster import Snapshot
+from hopyard.domain.gang import NodeSelector
+from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.timeline.reservation_windows import occurrences
+from hopyard.server.schemas.fields import MAX_SECONDS, Name, RequestModel, Time
+from hopyard.server.schemas.runs import ResourcesIn, WhereIn
+
+_MAX_LOOKAHEAD = timedelta(days=3660)
+
+
+class ReservationIn(RequestModel):
+    """users, queue: who may use it. Whole `nodes` by name, or `count` times `resources`, each on one node
+    that `where` allows. every_s: it happens again after so long, until `until`; 0: once. zone: a time zone
+    ("Europe/Berlin") on whose clocks it keeps its time of day where it repeats after whole days."""
+
+    name: Name
+    start_at: Time
+    end_at: Time
+    users: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
+    queue: Name | None = None
+    nodes: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    count: Annotated[int, Meta(ge=1, le=4096)] = 1
+    resources: ResourcesIn | None = None
+    where: WhereIn = msgspec.field(default_factory=WhereIn)
+    every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
+    until: Time | None = None
+    zone: Annotated[str, Meta(max_length=64)] = ""
+
+    def to_reservation(self, id: ReservationId, *, by: str, at: datetime) -> Reservation:
+        """As it is asked for: `pieces` holds the count alone until it is decided on which nodes they are."""
+        asked = self.resources
+        return Reservation(
+            id,
+            self.name,
+            self.start_at,
+            self.end_at,
+            self.users,
+            QueueName(self.queue) if self.queue is not None else None,
+            tuple(map(NodeId, self.nodes)),
+            () if asked is None else (self.count,),
+            None if asked is None else Resources(**msgspec.structs.asdict(asked)),
+            NodeSelector(tuple(map(PoolName, self.where.pools)), tuple(sorted(self.where.labels))),
+            self.every_s,
+            self.until,
+            by,
+            at,
+            self.zone,
+        )
+
+
+class ReservationOut(Struct, frozen=True, kw_only=True):
+    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes where `resources` is null.
+    next_start_at, next_end_at: the time that has begun or comes up next; null when it is over."""
+
+    name: str
+    start_at: datetime
+    end_at: datetime
+    users: Sequence[str]
+    queue: str | None
+    nodes: Sequence[str]
+    pieces: Sequence[int]
+    resources: Resources | None
+    where: NodeSelector
+    every_s: float
+    until: datetime | None
+    zone: str
+    created_by: str
+    created_at: datetime | None
+    active: bool
+    next_start_at: datetime | None
+    next_end_at: datetime | None
+
+
+class ReservationsOut(Struct, frozen=True):
+    """By start. next: `after` of the next page; null at the end."""
+
+    reservations: Sequence[ReservationOut]
+    next: str | None
+
+
+class ReserveQuery(RequestModel):
+    dry_run: Annotated[
+        int, Meta(ge=0, le=1, description="1 tells whether it would be granted, and reserves nothing")
+    ] = 0
+
+
+class GrantedOut(Struct, frozen=True):
+    """warnings: what it costs others. applied: false of a dry run, which reserved nothing."""
+
+    reservation: ReservationOut
+    warnings: Sequence[str]
+    applied: bool
+
+
+def upcoming_reservations(snapshot: Snapshot, selects: Callable[[Reservation], bool]) -> list[ReservationOut]:
+    """Those of them that hold now or come up, the next first."""
+    found = [to_reservation_out(one, snapshot.now) for one in snapshot.reservations if selects(one)]
+    return sorted(
+        (one for one in found if one.next_start_at is not None), key=lambda one: (one.next_start_at, one.name)
+    )
+
+
+def to_reservation_out(reservation: Reservation, now: datetime) -> ReservationOut:
+    begin, end = next(occurrences(reservation, now, now + _MAX_LOOKAHEAD), (None, None))
+    return ReservationOut(
+        name=reservation.name,
+        start_at=reservation.start_at,
+        end_at=reservation.end_at,
+        users=reservation.users,
+        queue=reservation.queue,
+        nodes=reservation.nodes,
+        pieces=reservation.pieces,
+        resources=reservation.resources,
+        where=reservation.where,
+        every_s=reservation.every_s,
+        until=reservation.until,
+        zone=reservation.zone,
+        created_by=reservation.created_by,
+        created_at=reservation.created_at,
+        active=begin is not None and begin <= now,
+        next_start_at=begin,
+        next_end_at=end,
+    )

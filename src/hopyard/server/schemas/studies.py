@@ -1,0 +1,158 @@
+"""How a study looks on the wire: what `config.search.study_json` writes, with the bounds that a request must
+keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from hopyard.config.search.study_json import study_from_json
+from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
+from hopyard.domain.run import MAX_REPLICAS
+from hopyard.domain.study import Goal, Parallel, StudySpec
+from hopyard.errors import SpecError
+from hopyard.server.schemas.fields import (
+    LINE,
+    MAX_NAMES,
+    MAX_SECONDS,
+    Id,
+    Int64,
+    Key,
+    Name,
+    ParamField,
+    RequestModel,
+    Text,
+    full_match,
+)
+
+MAX_TRIALS, MAX_VALUES = 10**6, 100_000
+_ParamValues = Annotated[tuple[ParamField, ...], Meta(min_length=1, max_length=MAX_VALUES)]
+_GridPoints = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
+
+
+class ConditionIn(RequestModel):
+    """The parameter exists only where `parameter` exists and has one of these values."""
+
+    parameter: Key
+    values: _ParamValues
+
+
+class ParameterIn(RequestModel, tag_field="kind", kw_only=True):
+    name: Key
+    conditions: Annotated[tuple[ConditionIn, ...], Meta(max_length=MAX_NAMES)] = ()
+
+
+class ChoiceIn(ParameterIn, tag="choice", kw_only=True):
+    values: _ParamValues
+
+
+class UniformIn(ParameterIn, tag="uniform", kw_only=True):
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    points: _GridPoints | None = None
+
+
+class IntegerIn(ParameterIn, tag="integer", kw_only=True):
+    low: Int64
+    high: Int64
+    log: bool = False
+    step: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 1
+    points: _GridPoints | None = None
+
+
+class ConstantIn(ParameterIn, tag="constant", kw_only=True):
+    value: ParamField
+
+
+AnyParameter = ChoiceIn | UniformIn | IntegerIn | ConstantIn
+
+
+class SearcherIn(RequestModel):
+    name: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] = "random"
+    options: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class PartitionPlanIn(RequestModel):
+    parts: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
+    seed: Int64 = 0
+    validation: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    validation_from: Text = ""
+    stratify: Text = ""
+    columns: Annotated[tuple[Key, ...], Meta(max_length=100_000)] = ()
+    files: Text = ""
+    format: Text = ""
+
+
+class MopIn(RequestModel):
+    trainable: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)]
+    workers: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
+    dataset: Name
+    partitions: PartitionPlanIn
+    deterministic: bool = True
+    threads: Annotated[int, Meta(ge=0, le=4096)] = 0
+    hybrid: bool = True
+    unit_timeout_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
+
+
+class BeginningIn(RequestModel):
+    """The state that a fork trains on: `POST /runs/{id}/fork` says it."""
+
+    run: Id
+    state: Annotated[str, Meta(pattern=full_match(STATE_PATTERN))]
+    study: Text
+    trial: Annotated[str, Meta(pattern=full_match(r"[0-9]{1,19}"))]
+    epoch: Annotated[int, Meta(ge=0, le=10**9)]
+    value: float
+    params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+
+
+class StudyIn(RequestModel):
+    """Everything that decides what a study does. trial: of `parallel: trials`, the spec of a trial's run
+    without its drawn params."""
+
+    name: Name
+    space: Annotated[tuple[AnyParameter, ...], Meta(max_length=MAX_NAMES)]
+    metric: Key
+    goal: Goal
+    parallel: Parallel
+    searcher: SearcherIn = msgspec.field(default_factory=SearcherIn)
+    trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
+    concurrent: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 0
+    max_epochs: Annotated[int, Meta(ge=1, le=10**9)] = 1
+    seed: Int64 = 0
+    budget_param: Key = "epochs"
+    trial: dict[str, Any] | None = None
+    mop: MopIn | None = None
+    tensorboard: bool = False
+    mlflow: Text = ""
+    beginning: BeginningIn | None = None
+    continues: Annotated[str, Meta(pattern=full_match(f"({RUN_ID_PATTERN})?"))] = ""
+
+
+def to_study_json(request: StudyIn) -> Mapping[str, Any]:
+    """The StudySpec as JSON, equal to what the store gives back."""
+    found: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(request))
+    return found
+
+
+def check_study(study: Mapping[str, Any]) -> StudySpec:
+    """What of a study is wrong beyond its shape. Raises SpecError naming the path."""
+    spec = study_from_json(study)
+    if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
+        raise SpecError(
+            "study.trial: what each trial runs is not said",
+            hints=("`parallel: trials` needs it, and no `mop`",),
+        )
+    if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
+        raise SpecError(
+            "study.mop: how trials share the workers is not said",
+            hints=("`parallel: mop` needs it, and no `trial`",),
+        )
+    return spec

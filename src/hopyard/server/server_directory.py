@@ -1,0 +1,67 @@
+"""The servers of one database: their nodes, and since when they are away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from hopyard.controller.heartbeat import HEARTBEAT_TIMEOUT
+from hopyard.domain.cluster import Node, ServerRecord
+from hopyard.domain.run import Attempt
+from hopyard.interfaces.cluster_store import ClusterStore
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDirectory:
+    """The servers of this database by engine, as of `now`.
+    None is known where a database belongs to one server."""
+
+    records: Mapping[str, ServerRecord]
+    now: datetime
+
+    @classmethod
+    async def load(cls, cluster: ClusterStore, *, now: datetime) -> ServerDirectory:
+        return cls({one.engine: one for one in await cluster.servers()}, now)
+
+    def location(self, engine: str) -> str:
+        found = self.records.get(engine)
+        return "" if found is None else found.place
+
+    def down_since(self, engine: str) -> datetime | None:
+        """When the server with this engine was last seen, where that is too long ago for one that is up."""
+        found = self.records.get(engine)
+        return found.seen_at if found is not None and self.now - found.seen_at > HEARTBEAT_TIMEOUT else None
+
+    def is_up(self, engine: str) -> bool:
+        """Whether the server with this engine was seen lately."""
+        return engine in self.records and self.down_since(engine) is None
+
+    def not_ready_reason(self, node: Node) -> str:
+        """Why a node that is not ready is so, as far as its server is the reason."""
+        place, since = self.location(node.engine), self.down_since(node.engine)
+        if node.ready or not place:
+            return ""
+        if since is not None:
+            return f"its server ({place}) has been away since {_format_time(since)}"
+        return f"its server ({place}) is up, but another server of this database starts the runs"
+
+    def storage_server_text(self, attempt: Attempt) -> str:
+        """In words the server with which the output and the files of an attempt lie."""
+        name, since = self.server_text(attempt.engine, attempt.nodes), self.down_since(attempt.engine)
+        return f"{name}, {'another one on this database' if since is None else self.absence_text(since)}"
+
+    def server_text(self, engine: str, nodes: Iterable[str]) -> str:
+        """In words the server with these nodes."""
+        place, owned = self.location(engine), ", ".join(dict.fromkeys(nodes))
+        if not owned:
+            return f"the server at {place}"
+        return f"the server of {owned}" + (f" ({place})" if place else "")
+
+    @staticmethod
+    def absence_text(since: datetime) -> str:
+        return f"which has been away since {_format_time(since)}"
+
+
+def _format_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,75 @@
+"""What the routes are given: the stores, the loops and the clock, put together by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from hopyard.controller.blob_gc import BlobCollector
+from hopyard.controller.controller import Controller
+from hopyard.domain.run import Run
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.audit_store import AuditStore
+from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.reservation_store import ReservationStore
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import Streams
+from hopyard.interfaces.usage_store import UsageStore
+from hopyard.server.authentication import TokenAuthenticator
+from hopyard.server.blob_access import BlobAccess
+from hopyard.server.manifest_check import ManifestCheck
+from hopyard.server.node_cache import NodeCache
+from hopyard.server.queue_cache import QueueCache
+from hopyard.server.remote_blobs import RemoteBlobs
+from hopyard.server.storage_quota import StorageQuota
+from hopyard.tracking.ingest import StreamIngest
+from hopyard.tracking.run_subscriptions import RunSubscriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """url, home, pid, started_at, version: what `status` tells.
+    keep_checkpoints: newest ones kept per run, 0 keeps all.
+
+    on_run_ended: what follows when a run became final (its values written, its leaderboards looked at).
+    warnings: what the owner must know, sentence by sentence. prove: the answer to a nonce that only this
+    server can give. server_key: what other servers of the database sign requests to this one with, "" where
+    there are none. request_shutdown: asks the server to end; the answer of the request still goes out.
+    """
+
+    runs: RunStore
+    cluster: ClusterStore
+    datasets: DatasetStore
+    access: AccessStore
+    blobs: Blobs
+    streams: Streams
+    tokens: TokenAuthenticator
+    manifests: ManifestCheck
+    blob_access: BlobAccess
+    remote_blobs: RemoteBlobs
+    node_cache: NodeCache
+    queue_cache: QueueCache
+    reservations: ReservationStore
+    usage: UsageStore
+    audit: AuditStore
+    storage: StorageQuota
+    controller: Controller
+    blob_collector: BlobCollector
+    ingest: StreamIngest
+    subscriptions: RunSubscriptions
+    now: Callable[[], datetime]
+    on_run_ended: Callable[[Run], Awaitable[None]]
+    request_shutdown: Callable[[], None]
+    url: str
+    home: str
+    engine: str
+    version: str
+    pid: int
+    started_at: datetime
+    keep_checkpoints: int = 3
+    warnings: Sequence[str] = ()
+    prove: Callable[[str], str] = lambda _: ""
+    server_key: str = ""

@@ -1,0 +1,64 @@
+"""What of a role's request its shape on the wire cannot say: amounts that contradict each other, names that
+are none."""
+
+from __future__ import annotations
+
+from hopyard.config.resource_requests import check_extra
+from hopyard.domain.gang import NodeSelector, Topology
+from hopyard.domain.ids import check_name
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import RoleSpec
+from hopyard.errors import SpecError
+
+
+def check_role(role: RoleSpec, path: str) -> None:
+    """Raises SpecError naming the path."""
+    if role.min_replicas > role.replicas:
+        raise SpecError(
+            f"{path}.min_replicas: at least {role.min_replicas} is more than at most {role.replicas}",
+            hints=("an elastic role starts with any number from `min_replicas` to `replicas`",),
+        )
+    _check_resources(role.resources, f"{path}.resources")
+    _check_node_selector(role.where, f"{path}.where")
+    check_topology(role.topology, f"{path}.topology")
+
+
+def _check_resources(requested: Resources, path: str) -> None:
+    if requested.gpu_milli and requested.gpu_memory_bytes:
+        raise SpecError(
+            f"{path}.gpu_memory_bytes: a share is given as gpu_milli already",
+            hints=("give one of the two: the share follows from the memory",),
+        )
+    if requested.gpus and requested.is_gpu_share:
+        field = "gpu_milli" if requested.gpu_milli else "gpu_memory_bytes"
+        raise SpecError(
+            f"{path}.{field}: a part of one GPU, beside {requested.gpus} whole ones",
+            hints=("ask for whole GPUs, or for a part of one",),
+        )
+    if requested.gpu_models and not (requested.gpus or requested.is_gpu_share):
+        raise SpecError(
+            f"{path}.gpu_models: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",)
+        )
+    _check_pairs(requested.extras, f"{path}.extras")
+    for name, _ in requested.extras:
+        check_extra(name, what=f"{path}.extras")
+
+
+def _check_node_selector(selector: NodeSelector, path: str) -> None:
+    for at, pool in enumerate(selector.pools):
+        check_name(pool, subject=f"{path}.pools.{at}")
+    _check_pairs(selector.labels, f"{path}.labels")
+
+
+def check_topology(topology: Topology | None, path: str) -> None:
+    """Raises SpecError naming the path."""
+    if topology is not None and not topology.level.strip():
+        raise SpecError(f"{path}.level: it names nothing", hints=("`node`, or the name of a label of nodes",))
+
+
+def _check_pairs(pairs: tuple[tuple[str, object], ...], path: str) -> None:
+    names = [name for name, _ in pairs]
+    if names != sorted(set(names)):
+        raise SpecError(
+            f"{path}: the names are not in order, or one is there twice", hints=("sort them by name",)
+        )

@@ -1,0 +1,161 @@
+"""Which columns of a frame a study can learn from, and what their rows must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hopyard.errors import SpecError
+
+_NUMBER_TYPES = (
+    "ByteType",
+    "ShortType",
+    "IntegerType",
+    "LongType",
+    "FloatType",
+    "DoubleType",
+    "BooleanType",
+    "DecimalType",
+)
+_INTEGER_TYPES = ("ByteType", "ShortType", "IntegerType", "LongType", "BooleanType")
+_INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.feature makes numbers of it"
+
+
+def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
+    """Raises SpecError for columns that there are not, or of kinds that no model takes."""
+    if not features:
+        raise SpecError("features: no column is named", hints=(f"the frame has {', '.join(frame.columns)}",))
+    for what, name in (*(("features", name) for name in features), ("labels", label)):
+        if frame.columns.count(name) != 1:
+            many = "no column" if name not in frame.columns else "more than one column"
+            raise SpecError(
+                f"{what}: the frame has {many} `{name}`", hints=(f"it has {', '.join(frame.columns)}",)
+            )
+        if name.startswith("hop_"):
+            raise SpecError(
+                f"{what}: `{name}` begins with hop_, as columns of Hopyard's own do",
+                hints=(f"frame.withColumnRenamed('{name}', …)",),
+            )
+    if label in features:
+        raise SpecError(f"labels: `{label}` is one of the features, too")
+    twice = next((name for name in features if features.count(name) > 1), None)
+    if twice is not None:
+        raise SpecError(f"features: `{twice}` is named twice")
+    for name in features:
+        _check_feature(name, frame.schema[name].dataType, is_only_feature=len(features) == 1)
+    kind = frame.schema[label].dataType
+    if _is_of_type(kind, "StringType"):
+        raise SpecError(f"labels: `{label}` holds text, not numbers", hints=(_INDEXER.format(label),))
+    if not (_is_of_type(kind, *_NUMBER_TYPES) or is_list(kind)):
+        raise SpecError(
+            f"labels: `{label}` ({kind.simpleString()}) holds no numbers",
+            hints=("a number, an array of numbers, or a vector of Spark ML",),
+        )
+
+
+def _check_feature(name: str, kind: Any, *, is_only_feature: bool) -> None:
+    if _is_of_type(kind, "MapType", "StructType", "VariantType") or (
+        _is_of_type(kind, "UserDefinedType") and not is_vector(kind)
+    ):
+        raise SpecError(
+            f"features: `{name}` ({kind.simpleString()}) is of a kind that workers cannot read",
+            hints=("take its fields as columns of their own",),
+        )
+    if is_only_feature or _is_of_type(kind, *_NUMBER_TYPES):
+        return
+    if _is_of_type(kind, "StringType"):
+        raise SpecError(
+            f"features: `{name}` holds text, and cannot be part of a matrix",
+            hints=(_INDEXER.format(name), "text alone may be `x`: name no other feature"),
+        )
+    hints = ("VectorAssembler of pyspark.ml.feature makes one vector of several columns",)
+    raise SpecError(
+        f"features: `{name}` ({kind.simpleString()}) is not one number a row, and cannot be part of a matrix",
+        hints=hints,
+    )
+
+
+def expand_vectors(frame: Any) -> Any:
+    """Vectors of Spark ML, dense and sparse, as arrays: readers other than Spark do not know them.
+    Missing ones stay missing."""
+    for field in frame.schema.fields:
+        if is_vector(field.dataType):
+            frame = frame.withColumn(
+                field.name, to_array_column(frame[quote_column(field.name)], field.dataType)
+            )
+    return frame
+
+
+def to_array_column(column: Any, kind: Any) -> Any:
+    if not is_vector(kind):
+        return column
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as f
+
+    return f.when(column.isNotNull(), vector_to_array(column, dtype="float32"))
+
+
+class MissingValueCounter:
+    """Counts rows without a value while the frame is written, so that it is not computed twice."""
+
+    def __init__(self, frame: Any, vectors: Sequence[str]) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        self._columns, self._vectors = list(frame.columns), list(vectors)
+        self._observation = Observation(f"hopyard-{id(self)}")
+        found = [f.count(f.lit(1)).alias("rows")]
+        for at, field in enumerate(frame.schema.fields):
+            column = frame[quote_column(field.name)]
+            lacks = (
+                column.isNull() | f.exists(column, lambda one: one.isNull())
+                if is_list(field.dataType)
+                else column.isNull()
+            )
+            found.append(f.sum(f.coalesce(lacks, f.lit(True)).cast("long")).alias(f"missing{at}"))
+            if field.name in vectors:
+                found += [f.min(f.size(column)).alias(f"least{at}"), f.max(f.size(column)).alias(f"most{at}")]
+        self.frame = frame.observe(self._observation, *found)
+
+    def check(self) -> None:
+        """After the frame was written, with one row at least.
+        Raises SpecError for a column with rows without a value, and for vectors of several lengths."""
+        said = self._observation.get
+        for at, name in enumerate(self._columns):
+            if missing := said[f"missing{at}"]:
+                hints = (
+                    f"frame.na.drop(subset=['{name}']) leaves them out",
+                    f"frame.fillna({{'{name}': 0}}), or Imputer of pyspark.ml.feature, fills them",
+                )
+                raise SpecError(
+                    f"column `{name}`: {missing:,} of {said['rows']:,} rows have no value", hints=hints
+                )
+            if name in self._vectors and said[f"least{at}"] != said[f"most{at}"]:
+                raise SpecError(
+                    f"column `{name}`: its vectors have from {said[f'least{at}']} to "
+                    f"{said[f'most{at}']} elements",
+                    hints=("all need the same",),
+                )
+
+
+def quote_column(name: str) -> str:
+    """As Spark's expressions take a column whose name has a dot."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def label_kind(kind: Any) -> str:
+    if is_list(kind):
+        return "list"
+    return "whole" if _is_of_type(kind, *_INTEGER_TYPES) else "number"
+
+
+def is_vector(kind: Any) -> bool:
+    return type(kind).__name__ == "VectorUDT"
+
+
+def is_list(kind: Any) -> bool:
+    return _is_of_type(kind, "ArrayType") or is_vector(kind)
+
+
+def _is_of_type(kind: Any, *names: str) -> bool:
+    return any(base.__name__ in names for base in type(kind).__mro__)

@@ -1,0 +1,46 @@
+"""A worker's view of what `frames` wrote: its own partition's files only, from wherever the store is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.datasets.partitions.arrays import concatenate
+from hopyard.datasets.partitions.arrow import to_array
+from hopyard.datasets.partitions.partition import Kind, Partition
+from hopyard.datasets.partitions.reader import ArrayReader
+from hopyard.domain.study import PartitionPlan
+from hopyard.errors import SpecError
+from hopyard.spark.partition_writer import StoredFrame, column_names
+
+
+class StoredPartitions:
+    """Opens partitions of `stored`; `label` is there as `y` too, several features of one number as the
+    matrix `x`."""
+
+    def __init__(self, stored: StoredFrame, plan: PartitionPlan) -> None:
+        self._stored, self._plan = stored, plan
+
+    def open(self, index: int, kind: Kind = "train", /) -> Partition:
+        """Reads the whole partition into memory. Raises SpecError where it is not there, or the store cannot
+        be reached."""
+        written = self._stored
+        rows = written.train_rows if kind == "train" else written.validation_rows
+        arrays: dict[str, list[Any]] = {}
+        for path, table in written.store.tables(written.chunks_of(kind, index)):
+            for name, column in zip(
+                (*written.features, written.label), column_names(len(written.features) + 1), strict=True
+            ):
+                arrays.setdefault(name, []).append(to_array(table[column].combine_chunks(), path, name))
+        reader = ArrayReader({name: concatenate(parts) for name, parts in arrays.items()})
+        if reader.rows != rows[index]:
+            raise SpecError(
+                f"{written.store.url}: {kind} partition {index} has {reader.rows:,} rows, and "
+                f"{rows[index]:,} were written"
+            )
+        whole = Partition(reader, index=index, peers=rows, kind=kind, key=f"{written.key}:{kind}:{index}")
+        return as_model_columns(whole, written.features, written.label)
+
+
+def as_model_columns(partition: Partition, features: tuple[str, ...], label: str) -> Partition:
+    """`x` and `y`, as a trainable finds them."""
+    return partition.view(x=features if len(features) > 1 else features[0], y=label)

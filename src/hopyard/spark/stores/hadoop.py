@@ -1,0 +1,180 @@
+"""Every other place that Spark's Hadoop client knows (hdfs, viewfs, abfs, s3a …): Spark writes; executors
+fetch with the same client.
+
+A worker is a Python process, which cannot use its executor's client. It begins one of its own, from the same
+jars and with the driver's configuration, for as long as the fetching of a partition takes (a second more):
+nothing has to be installed on executors.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import SpecError
+from hopyard.spark.stores.store import PART, SPLIT, Chunk
+
+_CLIENT = "org.apache.hadoop.fs.FsShell"
+_CLASS_PATHS = ("HADOOP_CONF_DIR", "CLASSPATH", "SPARK_CLASSPATH", "SPARK_DIST_CLASSPATH")
+
+
+@dataclass(frozen=True, slots=True)
+class HadoopStore:
+    """configuration: Hadoop's, as XML."""
+
+    url: str
+    configuration: str = field(repr=False)  # it may hold secrets
+
+    def check(self, spark: Any, /) -> None:
+        probe = f"{self.url}/{uuid.uuid4().hex}.empty"
+        try:
+            files, path = _open_filesystem(spark, probe)
+            files.create(path).close()
+            files.delete(path, False)
+        except Exception as failed:
+            raise self._command_error("written", _first_cause(failed)) from failed
+
+    def write(self, frame: Any, /) -> list[Chunk]:
+        """Spark's own committer sees to tasks that are repeated."""
+        spark = frame.sparkSession
+        frame.write.mode("overwrite").partitionBy(SPLIT, PART).parquet(self.url)
+        written = spark.read.schema(frame.schema).parquet(self.url)  # of no rows it could not find one
+        rows = {
+            (row[SPLIT], row[PART]): int(row["count"])
+            for row in written.groupBy(SPLIT, PART).count().collect()
+        }
+        return [
+            Chunk(split, int(part), f"{SPLIT}={split}/{PART}={part}", count)
+            for (split, part), count in rows.items()
+        ]
+
+    def tables(self, chunks: tuple[Chunk, ...], /) -> Iterator[tuple[str, Any]]:
+        from pyarrow import parquet as pq
+
+        for chunk in chunks:
+            with tempfile.TemporaryDirectory(prefix="hopyard-fetched-") as name:
+                folder = self._download(chunk.name, Path(name))
+                for file in sorted(folder.glob("*.parquet")):
+                    yield f"{self.url}/{chunk.name}/{file.name}", pq.ParquetFile(file).read()
+
+    def remove(self, spark: Any, /) -> None:
+        files, path = _open_filesystem(spark, self.url)
+        files.delete(path, True)
+
+    def create_file(self, spark: Any, name: str, /) -> None:
+        files, path = _open_filesystem(spark, f"{self.url}/{name}")
+        files.create(path).close()
+
+    def list_files(self, spark: Any, /) -> list[str]:
+        files, path = _open_filesystem(spark, self.url)
+        return (
+            [str(one.getPath().getName()) for one in files.listStatus(path) if one.isFile()]
+            if files.exists(path)
+            else []
+        )
+
+    def delete_file(self, spark: Any, name: str, /) -> None:
+        files, path = _open_filesystem(spark, f"{self.url}/{name}")
+        files.delete(path, False)
+
+    def _download(self, name: str, folder: Path) -> Path:
+        settings = folder / "conf"
+        settings.mkdir(mode=0o700)
+        (settings / "core-site.xml").write_text(self.configuration)  # where Hadoop looks by itself
+        command = [
+            _java(),
+            "-Xmx256m",
+            "-cp",
+            os.pathsep.join([str(settings), *_class_path()]),
+            _CLIENT,
+            "-get",
+            f"{self.url}/{name}",
+            str(folder),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            said = [
+                line
+                for line in done.stderr.splitlines()
+                if line.strip() and not line.startswith(("\t", "SLF4J", "WARNING"))
+            ]
+            raise self._command_error(
+                "read", said[-1] if said else f"Hadoop's client ended with {done.returncode}"
+            )
+        return folder / name.rpartition("/")[2]
+
+    def _command_error(self, action: str, reason: str) -> SpecError:
+        hints = [
+            (
+                "file://, s3:// and gs:// need nothing of Hadoop's; any other URL has to be known to "
+                "Spark's own Hadoop client"
+            )
+        ]
+        if "No FileSystem for scheme" in reason or "ClassNotFound" in reason:
+            hints.insert(
+                0, "its jar is missing: spark.jars.packages, or spark.jars, before the session is made"
+            )
+        if self.url.startswith(("s3a:", "s3n:")):
+            hints.insert(0, f"s3://{self.url.partition('://')[2]} needs no jars")
+        return SpecError(f"store: {self.url} cannot be {action}: {reason}", hints=hints)
+
+
+def qualify_path(spark: Any, path: str) -> str:
+    """A path without a scheme as Spark takes it: on the file system that is its default."""
+    files, asked = _open_filesystem(spark, path)
+    found = str(files.makeQualified(asked).toString())
+    return (
+        f"file://{found.removeprefix('file:')}"
+        if found.startswith("file:/") and not found.startswith("file://")
+        else found
+    )
+
+
+def configuration(spark: Any) -> str:
+    """All of this application's (core-site.xml, spark.hadoop.…, what was set since)."""
+    writer = spark.sparkContext._jvm.java.io.StringWriter()
+    spark.sparkContext._jsc.hadoopConfiguration().writeXml(writer)
+    return str(writer.toString())
+
+
+def _open_filesystem(spark: Any, url: str) -> tuple[Any, Any]:
+    path = spark.sparkContext._jvm.org.apache.hadoop.fs.Path(url)
+    return path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), path
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    own = f"{home}/bin/java" if home else ""
+    found = own if own and Path(own).exists() else shutil.which("java")
+    if found is None:
+        raise SpecError(
+            "this executor has no Java on its PATH",
+            hints=("spark.executorEnv.JAVA_HOME says where it is", "file://, s3:// and gs:// need none"),
+        )
+    return found
+
+
+def _class_path() -> list[str]:
+    """Of an executor: what its own JVM has, as far as the environment says, and the jars that came with the
+    application."""
+    given = [path for name in _CLASS_PATHS for path in os.environ.get(name, "").split(os.pathsep) if path]
+    home = os.environ.get("SPARK_HOME")
+    if home is None:
+        with suppress(ImportError):
+            import pyspark
+
+            home = str(Path(pyspark.__file__).parent)
+    return [*given, *((f"{home}/jars/*",) if home else ()), f"{Path.cwd()}/*"]
+
+
+def _first_cause(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    return str(java.toString()) if java is not None else f"{type(error).__name__}: {error}"

@@ -1,0 +1,31 @@
+"""Which store a URL means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.errors import SpecError
+from hopyard.spark.stores import arrow, hadoop
+from hopyard.spark.stores.store import Store
+
+_ARROW_SCHEMES = ("file", "gs")
+
+
+def select_store(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
+    """file, s3 and gs go through Arrow's own clients, on executors as here; all else through Spark's Hadoop
+    client. settings: of S3 (`arrow.SETTINGS`). Raises SpecError for a URL that is none, or settings that
+    nobody reads."""
+    if ":" not in url:
+        url = hadoop.qualify_path(spark, url)
+    scheme = url.partition(":")[0]
+    if scheme == "s3":
+        return arrow.ArrowStore(url, arrow.s3_settings(settings))
+    if settings:
+        raise SpecError(
+            f"storage: {scheme}:// takes no settings",
+            hints=("they are those of s3://", "Hadoop's own: spark.hadoop.… before the session is made"),
+        )
+    if scheme in _ARROW_SCHEMES:
+        return arrow.ArrowStore(url, {})
+    return hadoop.HadoopStore(url, hadoop.configuration(spark))

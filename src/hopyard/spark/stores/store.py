@@ -1,0 +1,57 @@
+"""What a store must do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+SPLIT, PART = "hop_split", "hop_part"  # columns of a frame that is to be written, and the names of folders
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One file of a partition. name: below the store's folder. split: train or validation."""
+
+    split: str
+    part: int
+    name: str
+    rows: int
+
+
+class Store(Protocol):
+    """A folder that nobody else writes to. Travels to executors, without anything of Spark's."""
+
+    @property
+    def url(self) -> str: ...
+
+    def check(self, spark: Any, /) -> None:
+        """Raises SpecError where it cannot be written to, as far as this process can tell."""
+        ...
+
+    def write(self, frame: Any, /) -> list[Chunk]:
+        """Write the frame, which has the columns SPLIT and PART and is sorted by them within Spark's
+        partitions. What a task that Spark repeated has left behind is in none of the chunks. Raises SpecError
+        where the store refuses."""
+        ...
+
+    def tables(self, chunks: tuple[Chunk, ...], /) -> Iterator[tuple[str, Any]]:
+        """In a worker: each chunk's path, and its rows as a table of Arrow.
+        Raises SpecError where it cannot be read."""
+        ...
+
+    def remove(self, spark: Any, /) -> None:
+        """The folder, with all that is in it; one that is not there is no error."""
+        ...
+
+    def create_file(self, spark: Any, name: str, /) -> None:
+        """An empty file in it."""
+        ...
+
+    def list_files(self, spark: Any, /) -> list[str]:
+        """Of the files in it; [] where there is no folder."""
+        ...
+
+    def delete_file(self, spark: Any, name: str, /) -> None:
+        """A file in it."""
+        ...

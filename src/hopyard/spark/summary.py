@@ -1,0 +1,87 @@
+"""What came of a study on Spark: every trial, and the best model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import NotFound
+from hopyard.spark.best_model import BestModel, ModelSource
+from hopyard.studies.view.best import find_best, read_state
+from hopyard.studies.view.gantt import Gantt, gantt
+from hopyard.studies.view.study_data import as_data, importance_of, trial_data
+from hopyard.studies.view.study_view import StudyView, TrialView
+from hopyard.trainables.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """records: the journal; view: all that it says. states: the folder of what was saved.
+    model_source: of what the study was made."""
+
+    records: Sequence[Mapping[str, Any]]
+    view: StudyView
+    states: Path
+    model_source: ModelSource | None = None
+
+    @classmethod
+    def from_records(cls, records: Sequence[Mapping[str, Any]], states: Path) -> Summary:
+        return cls(records, StudyView.from_records(records), states)
+
+    @property
+    def trials(self) -> list[TrialView]:
+        """The best first."""
+        return self.view.ranked()
+
+    @property
+    def best(self) -> TrialView:
+        """Raises NotFound while no trial has a value."""
+        found = self.view.best()
+        if found is None:
+            raise NotFound("no trial has a value of the metric yet")
+        return found
+
+    @property
+    def importance(self) -> dict[str, float]:
+        return importance_of(self.view)
+
+    def best_state(self) -> Any:
+        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its
+        `model`. Raises NotFound where none was saved."""
+        # on a store of one's own
+        return read_state(
+            find_best(self.records, self.states),
+            self.model_source.trainable if self.model_source is not None else None,
+            self.view,
+            untrusted=False,
+        )
+
+    def best_model(self) -> BestModel:
+        """The best trial at its best epoch, to predict with.
+        Raises NotFound where none was saved, SpecError where the trainable cannot predict."""
+        if self.model_source is None:
+            raise NotFound("this summary was not made by `fit`")
+        best = self.best
+        config = Config(
+            best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget
+        )
+        return BestModel(self.model_source, find_best(self.records, self.states).read_bytes(), config)
+
+    def gantt(self) -> Gantt:
+        """Which trial was on which worker when."""
+        return gantt(self.view)
+
+    def data(self) -> dict[str, Any]:
+        """As `hop search show --json` prints it."""
+        return as_data(self.view)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each trial: `spark.createDataFrame(summary.table())` or
+        `pandas.DataFrame(summary.table())`."""
+        keys = ("trial", "state", "epoch", "value", "best", "best_epoch")
+        return [
+            {key: trial_data(self.view, trial)[key] for key in keys} | dict(trial.params)
+            for trial in self.trials
+        ]

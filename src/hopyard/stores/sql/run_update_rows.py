@@ -1,0 +1,56 @@
+"""Rows of runs that are changed while they wait, or later in what they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from hopyard.domain.gang import DEFAULT_PRIORITY
+from hopyard.domain.ids import DEFAULT_QUEUE
+from hopyard.domain.run import Run, RunEvent, RunPhase
+from hopyard.domain.run_change import concurrent_change_conflict
+from hopyard.stores.sql.codec import decode_spec, encode_gang_request, fingerprint, spec_columns, to_us
+from hopyard.stores.sql.create_runs import search_text
+from hopyard.stores.sql.tables import run_contents, run_events, run_tags, runs
+
+
+def check_run_unchanged(conn: Connection, before: Run, phase: RunPhase) -> None:
+    """Raises Conflict where the run is not as in `before` any more."""
+    query = select(run_contents.c.spec, run_contents.c.note, runs.c.held_by).join(
+        runs, runs.c.id == run_contents.c.run
+    )
+    spec, note, held_by = conn.execute(query.where(runs.c.id == before.id)).one()
+    now = (held_by if phase is RunPhase.QUEUED else None, note, fingerprint(decode_spec(spec)))
+    if now != (before.held_by, before.note, fingerprint(before.spec)):
+        raise concurrent_change_conflict(before)
+
+
+def write_run_update(conn: Connection, before: Run, after: Run, event: RunEvent, clock: int | None) -> None:
+    """clock: what its row is touched with, where a policy sees the change."""
+    spec = after.spec
+    values: dict[str, Any] = {"label": spec.label}
+    if clock is not None:
+        values |= {
+            "queue": spec.queue or DEFAULT_QUEUE,
+            "priority": DEFAULT_PRIORITY if spec.priority is None else spec.priority,
+            "gang": encode_gang_request(spec),
+            "held_by": after.held_by,
+            "changed": True,
+            "touched": clock,
+        }
+    conn.execute(update(runs).where(runs.c.id == before.id).values(values))
+    contents = {**spec_columns(spec), "search": search_text(before.name, spec), "note": after.note}
+    conn.execute(update(run_contents).where(run_contents.c.run == before.id).values(contents))
+    if spec.tags != before.spec.tags:
+        conn.execute(delete(run_tags).where(run_tags.c.run == before.id))
+        if spec.tags:
+            conn.execute(
+                run_tags.insert(),
+                [{"run": before.id, "key": key, "value": value} for key, value in spec.tags.items()],
+            )
+    conn.execute(
+        run_events.insert().values(
+            run=before.id, at=to_us(event.at), kind=str(event.kind), detail=event.detail
+        )
+    )

@@ -1,0 +1,131 @@
+"""What users store, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, delete, func, or_, select, union
+from sqlalchemy.dialects import postgresql, sqlite
+
+from hopyard.domain.ids import Digest
+from hopyard.interfaces.storage_store import Upload
+from hopyard.stores.sql.codec import from_us, to_us
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.tables import (
+    IDS_PER_QUERY,
+    checkpoints,
+    dataset_versions,
+    run_contents,
+    runs,
+    tree_sizes,
+)
+from hopyard.stores.sql.tables import uploads as table
+
+_SEEN_INTERVAL = timedelta(minutes=30)  # by which it may be wrong when a tree was last needed
+
+
+class SqlStorageStore:
+    """StorageStore over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record_tree(self, manifest: Digest, size_bytes: int, /, *, now: datetime) -> None:
+        row = tree_sizes.c.manifest == manifest
+
+        def write(conn: Connection) -> None:
+            seen = conn.execute(select(tree_sizes.c.seen_at).where(row)).scalar()
+            if seen is None:
+                conn.execute(
+                    tree_sizes.insert().values(manifest=manifest, size_bytes=size_bytes, seen_at=to_us(now))
+                )
+            elif seen < to_us(now - _SEEN_INTERVAL):
+                conn.execute(tree_sizes.update().where(row).values(seen_at=to_us(now)))
+
+        await self._database.write(write, joinable=False)
+
+    async def forget_trees(self, *, before: datetime) -> int:
+        # Rows of datasets and checkpoints have their own sizes.
+        used = union(
+            *(
+                select(column).where(column.is_not(None))
+                for column in (run_contents.c.code, run_contents.c.artifact)
+            )
+        )
+        gone = delete(tree_sizes).where(
+            tree_sizes.c.seen_at < to_us(before), tree_sizes.c.manifest.not_in(used)
+        )
+        return await self._database.write(lambda conn: conn.execute(gone).rowcount)
+
+    async def add_uploads(self, server: str, uploads: Sequence[Upload], /) -> None:
+        rows = [
+            {
+                "server": server,
+                "user_name": one.user,
+                "digest": one.digest,
+                "size_bytes": one.size_bytes,
+                "at": to_us(one.at),
+            }
+            for one in uploads
+        ]
+
+        def write(conn: Connection) -> None:
+            insert = postgresql.insert if conn.dialect.name == "postgresql" else sqlite.insert
+            conn.execute(insert(table).on_conflict_do_nothing(), rows)
+
+        if rows:
+            await self._database.write(write, joinable=False)
+
+    async def list_uploads(self, server: str, /) -> Sequence[Upload]:
+        asked = select(table).where(table.c.server == server).order_by(table.c.at, table.c.digest)
+
+        def read(conn: Connection) -> list[Upload]:
+            return [
+                Upload(row.user_name, Digest(row.digest), row.size_bytes, from_us(row.at))
+                for row in conn.execute(asked)
+            ]
+
+        return await self._database.read(read)
+
+    async def uploads_elsewhere(self, server: str, user: str, /) -> int:
+        asked = select(func.coalesce(func.sum(table.c.size_bytes), 0)).where(
+            table.c.user_name == user, table.c.server != server
+        )
+        return int(await self._database.read(lambda conn: conn.execute(asked).scalar_one()))
+
+    async def remove_uploads(self, server: str, user: str, digests: Sequence[Digest], /) -> None:
+        def write(conn: Connection) -> None:
+            for at in range(0, len(digests), IDS_PER_QUERY):
+                named = table.c.digest.in_(digests[at : at + IDS_PER_QUERY])
+                conn.execute(delete(table).where(table.c.server == server, table.c.user_name == user, named))
+
+        await self._database.write(write, joinable=False)
+
+    async def remove_uploads_before(self, server: str, before: datetime, /) -> None:
+        gone = delete(table).where(table.c.server == server, table.c.at < to_us(before))
+        await self._database.write(lambda conn: conn.execute(gone))
+
+    async def stored_bytes(self, user: str, /) -> int:
+        of_run = tree_sizes.join(
+            run_contents,
+            or_(
+                tree_sizes.c.manifest == run_contents.c.code, tree_sizes.c.manifest == run_contents.c.artifact
+            ),
+        )
+        trees = union(
+            select(dataset_versions.c.manifest, dataset_versions.c.size_bytes).where(
+                dataset_versions.c.created_by == user
+            ),
+            select(checkpoints.c.manifest, checkpoints.c.size_bytes)
+            .join(runs, runs.c.id == checkpoints.c.run)
+            .where(runs.c.user_name == user),
+            select(tree_sizes.c.manifest, tree_sizes.c.size_bytes)
+            .select_from(of_run.join(runs, runs.c.id == run_contents.c.run))
+            .where(runs.c.user_name == user),
+        ).subquery()
+
+        def read(conn: Connection) -> int:
+            return int(conn.execute(select(func.coalesce(func.sum(trees.c.size_bytes), 0))).scalar_one())
+
+        return await self._database.read(read)

@@ -1,0 +1,81 @@
+"""Events of a study as JSON, as they stand in its journal, and back.
+`config.search.study_json` has the study's spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.trial import (
+    AskEvent,
+    Proposal,
+    Report,
+    SearchState,
+    StudyEvent,
+    TellEvent,
+    TrialOutcome,
+    Verdict,
+)
+from hopyard.errors import IntegrityError
+
+
+def event_json(event: StudyEvent) -> dict[str, Any]:
+    """The record of an event, with its `kind`. A report's value is null where it has none or is not
+    finite."""
+    if isinstance(event, AskEvent):
+        return {"kind": "asked", "answer": _answer_json(event.answer)}
+    report = event.report
+    said = {
+        "trial": report.trial,
+        "step": report.step,
+        "value": report.value,
+        "outcome": report.outcome.value,
+    }
+    return {"kind": "told", "report": said, "verdict": event.verdict.value}
+
+
+def event_from_json(record: Mapping[str, Any]) -> StudyEvent | None:
+    """None for records that are no events of the searcher. Raises IntegrityError for one that is damaged."""
+    kind = record.get("kind")
+    if kind not in ("asked", "told"):
+        return None
+    try:
+        if kind == "asked":
+            return AskEvent(_answer_from_json(record["answer"]))
+        said = record["report"]
+        value = said["value"]
+        report = Report(
+            TrialId(said["trial"]),
+            int(said["step"]),
+            None if value is None else float(value),
+            TrialOutcome(said["outcome"]),
+        )
+        return TellEvent(report, Verdict(record["verdict"]))
+    except (KeyError, TypeError, ValueError) as bad:
+        raise IntegrityError(
+            f"the journal has a record of kind `{kind}` that makes no sense: {bad!r}"
+        ) from bad
+
+
+def _answer_json(answer: Proposal | SearchState) -> Any:
+    if isinstance(answer, SearchState):
+        return answer.value
+    return {
+        "trial": answer.trial,
+        "params": dict(answer.params),
+        "budget": answer.budget,
+        "start_from": answer.start_from,
+    }
+
+
+def _answer_from_json(value: Any) -> Proposal | SearchState:
+    if isinstance(value, str):
+        return SearchState(value)
+    origin = value["start_from"]
+    return Proposal(
+        TrialId(value["trial"]),
+        dict(value["params"]),
+        int(value["budget"]),
+        None if origin is None else TrialId(origin),
+    )

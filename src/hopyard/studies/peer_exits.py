@@ -1,0 +1,73 @@
+"""The other replicas of a study's gang on this node: why one that is gone has ended, which its own connection
+cannot tell."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import StudyFailed, WorkersLost
+
+_POLL_INTERVAL_S = 1.0
+_REQUESTED_EXITS = ("stopped", "preempted", "peer-failed")
+_KILLED_EXITS = ("lost", "signal", "out-of-memory")  # in another attempt it may go better
+
+
+class PeerExits:
+    """gang_dir: the folder in which each replica has one of its own, by rank."""
+
+    def __init__(self, gang_dir: Path, own_rank: int) -> None:
+        self._gang_dir, self._own_rank = gang_dir, str(own_rank)
+        self._reported_reasons: dict[str, str] = {}  # by rank, why it ended
+        self._any_killed = False  # whether one of them was
+        self._polled_at = float("-inf")
+
+    def poll_failed(self) -> list[tuple[str, str]]:
+        """Those that ended badly and were not told of yet: the name that the study has for them, and why.
+        Looks once a second."""
+        now = time.monotonic()
+        if now - self._polled_at < _POLL_INTERVAL_S:
+            return []
+        self._polled_at = now
+        found = []
+        for folder in sorted(self._gang_dir.glob("[0-9]*")):
+            if folder.name == self._own_rank or folder.name in self._reported_reasons:
+                continue
+            ended = _read(folder / "status.json").get("exit")
+            if ended and ended["kind"] not in _REQUESTED_EXITS and ended["code"] != 0:
+                self._reported_reasons[folder.name] = str(ended["reason"])
+                self._any_killed |= ended["kind"] in _KILLED_EXITS
+                launch = _read(folder / "spec.json").get("launch", {})
+                found.append(
+                    (
+                        f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}",
+                        str(ended["reason"]),
+                    )
+                )
+        return found
+
+    def check_workers_remain(self, workers: int) -> None:
+        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them
+        comes back. WorkersLost where one of them was killed."""
+        if len(self._reported_reasons) < workers:
+            return
+        reasons = "; ".join(dict.fromkeys(self._reported_reasons.values()))
+        hints = ["`hop logs STUDY --rank 1` shows what the first of them wrote"]
+        if "out of memory" in reasons:
+            hints.insert(
+                0,
+                "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller "
+                "batch, more workers",
+            )
+        failure = WorkersLost if self._any_killed else StudyFailed
+        raise failure(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

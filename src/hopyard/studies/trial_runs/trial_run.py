@@ -1,0 +1,140 @@
+"""The run of one trial up to one budget, as its study sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopyard.domain.ids import RunId, TrialId
+from hopyard.domain.run import RunPhase
+from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
+from hopyard.studies.trial_runs.epoch_reports import EpochCounter, MetricReport, MetricStreamParser
+
+_MAX_NAMES = 12
+StreamId = tuple[str, int, str]  # attempt, rank, stream
+
+
+@dataclass(slots=True)
+class TrialRun:
+    """reports_at_end: its budget is not counted in epochs: the last value that it reports is told when it has
+    ended. last_epoch: the epoch, as the script counts, at which the trial has done its budget; epoch_shift:
+    from the script's epochs to the trial's (they differ where it goes on from another trial's checkpoint).
+    """
+
+    run: RunId
+    trial: TrialId
+    budget: int
+    metric: str
+    last_epoch: int
+    epoch_shift: int = 0
+    reports_at_end: bool = False
+    name: str = ""
+    phase: RunPhase | None = None
+    exit_reason: str = ""
+    end_requested: bool = False  # it was asked to end; what it says is of no interest any more
+    over_budget: bool = False  # it goes on beyond its budget
+    stop_requested: bool = False  # to leave at its next safe point, for that
+    is_finished: bool = False  # it has ended, and all that it said was read
+    reported_epoch: int = 0  # the largest epoch of the trial that was reported
+    cursors: dict[StreamId, int] = field(default_factory=dict)
+    _parsers: dict[StreamId, MetricStreamParser] = field(default_factory=dict)
+    _epoch_counters: dict[str, EpochCounter] = field(default_factory=dict)  # by attempt
+    # by the script's steps where these are beyond its epochs
+    _epoch_by_step: dict[int, int] = field(default_factory=dict)
+    _metric_source: tuple[int, str] | None = None  # the rank and stream that the metric comes from
+    _latest_metrics: Mapping[str, float] | None = None
+
+    def update(self, status: Mapping[str, Any]) -> None:
+        """What the server says of the run."""
+        self.name, self.phase = str(status["name"]), RunPhase(status["phase"])
+        exit = status.get("exit")
+        self.exit_reason = str(exit["reason"]) if exit else ""
+        attempt = status.get("attempt")
+        if attempt is not None and attempt not in self._epoch_counters:
+            self._epoch_counters[attempt] = EpochCounter(
+                self._epochs_at_step(status.get("resumed_from_step")), self.last_epoch
+            )
+
+    def add_data(self, stream: StreamId, offset: int, data: bytes) -> list[TrainerEvent]:
+        """More of one of its metric streams."""
+        at = self.cursors.get(stream, 0)
+        if offset > at or offset + len(data) <= at:
+            return []
+        data = data[at - offset :]
+        self.cursors[stream] = at + len(data)
+        rows = self._parsers.setdefault(stream, MetricStreamParser(self.metric)).parse(data)
+        attempt, rank, name = stream
+        if rows and self._metric_source is None:
+            self._metric_source = rank, name
+        if self._metric_source != (rank, name):
+            return []
+        return [news for row in rows for news in self._report(attempt, row)]
+
+    def finish(self) -> list[TrainerEvent]:
+        """It is final, and all that it said was read."""
+        self.is_finished = True
+        if self.end_requested:
+            return []
+        if self.phase is RunPhase.FAILED:
+            return [TrialFailed(self.trial, f"run {self.name}: {self.exit_reason or 'it failed'}")]
+        if self.phase is RunPhase.CANCELLED and not self._has_reached_budget:
+            return [
+                TrialFailed(self.trial, f"run {self.name} was stopped: {self.exit_reason or 'by request'}")
+            ]
+        if self._latest_metrics is None and not self.reported_epoch:
+            return [
+                TrialFailed(
+                    self.trial,
+                    f"run {self.name} ended, and never reported `{self.metric}`; it reported "
+                    f"{self._format_metric_names()}",
+                )
+            ]
+        news: list[TrainerEvent] = []
+        if (
+            not self._has_reached_budget and self._latest_metrics is not None
+        ):  # it reports now and then only, or ended before
+            news.append(EpochReported(self.trial, self.budget, self._latest_metrics))
+        return [*news, BudgetReached(self.trial, self.budget)]
+
+    @property
+    def _has_reached_budget(self) -> bool:
+        return self.reported_epoch >= self.budget
+
+    def _report(self, attempt: str, row: MetricReport) -> list[TrainerEvent]:
+        self._latest_metrics = row.metrics
+        if self.reports_at_end:
+            return []
+        done = self._epoch_counters.setdefault(attempt, EpochCounter(0, self.last_epoch)).epoch_of(row.step)
+        if row.step is not None and row.step > self.last_epoch:
+            self._epoch_by_step[row.step] = done
+        epoch = done + self.epoch_shift
+        if epoch > self.budget:
+            self.over_budget = True
+        if epoch <= self.reported_epoch or epoch > self.budget or epoch < 1:
+            return []
+        self.reported_epoch = epoch
+        return [EpochReported(self.trial, epoch, row.metrics)]
+
+    def _epochs_at_step(self, step: int | None) -> int:
+        """Epochs of the script that were done at a checkpoint. A step beyond the last one is no number of
+        epochs, but of batches: what was reported up to that step was done."""
+        if step is None:
+            return 0
+        if step <= self.last_epoch:
+            return step
+        began = (
+            next(iter(self._epoch_counters.values())).start_epoch
+            if self._epoch_counters
+            else max(0, self.reported_epoch - self.epoch_shift)
+        )
+        return max((done for at, done in self._epoch_by_step.items() if at <= step), default=began)
+
+    def _format_metric_names(self) -> str:
+        names = sorted({name for rows in self._parsers.values() for name in rows.names})
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        return (
+            (", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more)
+            if names
+            else "no metric at all (`hop.log(…)`, or TensorBoard)"
+        )

@@ -1,0 +1,84 @@
+"""A study as plain data, for `--json`, programs and the UI; and what its parameters matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.errors import HopyardError
+from hopyard.studies.view.study_view import StudyView, TrialView
+
+_MIN_RESULTS = 8  # results, and no fewer than twice as many as there are parameters
+
+
+def as_data(view: StudyView) -> dict[str, Any]:
+    """The whole study: what it searches, trials (the best first), the best one, importances, workers' news,
+    hops."""
+    best = view.best()
+    return {
+        "name": view.spec.get("name", ""),
+        "metric": view.metric,
+        "goal": view.goal.value,
+        "searcher": view.spec.get("searcher"),
+        "done": view.done,
+        "counts": {state.value: number for state, number in view.counts().items()},
+        "best": None if best is None else best.id,
+        "trials": [trial_data(view, trial) for trial in view.ranked()],
+        "importance": importance_of(view),
+        "hops": view.hops,
+        "hop_bytes": view.hop_bytes,
+        "resumed": view.resumed,
+        "continues": view.continues or None,
+        "beginning": view.spec.get("beginning"),
+        "workers": [
+            {"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes
+        ],
+    }
+
+
+def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
+    return {
+        "trial": trial.id,
+        "state": trial.state.value,
+        "params": trial.params,
+        "epoch": trial.epoch,
+        "budget": trial.budget,
+        "value": trial.value,
+        "best": trial.best,
+        "best_epoch": trial.best_epoch,
+        "metrics": trial.metrics,
+        "points": [[step, value] for step, value in trial.points],
+        "lineage": view.lineage(trial),
+        "workers": list(trial.where),
+        "run": trial.run or None,
+        "run_name": trial.run_name or None,
+        "error": trial.error or None,
+        "traceback": trial.traceback or None,
+    }
+
+
+def importance_of(view: StudyView) -> dict[str, float]:
+    """How much each parameter decides whether a trial is among the best, as shares, the largest first; empty
+    where that cannot be told: too few results, all alike, or no Optuna here."""
+    if not has_enough_results(view):
+        return {}
+    from hopyard.config.search.study_json import space_from_json
+    from hopyard.domain.study import Goal
+    from hopyard.searchers.importance import importance
+
+    try:
+        return dict(
+            importance(space_from_json(view.spec["space"]), _results(view), goal=Goal(view.spec["goal"]))
+        )
+    except HopyardError:
+        return {}
+
+
+def has_enough_results(view: StudyView) -> bool:
+    """Whether it can be told what the parameters matter."""
+    results = _results(view)
+    names = {name for params, _ in results for name in params}
+    return len(results) >= max(_MIN_RESULTS, 2 * len(names)) and len({value for _, value in results}) > 1
+
+
+def _results(view: StudyView) -> list[tuple[dict[str, Any], float]]:
+    return [(trial.params, trial.best) for trial in view.trials.values() if trial.best is not None]

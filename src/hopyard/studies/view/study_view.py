@@ -1,0 +1,239 @@
+"""How a study stands: its journal, folded record by record.
+
+Made to be fed as the journal grows; a record that is met a second time, or of a kind that this version does
+not know, changes nothing. Records are those of design page 0003, section 3, as they stand in the journal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import TellEvent
+from hopyard.studies.event_json import event_from_json
+from hopyard.studies.study_state import TrialPhase, phase_after
+
+JournalRecord = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class TrialView:
+    """One trial. epoch: finished ones. value, best: of the study's metric; points: (epoch, value) as
+    reported. start_from: whose state it began with, where that was another's. metrics: all that was reported
+    last. where: the workers that it was on last. run, run_name: the newest one of a trial that is a run of
+    its own; the name is empty until it was taken."""
+
+    id: str
+    params: dict[str, Any] = field(default_factory=dict)
+    state: TrialPhase = TrialPhase.TRAINING
+    epoch: int = 0
+    budget: int = 0
+    value: float | None = None
+    best: float | None = None
+    best_epoch: int = 0
+    points: list[tuple[int, float]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    start_from: str | None = None
+    where: tuple[str, ...] = ()
+    run: str = ""
+    run_name: str = ""
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def number(self) -> int:
+        return int(self.id) if self.id.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One unit of work on one worker, from began_at to ended_at (unix seconds). kind: train or evaluate.
+    attempt: of the study, from 1."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    kind: str
+    began_at: float
+    ended_at: float
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNote:
+    """What was noticed of a worker: lost, slow, joined."""
+
+    worker: str
+    event: str
+    detail: str
+
+
+@dataclass(slots=True)
+class StudyView:
+    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again.
+    attempts: how often the study was launched, with workers of its own each time, also in the runs that it
+    continues. continues: the name of the study that this one goes on with, "" where it is no continuation."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    trials: dict[str, TrialView] = field(default_factory=dict)
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[WorkerNote] = field(default_factory=list)
+    asked: int = 0
+    hops: int = 0
+    hop_bytes: int = 0
+    resumed: int = 0
+    attempts: int = 0
+    continues: str = ""
+    done: bool = False
+    _hops_seen: set[Any] = field(default_factory=set)
+    _attempt: object = None
+
+    @classmethod
+    def from_records(cls, records: Iterable[JournalRecord]) -> StudyView:
+        view = cls()
+        for record in records:
+            view.apply(record)
+        return view
+
+    @property
+    def goal(self) -> Goal:
+        return Goal(self.spec.get("goal", "max"))
+
+    @property
+    def metric(self) -> str:
+        return str(self.spec.get("metric", ""))
+
+    def apply(self, record: JournalRecord) -> None:
+        """Fold one record in."""
+        match record.get("kind"):
+            case "study":
+                self.resumed += bool(self.spec)
+                self.spec = dict(record["spec"])
+                self.attempts += record.get("attempt") != self._attempt
+                self._attempt = record.get("attempt")
+            case "asked":
+                self._apply_asked(record["answer"])
+            case "told":
+                self._apply_told(record)
+            case "run":
+                trial = self._trial(record["trial"])
+                trial.run, trial.run_name = str(record["run"]), ""
+            case "submitted":
+                self._apply_submitted(self._trial(record["trial"]), record)
+            case "hop":
+                self._apply_hop(record)
+            case "evaluated":
+                self._add_bar(record, "evaluate", [(record.get("partition", 0), record.get("worker", ""))])
+            case "failed":
+                trial = self._trial(record["trial"])
+                trial.state, trial.error = TrialPhase.FAILED, str(record.get("error", ""))
+                trial.traceback = str(record.get("traceback", ""))
+            case "worker":
+                self.notes.append(
+                    WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", "")))
+                )
+            case "continued":
+                self.continues, self.done = str(record["name"]), False
+            case "done":
+                self.done = True
+                self.mark_ended()
+
+    def ranked(self) -> list[TrialView]:
+        """All trials, the best first; those without a value last, in order of their numbers."""
+        sign = -1.0 if self.goal is Goal.MAX else 1.0
+        return sorted(
+            self.trials.values(),
+            key=lambda t: (t.best is None, 0.0 if t.best is None else sign * t.best, t.number),
+        )
+
+    def best(self) -> TrialView | None:
+        return next((trial for trial in self.ranked() if trial.best is not None), None)
+
+    def lineage(self, trial: TrialView) -> list[str]:
+        """Whose state it began with, and whose that one, back to the first."""
+        found: list[str] = []
+        at = trial.start_from
+        while at is not None and at not in found and at != trial.id:
+            found.append(at)
+            at = self.trials[at].start_from if at in self.trials else None
+        return found
+
+    def counts(self) -> dict[TrialPhase, int]:
+        """How many trials are in each state."""
+        found = dict.fromkeys(TrialPhase, 0)
+        for trial in self.trials.values():
+            found[trial.state] += 1
+        return found
+
+    def mark_ended(self) -> None:
+        """Its run has ended: what was under way, or only kept in case it goes on, never will."""
+        for trial in self.trials.values():
+            if trial.state in (TrialPhase.PAUSED, TrialPhase.TRAINING):
+                trial.state = TrialPhase.STOPPED
+
+    def _trial(self, trial: Any) -> TrialView:
+        name = str(trial)
+        if name not in self.trials:
+            self.trials[name] = TrialView(name)
+        return self.trials[name]
+
+    @staticmethod
+    def _apply_submitted(trial: TrialView, record: JournalRecord) -> None:
+        if str(record["run"]) == trial.run:
+            trial.run_name = str(record["name"])
+
+    def _apply_asked(self, answer: Any) -> None:
+        if not isinstance(answer, Mapping):  # nothing to propose, now or ever
+            return
+        self.asked += 1
+        trial = self._trial(answer["trial"])
+        trial.params, trial.budget, trial.state = (
+            dict(answer["params"]),
+            int(answer["budget"]),
+            TrialPhase.TRAINING,
+        )
+        trial.epoch = max(trial.epoch, int((self.spec.get("beginning") or {}).get("epoch", 0)))
+        origin = answer.get("start_from")
+        if origin is not None and str(origin) != trial.id:
+            trial.start_from = str(origin)
+
+    def _apply_told(self, record: JournalRecord) -> None:
+        report = record["report"]
+        trial = self._trial(report["trial"])
+        value, step = report.get("value"), int(report["step"])
+        trial.metrics |= dict(record.get("metrics") or {})
+        if value is not None and math.isfinite(value) and (not trial.points or trial.points[-1][0] < step):
+            trial.points.append((step, value))
+            trial.value = value
+            better = trial.best is None or (
+                value > trial.best if self.goal is Goal.MAX else value < trial.best
+            )
+            if better:
+                trial.best, trial.best_epoch = value, step
+        trial.epoch = max(trial.epoch, step)
+        event = event_from_json(record)
+        if isinstance(event, TellEvent) and trial.state is not TrialPhase.COMPLETED:
+            trial.state = phase_after(trial.budget, event) or trial.state
+
+    def _apply_hop(self, record: JournalRecord) -> None:
+        if record["n"] in self._hops_seen:
+            return
+        self._hops_seen.add(record["n"])
+        workers = [str(worker) for worker in record["workers"]]
+        self.hops += 1
+        self.hop_bytes += int(record.get("bytes") or 0)
+        self._trial(record["trial"]).where = tuple(workers)
+        self._add_bar(record, "train", list(zip(record["partitions"], workers, strict=False)))
+
+    def _add_bar(self, record: JournalRecord, kind: str, places: list[tuple[int, str]]) -> None:
+        for partition, worker in places:
+            self.bars.append(
+                Bar(
+                    str(worker), str(record["trial"]), int(record["epoch"]), int(partition), kind,
+                    float(record["began_at"]), float(record["ended_at"]), max(self.attempts, 1),
+                )
+            )  # fmt: skip

@@ -1,0 +1,30 @@
+"""A run with all that reading its streams needs: attempts, checkpoints, and the view that follows from
+them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import Run
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import Streams
+from hopyard.tracking.gang_rollback import cut_all_ranks
+from hopyard.tracking.rollback import VisibleStreams, visible_streams
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    run: Run
+    visible_streams: VisibleStreams
+
+
+async def load_history(runs: RunStore, streams: Streams, run_id: RunId) -> RunHistory:
+    """Raises NotFound."""
+    run = await runs.get(run_id)
+    attempts = await runs.attempts(run_id)
+    several = len(attempts) > 1  # with one attempt nothing can be hidden
+    view = visible_streams(run, attempts, await runs.checkpoints(run_id, damaged=True) if several else ())
+    if view.resume_points and run.spec.size > 1:
+        view = await cut_all_ranks(streams, view, size=run.spec.size)
+    return RunHistory(run, view)

@@ -1,0 +1,33 @@
+"""Which columns go into a model, and which it learns."""
+
+from __future__ import annotations
+
+from hopyard.datasets.partitions.name_errors import shortened_list
+from hopyard.datasets.partitions.partition import Partition
+from hopyard.errors import SpecError
+
+TARGET_COLUMNS = ("y", "label", "labels", "target", "cls", "class")
+INPUT_COLUMNS = ("x", "image", "images", "features", "jpg", "jpeg", "png", "text", "txt")
+Inputs = str | tuple[str, ...]
+
+
+def select_columns(partition: Partition, inputs: Inputs | None, target: str | None) -> Partition:
+    """A view with columns x and y: those that are named, else those whose names say it, else (x) all but y,
+    as one matrix. Raises SpecError where neither does."""
+    columns = partition.columns
+    y = target or next((name for name in TARGET_COLUMNS if name in columns), None)
+    if y is None:
+        hint = f"name it: target=…; the data has {shortened_list(columns)}"
+        raise SpecError(
+            "which column is the target?",
+            hints=(hint, "or give a `transform` that makes inputs and targets of a batch"),
+        )
+    x: Inputs | None = tuple(inputs) if isinstance(inputs, list) else inputs
+    x = (
+        x
+        or next((name for name in INPUT_COLUMNS if name in columns and name != y), None)
+        or tuple(name for name in columns if name != y)
+    )
+    if not x:
+        raise SpecError(f"there is no column beside `{y}` to learn from", hints=("name them: inputs=…",))
+    return partition.view(x=x, y=y)

@@ -1,0 +1,79 @@
+"""What a trainable is told of its trial."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.study import RESERVED_CONFIG_KEYS
+from hopyard.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The trial's parameters, as `config.lr` or `config["lr"]`, and where it is.
+    Never changes; equal ones are equal.
+
+    params: the parameters alone. trial: its id. seed: of the study. epoch: the one that is being trained,
+    from 0. epochs: how many the trial may do as of now (its budget). Raises SpecError for a parameter with
+    one of these names.
+    """
+
+    params: Mapping[str, ParamValue]
+    trial: str = "0"
+    seed: int = 0
+    epoch: int = 0
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in RESERVED_CONFIG_KEYS:
+            if name in self.params:
+                raise SpecError(
+                    f"space.{name}: a trainable's config has its own `{name}`",
+                    hints=(f"call the parameter something else: `my_{name}`",),
+                )
+
+    def __getattr__(self, name: str) -> ParamValue:
+        if (
+            name.startswith("__") or name in RESERVED_CONFIG_KEYS
+        ):  # asked by copy and pickle, before there are params
+            raise AttributeError(name)
+        try:
+            return self.params[name]
+        except KeyError:
+            raise AttributeError(_unknown_parameter(name, self.params)) from None
+
+    def __getitem__(self, name: str) -> ParamValue:
+        try:
+            return self.params[name]
+        except KeyError:
+            raise KeyError(_unknown_parameter(name, self.params)) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.params
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.params)
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    def keys(self) -> Iterator[str]:
+        """So that `dict(config)` and `f(**config)` give the parameters."""
+        return iter(self.params)
+
+    def get(self, name: str, default: ParamValue = None) -> ParamValue:
+        """A parameter, or `default` where this trial has none (a condition of the space, say)."""
+        return self.params.get(name, default)
+
+    def at(self, epoch: int, epochs: int | None = None) -> Config:
+        """The same trial in another epoch."""
+        return replace(self, epoch=epoch, epochs=self.epochs if epochs is None else epochs)
+
+
+def _unknown_parameter(name: str, params: Mapping[str, ParamValue]) -> str:
+    near = difflib.get_close_matches(name, params, n=1)
+    meant = f"; did you mean `{near[0]}`?" if near else ""
+    return f"the trial has no parameter `{name}`; it has {', '.join(params) or 'none'}{meant}"

@@ -1,0 +1,240 @@
+"""`hop.KerasTrainable`: a trainable made of a Keras 3 model, on whichever backend Keras has."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hopyard.datasets.partitions.arrays import Array, np
+from hopyard.datasets.partitions.partition import Partition
+from hopyard.errors import SpecError
+from hopyard.trainables.columns import Inputs, select_columns
+from hopyard.trainables.config import Config
+from hopyard.trainables.keras_gradient_averaging import GradientAveraging
+from hopyard.trainables.protocol import Reduce
+from hopyard.trainables.seeding import seeded_generators, shuffle_seed, unit_seed
+from hopyard.trainables.torch_gradient_averaging import RandomStreams
+
+_MAX_CACHED_MODELS = 4  # building and tracing one takes longer than many a unit
+_EVALUATION_ROWS = 512  # at a time
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltModel:
+    """A model for one set of parameters. learning_rate: the learning rate that its config gave it; None where
+    a schedule decides."""
+
+    model: Any
+    learning_rate: float | None
+    gradient_averaging: GradientAveraging
+
+    @property
+    def variables(self) -> tuple[list[Any], list[Any]]:
+        """Those of the model, with the seeds of its layers; those of the optimiser."""
+        return list(self.model.variables), list(self.model.optimizer.variables)
+
+
+class KerasTrainable:
+    """Called with what it is made of, or subclassed with methods and attributes of the same names.
+
+    model(config) -> a built keras.Model; compiled, or optimizer(config) and loss are given here, and metrics
+    as `compile` takes them. batch_size: rows; None takes the parameter `batch_size` of the trial, or 32.
+    schedule(epoch, config) -> the learning rate of an epoch, where the optimiser has no schedule itself.
+    inputs, target: columns; several inputs make one matrix; left out, they are found by name.
+    transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of arrays.
+
+    A state is {"weights", "optimizer": lists of arrays, "rate": the learning rate that its config gave it}.
+    """
+
+    model: Callable[..., Any]
+    optimizer: Callable[..., Any] | None = None
+    loss: Any = None
+    metrics: Sequence[Any] = ()
+    schedule: Callable[..., float] | None = None
+    transform: Callable[..., Any] | None = None
+    inputs: Inputs | None = None
+    target: str | None = None
+    batch_size: int | None = None
+
+    def __init__(self, **made_of: Any) -> None:
+        """Raises SpecError for a name that is none of its own, or where there is no model."""
+        for name, value in made_of.items():
+            if name not in KerasTrainable.__annotations__:
+                raise SpecError(
+                    f"KerasTrainable has no `{name}`",
+                    hints=(f"it has {', '.join(KerasTrainable.__annotations__)}",),
+                )
+            setattr(self, name, value)
+        if not callable(getattr(self, "model", None)):
+            raise SpecError(
+                "KerasTrainable needs `model`, a function of config",
+                hints=("KerasTrainable(model=…, optimizer=…, loss=…)",),
+            )
+        self._cached_models: OrderedDict[str, _BuiltModel] = OrderedDict()
+
+    def init(self, config: Config) -> State:
+        return _copy_values(self._build(config))
+
+    def train(self, state: State, partition: Partition, config: Config) -> State:
+        built = self._restore_model(state, config)
+        if self.schedule is not None:
+            built.model.optimizer.learning_rate = self.schedule(config.epoch, config)
+        with seeded_generators(unit_seed(config, partition.index)):
+            for inputs, targets in self._batches(partition, config, training=True):
+                built.model.train_on_batch(inputs, targets)
+        return _copy_values(built)
+
+    def train_together(
+        self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce
+    ) -> State:
+        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches
+        are as equal as can be, so that partitions of different size make as many steps. What layers count
+        while they train (running means) is averaged too. A `train_step` of the model's own is not called."""
+        built = self._restore_model(state, config)
+        if self.schedule is not None:
+            built.model.optimizer.learning_rate = self.schedule(config.epoch, config)
+        steps = min(-(-max(partitions[0].peers) // self._batch_size(config)), *partitions[0].peers)
+        streams = RandomStreams([unit_seed(config, partition.index) for partition in partitions])
+        with seeded_generators(unit_seed(config, partitions[0].index)):
+            batches = [
+                self._batches(partition, config, training=True, steps=steps) for partition in partitions
+            ]
+            following = [partial(next, own) for own in batches]
+            for _ in range(steps):
+                built.gradient_averaging.step(following, streams, reduce)
+        return _copy_values(built)
+
+    def evaluate(self, state: State, partition: Partition, config: Config) -> dict[str, float]:
+        """`loss` and the metrics that the model was compiled with, as means over the rows."""
+        model = self._restore_model(state, config).model
+        model.reset_metrics()
+        with seeded_generators(unit_seed(config, partition.index)):
+            for inputs, targets in self._batches(partition, config, training=False):
+                model.test_on_batch(inputs, targets)
+        return {name: float(value) for name, value in model.get_metrics_result().items()}
+
+    def predict(self, state: State, partition: Partition, config: Config) -> Array:
+        """What the model gives for each row."""
+        model = self._restore_model(state, config).model
+        with seeded_generators(unit_seed(config, partition.index)):
+            return np.concatenate(
+                [
+                    model.predict_on_batch(inputs)
+                    for inputs, _ in self._batches(partition, config, training=False)
+                ]
+            )
+
+    def whole(self, state: State, config: Config) -> Any:
+        """The trained keras.Model. It is this trainable's own: save it before anything else is trained."""
+        return self._restore_model(state, config).model
+
+    # -- models ----------------------------------------------------------------------------------------------
+
+    def _restore_model(self, state: Mapping[str, Any], config: Config) -> _BuiltModel:
+        key = json.dumps(dict(config.params), sort_keys=True)
+        if key not in self._cached_models:
+            self._cached_models[key] = self._build(config)
+            while len(self._cached_models) > _MAX_CACHED_MODELS:
+                self._cached_models.popitem(last=False)
+        self._cached_models.move_to_end(key)
+        built = self._cached_models[key]
+        for variables, values in zip(built.variables, (state["weights"], state["optimizer"]), strict=True):
+            if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
+                hint = "values that change while a trial goes on (PBT) must not change the shape of its model"
+                raise SpecError("the state does not fit the model of this config", hints=(hint,))
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        # the config has changed it since
+        if built.learning_rate is not None and state["rate"] and state["rate"] != built.learning_rate:
+            optimizer = built.model.optimizer
+            optimizer.learning_rate = built.learning_rate * float(optimizer.learning_rate) / state["rate"]
+        return built
+
+    def _build(self, config: Config) -> _BuiltModel:
+        keras = _keras()
+        with seeded_generators(unit_seed(config, None)):
+            keras.utils.set_random_seed(unit_seed(config, None) % 2**32)
+            model = self.model(config)
+            if not isinstance(model, keras.Model):
+                raise SpecError(
+                    f"KerasTrainable: model(config) returned {type(model).__name__}, not a keras.Model"
+                )
+            if not model.built:
+                hint = "begin it with keras.Input(shape=…), or call model.build((None, …))"
+                raise SpecError(
+                    "KerasTrainable: the model is not built, so it has no weights yet", hints=(hint,)
+                )
+            if not model.compiled:
+                if self.optimizer is None or self.loss is None:
+                    raise SpecError(
+                        "KerasTrainable: the model is not compiled",
+                        hints=("give optimizer and loss, or compile it in model(config)",),
+                    )
+                model.compile(optimizer=self.optimizer(config), loss=self.loss, metrics=list(self.metrics))
+            model.optimizer.build(model.trainable_variables)
+        scheduled = isinstance(
+            getattr(model.optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+        )
+        return _BuiltModel(
+            model,
+            None if scheduled else float(model.optimizer.learning_rate),
+            GradientAveraging(keras, model),
+        )
+
+    def _batch_size(self, config: Config) -> int:
+        size = self.batch_size if self.batch_size is not None else config.get("batch_size", 32)
+        if not isinstance(size, int) or size < 1:
+            raise SpecError(f"batch_size is {size!r}", hints=("a whole number of rows, at least 1",))
+        return size
+
+    def _batches(
+        self, partition: Partition, config: Config, *, training: bool, steps: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        size = self._batch_size(config)
+        data = (
+            partition if self.transform is not None else select_columns(partition, self.inputs, self.target)
+        )
+        seed = shuffle_seed(config, partition.index) if training else None
+        for batch in data.batches(size if training else _EVALUATION_ROWS, seed, steps=steps):
+            yield (
+                self.transform(batch, config, training)
+                if self.transform is not None
+                else (_as_inputs(batch["x"]), batch["y"])
+            )
+
+
+def _copy_values(model: _BuiltModel) -> State:
+    """The values of a model, apart from it."""
+    keras = _keras()
+    weights, optimizer = (
+        [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+        for variables in model.variables
+    )
+    return {"weights": weights, "optimizer": optimizer, "rate": model.learning_rate}
+
+
+def _as_inputs(array: Array) -> Array:
+    """Pictures of bytes as floats from 0 to 1, with an axis for channels; floats of 64 bits as 32."""
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        first = _keras().config.image_data_format() == "channels_first"
+        pictures = (array if array.ndim == 4 else array[..., None]).astype(np.float32) / np.float32(255)
+        return np.moveaxis(pictures, -1, 1) if first else pictures
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _keras() -> Any:
+    try:
+        import keras
+    except ImportError as lacking:
+        hints = ("pip install keras", "it needs a backend, too: KERAS_BACKEND=torch, jax or tensorflow")
+        raise SpecError(f"Keras cannot be used in this interpreter: {lacking}", hints=hints) from lacking
+    if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
+        raise SpecError(
+            f"KerasTrainable needs Keras 3; this is {keras.__version__}", hints=("pip install 'keras>=3.3'",)
+        )
+    return keras

@@ -1,0 +1,334 @@
+"""`hop.TorchTrainable`: a trainable made of a module, an optimiser and a loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from hopyard.datasets.partitions.partition import Partition
+from hopyard.errors import SpecError
+from hopyard.trainables import torch_gradient_averaging, torch_state
+from hopyard.trainables.columns import Inputs, select_columns
+from hopyard.trainables.config import Config
+from hopyard.trainables.frozen_backbone import FrozenBackbone
+from hopyard.trainables.protocol import Reduce
+from hopyard.trainables.seeding import seeded_generators, shuffle_seed, unit_seed
+from hopyard.trainables.torch_data import METRICS, as_inputs, as_targets, as_tensor, move_to_device
+from hopyard.trainables.torch_metrics import MeanMetrics
+from hopyard.trainables.torch_state import TorchState
+
+_EVALUATION_ROWS = 512  # at a time
+
+
+class TorchTrainable:
+    """Called with what it is made of, or subclassed with methods and attributes of the same names.
+
+    model(config) -> nn.Module. optimizer(parameters, config). loss(outputs, targets) -> mean over the rows.
+    batch_size: rows; None takes the parameter `batch_size` of the trial, or 32. drop_last: leave out a last,
+    smaller batch. metrics: by name, functions (outputs, targets) -> mean over the rows, or one of "accuracy",
+    "mae", "mse"; `loss` is always told. schedule(optimizer, config) -> a learning rate scheduler, stepped
+    after each epoch; with schedule_every="batch" it is schedule(optimizer, config, batches an epoch), stepped
+    after each batch.
+    inputs, target: columns; several inputs make one matrix. Left out, they are found by name (x, image …; y,
+    label …). transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of
+    all columns, numbers as tensors. Inputs that are a tuple are given to the model as several arguments.
+    loader(partition, config, training) -> batches (inputs, targets), as of a DataLoader: instead of all of
+    these. trunk() -> nn.Module: frozen, before the model, which then gets its outputs. They are computed once
+    for each partition and kept on the node, so `transform` must not depend on chance, on the config or on
+    `training`. clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU. Whether
+    PyTorch must be deterministic is the study's to say, and set before any of this is called.
+    """
+
+    model: Callable[..., Any]
+    optimizer: Callable[..., Any]
+    loss: Callable[..., Any]
+    schedule: Callable[..., Any] | None = None
+    transform: Callable[..., Any] | None = None
+    loader: Callable[..., Any] | None = None
+    trunk: Callable[[], Any] | None = None
+    metrics: Mapping[str, Callable[..., Any] | str] = {}
+    inputs: Inputs | None = None
+    target: str | None = None
+    batch_size: int | None = None
+    drop_last: bool = False
+    schedule_every: str = "epoch"
+    clip_norm: float | None = None
+    device: str = "auto"
+
+    def __init__(self, **made_of: Any) -> None:
+        """Raises SpecError for a name that is none of its own, or where model, optimizer or loss are
+        missing."""
+        for name, value in made_of.items():
+            if name not in TorchTrainable.__annotations__:
+                hint = f"it has {', '.join(TorchTrainable.__annotations__)}"
+                raise SpecError(f"TorchTrainable has no `{name}`", hints=(hint,))
+            setattr(self, name, value)
+        for name in ("model", "optimizer", "loss", "schedule", "transform", "loader", "trunk"):
+            plain = inspect.getattr_static(self, name, None)
+            if (
+                inspect.isfunction(plain)
+                and name not in vars(self)
+                and next(iter(inspect.signature(plain).parameters), "") != "self"
+            ):
+                setattr(self, name, plain)  # `loss = F.cross_entropy` in a class is no method
+        for name in ("model", "optimizer", "loss"):
+            if not callable(getattr(self, name, None)):
+                raise SpecError(
+                    f"TorchTrainable needs `{name}`, a function",
+                    hints=("TorchTrainable(model=…, optimizer=…, loss=…)",),
+                )
+        if self.loader is not None and (self.transform is not None or self.trunk is not None):
+            raise SpecError(
+                "TorchTrainable: `loader` makes batches itself, so there is no `transform` or `trunk` "
+                "beside it",
+                hints=("leave one out",),
+            )
+        if self.schedule_every not in ("epoch", "batch"):
+            raise SpecError(
+                f"TorchTrainable: schedule_every is `{self.schedule_every}`", hints=("epoch or batch",)
+            )
+        for name, metric in self.metrics.items():
+            if isinstance(metric, str) and metric not in METRICS:
+                raise SpecError(
+                    f"TorchTrainable: the metric `{name}` is `{metric}`",
+                    hints=(f"a function, or one of {', '.join(METRICS)}",),
+                )
+        self._backbone = FrozenBackbone(self.trunk, self.transform) if self.trunk is not None else None
+
+    # -- what a study calls ----------------------------------------------------------------------------------
+
+    def init(self, config: Config) -> TorchState:
+        with seeded_generators(unit_seed(config, None)):
+            return self._build_state(self.model(config), config)
+
+    def train(self, state: TorchState, partition: Partition, config: Config) -> TorchState:
+        with self._train_context(state, (partition,), config):
+            for inputs, targets in self._batches(partition, config, training=True):
+                self._step(state, inputs, targets, config)
+        return state
+
+    def train_together(
+        self, state: TorchState, partitions: Sequence[Partition], config: Config, reduce: Reduce
+    ) -> TorchState:
+        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches
+        are as equal as can be, so that partitions of different size make as many steps. What modules count
+        while they train (running means) is averaged too."""
+        if self.loader is not None:
+            hints = (
+                "`hybrid: false` lets a trial use one worker at a time",
+                "or give `transform` instead of `loader`",
+            )
+            raise SpecError(
+                "TorchTrainable: batches of a `loader` cannot be made as many on every worker", hints=hints
+            )
+        steps = min(-(-max(partitions[0].peers) // self._batch_size(config)), *partitions[0].peers)
+        with self._train_context(state, partitions, config):
+            batches = [
+                self._batches(partition, config, training=True, steps=steps) for partition in partitions
+            ]
+            streams = torch_gradient_averaging.RandomStreams(
+                [unit_seed(config, partition.index) for partition in partitions]
+            )
+            passes = [partial(self._next_loss, state, own, config) for own in batches]
+            for _ in range(steps):
+                torch_gradient_averaging.average_gradients(state.model, passes, streams, reduce)
+                self._update(state)
+        return state
+
+    def evaluate(self, state: TorchState, partition: Partition, config: Config) -> dict[str, float]:
+        """`loss` and the metrics, as means over the rows."""
+        import torch
+
+        means = MeanMetrics()
+        with seeded_generators(unit_seed(config, partition.index)), torch.no_grad():
+            state.model.eval()
+            for inputs, targets in self._batches(partition, config, training=False):
+                means.add(len(targets), self._compute_metrics(self._outputs(state.model, inputs), targets))
+        return means.compute()
+
+    def predict(self, state: TorchState, partition: Partition, config: Config) -> Any:
+        """What the module gives for each row, as NumPy has it."""
+        import torch
+
+        with seeded_generators(unit_seed(config, partition.index)), torch.no_grad():
+            state.model.eval()
+            given = [
+                self._outputs(state.model, inputs).cpu()
+                for inputs, _ in self._batches(partition, config, training=False)
+            ]
+        return torch.cat(given).numpy()
+
+    def capture(self, state: TorchState) -> dict[str, Any]:
+        """A dictionary of tensors, numbers and strings; tensors are the state's own."""
+        return torch_state.capture(state)
+
+    def restore(self, captured: Mapping[str, Any], config: Config) -> TorchState:
+        """A state that lies in the tensors of `captured`, which is nobody else's any more; what the config
+        has changed since holds."""
+        with seeded_generators(unit_seed(config, None)):
+            model = torch_state.build_empty(lambda: self.model(config), captured)
+            torch_state.fill_model(model, captured)
+            state = self._build_state(model, config)
+            state.steps, state.epoch = int(captured["steps"]), int(captured["epoch"])
+            if captured["scheduler"] is not None:
+                state.scheduler = self._build_scheduler(state, config)
+                torch_state.fill_scheduler(state.scheduler, captured)
+            torch_state.fill_optimizer(state, captured)
+        return state
+
+    # -- what a subclass may replace -------------------------------------------------------------------------
+
+    def training_loss(self, model: Any, inputs: Any, targets: Any, config: Config) -> Any:
+        """The loss of one batch."""
+        del config  # for those who replace it
+        return self.loss(self._outputs(model, inputs), targets)
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def whole(self, state: TorchState) -> Any:
+        """The trained module, behind its trunk where it has one."""
+        import torch
+
+        return (
+            state.model
+            if self._backbone is None
+            else torch.nn.Sequential(self._backbone.module(self._device()), state.model)
+        )
+
+    def _build_state(self, model: Any, config: Config) -> TorchState:
+        import torch
+
+        if not isinstance(model, torch.nn.Module):
+            raise SpecError(
+                f"TorchTrainable: model(config) returned {type(model).__name__}, not a torch.nn.Module"
+            )
+        if any(torch.nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
+            raise SpecError(
+                "TorchTrainable: the model has lazy parameters, whose shapes are not known yet",
+                hints=("give the sizes of its layers",),
+            )
+        model.to(self._device())
+        optimizer = self.optimizer(model.parameters(), config)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise SpecError(
+                f"TorchTrainable: optimizer(parameters, config) returned {type(optimizer).__name__}, "
+                "not an optimiser"
+            )
+        return TorchState(model, optimizer, initial_hyperparameters=torch_state.hyperparameters(optimizer))
+
+    def _build_scheduler(self, state: TorchState, config: Config) -> Any:
+        assert self.schedule is not None
+        made = (
+            self.schedule(state.optimizer, config, state.steps)
+            if self.schedule_every == "batch"
+            else self.schedule(state.optimizer, config)
+        )
+        if type(made).__name__ == "ReduceLROnPlateau" or not hasattr(made, "step"):
+            raise SpecError(
+                f"TorchTrainable: schedule returned {type(made).__name__}",
+                hints=("a scheduler whose step() takes no metric",),
+            )
+        return made
+
+    @contextmanager
+    def _train_context(
+        self, state: TorchState, partitions: Sequence[Partition], config: Config
+    ) -> Iterator[None]:
+        """One unit of work: the epoch's learning rate, random numbers of its own, the module in training."""
+        if self.schedule is not None and state.scheduler is None:
+            size = self._batch_size(config)
+            state.steps, state.epoch = (
+                sum(self._step_count(rows, size) for rows in partitions[0].peers),
+                config.epoch,
+            )
+            state.scheduler = self._build_scheduler(state, config)
+        while state.epoch < config.epoch:
+            state.epoch += 1
+            if state.scheduler is not None and self.schedule_every == "epoch":
+                state.scheduler.step()
+        with seeded_generators(unit_seed(config, partitions[0].index)):
+            state.model.train()
+            yield
+
+    def _step(self, state: TorchState, inputs: Any, targets: Any, config: Config) -> None:
+        state.optimizer.zero_grad(set_to_none=True)
+        self.training_loss(state.model, inputs, targets, config).backward()
+        self._update(state)
+
+    def _next_loss(self, state: TorchState, batches: Iterator[tuple[Any, Any]], config: Config) -> Any:
+        inputs, targets = next(batches)
+        return self.training_loss(state.model, inputs, targets, config)
+
+    def _update(self, state: TorchState) -> None:
+        if self.clip_norm is not None:
+            import torch
+
+            torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.clip_norm)
+        state.optimizer.step()
+        if state.scheduler is not None and self.schedule_every == "batch":
+            state.scheduler.step()
+
+    def _batches(
+        self, partition: Partition, config: Config, *, training: bool, steps: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        device = self._device()
+        if self.loader is not None:
+            for inputs, targets in self.loader(partition, config, training):
+                yield move_to_device(inputs, device), move_to_device(targets, device)
+            return
+        size = self._batch_size(config) if training else _EVALUATION_ROWS
+        seed = shuffle_seed(config, partition.index) if training else None
+        data = self._prepare_data(partition)
+        if training and not self.drop_last and steps is None:
+            steps = self._step_count(len(data), size)
+            steps = None if steps == -(-len(data) // size) else steps
+        for batch in data.batches(size, seed, drop_last=training and self.drop_last, steps=steps):
+            tensors = {name: as_tensor(array, device) for name, array in batch.items()}
+            if self.transform is not None and self._backbone is None:
+                inputs, targets = self.transform(tensors, config, training)
+            else:
+                inputs, targets = tensors["x"], tensors["y"]
+            yield as_inputs(inputs), as_targets(targets)
+
+    def _prepare_data(self, partition: Partition) -> Partition:
+        if self._backbone is not None:
+            return self._backbone.features(
+                partition if self.transform else select_columns(partition, self.inputs, self.target),
+                self._device(),
+            )
+        return (
+            partition if self.transform is not None else select_columns(partition, self.inputs, self.target)
+        )
+
+    def _outputs(self, model: Any, inputs: Any) -> Any:
+        return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+    def _compute_metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        measured = {
+            name: (METRICS[metric] if isinstance(metric, str) else metric)(outputs, targets)
+            for name, metric in self.metrics.items()
+        }
+        return {"loss": self.loss(outputs, targets), **measured}
+
+    def _batch_size(self, config: Config) -> int:
+        size = self.batch_size if self.batch_size is not None else config.get("batch_size", 32)
+        if not isinstance(size, int) or size < 1:
+            raise SpecError(f"batch_size is {size!r}", hints=("a whole number of rows, at least 1",))
+        return size
+
+    def _step_count(self, rows: int, size: int) -> int:
+        """How many batches a partition makes. One row that is left over goes with the others: alone, it has
+        no variance to normalise by."""
+        if self.drop_last or (rows > size and rows % size == 1):
+            return rows // size
+        return -(-rows // size)
+
+    def _device(self) -> Any:
+        import torch
+
+        return torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        )

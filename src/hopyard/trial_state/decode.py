@@ -1,0 +1,288 @@
+"""A state from its bytes. Runs what the state's own classes ask for, as unpickling does, unless it is another
+user's: of that only tensors, arrays and plain values are made."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from hopyard.errors import IntegrityError, SpecError
+from hopyard.sdk.safe_values import LIST_TYPES, MAPPING_TYPES, SafeValues, unsafe_value_error
+from hopyard.trial_state import numpy_codec, state_format, torch_codec
+from hopyard.trial_state.object_reduce import import_global, set_state
+
+
+def decode(data: Any, *, untrusted: bool = False) -> Any:
+    """untrusted: another user's study made it. data: a writable buffer that holds one whole state, and
+    nothing else uses: tensors and arrays lie in it from now on.
+
+    Raises IntegrityError where it is no whole state, SpecError where a class or function that it needs is not
+    found here, or is not plain in a foreign one.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < state_format.START.size:
+        raise IntegrityError(f"a state of {len(view)} bytes is no whole one")
+    magic, payload_at, size = state_format.START.unpack(view[: state_format.START.size])
+    if magic != state_format.MAGIC or size != len(view) or payload_at > size:
+        raise IntegrityError(
+            f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}"
+        )
+    reader = StateReader(_align_view(view), payload_at, untrusted=untrusted)
+    try:
+        return reader.read_state()
+    except (ImportError, AttributeError) as missing:
+        hint = (
+            "the state was made by other code than this worker has; a study's code must not change "
+            "while it runs"
+        )
+        raise SpecError(f"a state cannot be read here: {missing}", hints=(hint,)) from missing
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as bad:
+        raise IntegrityError(f"a state is damaged: {bad!r}") from bad
+    except (SpecError, IntegrityError):
+        raise
+    except Exception as bad:
+        if not untrusted:  # it is the error of code that the state runs
+            raise
+        raise IntegrityError(f"a state is damaged: {bad!r}") from bad
+
+
+def _align_view(view: memoryview) -> memoryview:
+    """Where libraries may use other instructions, and so add in another order, depending on where numbers
+    lie, they always lie alike."""
+    if len(view) and ctypes.addressof(ctypes.c_char.from_buffer(view)) % state_format.ALIGN == 0:
+        return view
+    copy = memoryview(mmap.mmap(-1, len(view)))
+    copy[:] = view
+    return copy
+
+
+class StateReader:
+    """Reads values one after another, as they were written."""
+
+    def __init__(self, view: memoryview, payload_at: int, *, untrusted: bool = False) -> None:
+        self._view, self._payload_at = view, payload_at
+        self._plain = SafeValues(len(view)) if untrusted else None
+        self._position = state_format.START.size
+        self._end = 0
+        self._references: list[Any] = []  # by number, what may be referred to
+
+    def read_state(self) -> Any:
+        made = self.read()
+        return made if self._plain is None else self._plain.check_value(made)
+
+    def read(self) -> Any:
+        tag = self._view[self._position]
+        self._position += 1
+        return _READERS[tag](self)
+
+    # -- what leaves need ------------------------------------------------------------------------------------
+
+    def add_reference(self, value: Any) -> int:
+        self._references.append(value)
+        return len(self._references) - 1
+
+    def replace_reference(self, number: int, value: Any) -> None:
+        self._references[number] = value
+
+    def read_byte(self) -> int:
+        self._position += 1
+        return self._view[self._position - 1]
+
+    def read_length(self) -> int:
+        small = self.read_byte()
+        if small < 255:
+            return small
+        self._position += 8
+        return int(state_format.LENGTH.unpack(self._view[self._position - 8 : self._position])[0])
+
+    def remaining_bytes(self) -> int:
+        """How many bytes there still are. Every value takes one."""
+        return len(self._view) - self._position
+
+    def read_text(self) -> str:
+        return str(self._read_raw(self.read_length()), "utf-8", "surrogatepass")
+
+    def read_buffer(self, size: int) -> memoryview | bytearray:
+        """Writable, and nobody else's."""
+        if size <= state_format.INLINE_BYTES:
+            return bytearray(self._read_raw(size))  # at an address that fits any element
+        begin = self._payload_at + state_format.align_up(self._end)
+        self._end = state_format.align_up(self._end) + size
+        if begin + size > len(self._view):
+            raise IndexError("it ends before its payload does")
+        return self._view[begin : begin + size]
+
+    def _read_raw(self, size: int) -> memoryview:
+        begin, self._position = self._position, self._position + size
+        if self._position > len(self._view):
+            raise IndexError("it ends in the middle of a value")
+        return self._view[begin : self._position]
+
+    # -- values ----------------------------------------------------------------------------------------------
+
+    def _int(self) -> int:
+        return int.from_bytes(self._read_raw(self.read_length()), "little", signed=True)
+
+    def _float(self) -> float:
+        return float(state_format.FLOAT.unpack(self._read_raw(8))[0])
+
+    def _complex(self) -> complex:
+        return complex(*state_format.COMPLEX.unpack(self._read_raw(16)))
+
+    def _bytes(self) -> bytes:
+        return bytes(self.read_buffer(self.read_length()))
+
+    def _bytearray(self) -> bytearray:
+        number = self.add_reference(None)
+        value = bytearray(self.read_buffer(self.read_length()))
+        self.replace_reference(number, value)
+        return value
+
+    def _tuple(self) -> tuple[Any, ...]:
+        return tuple([self.read() for _ in range(self.read_length())])
+
+    def _ints(self) -> tuple[int, ...]:
+        values = array("q", bytes(self.read_buffer(self.read_length() * 8)))
+        if sys.byteorder == "big":
+            values.byteswap()
+        return tuple(values)
+
+    def _list(self) -> list[Any]:
+        made: list[Any] = []
+        self.add_reference(made)
+        made.extend(self.read() for _ in range(self.read_length()))  # which may refer to `made` themselves
+        return made
+
+    def _dict(self) -> dict[Any, Any]:
+        return self._fill_mapping({})
+
+    def _ordered_dict(self) -> dict[Any, Any]:
+        return self._fill_mapping(OrderedDict())
+
+    def _fill_mapping(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
+        self.add_reference(mapping)
+        for _ in range(self.read_length()):
+            key = self._hashable()
+            mapping[key] = self.read()
+        return mapping
+
+    def _set(self) -> set[Any]:
+        made: set[Any] = set()
+        self.add_reference(made)
+        made.update([self._hashable() for _ in range(self.read_length())])
+        return made
+
+    def _frozenset(self) -> frozenset[Any]:
+        return frozenset([self._hashable() for _ in range(self.read_length())])
+
+    def _reference(self) -> Any:
+        return self._references[self.read_length()]
+
+    def _array(self) -> Any:
+        number = self.add_reference(None)
+        made = numpy_codec.read_array(self)
+        self.replace_reference(number, made)
+        return made
+
+    def _global(self) -> Any:
+        module, name = self.read_text(), self.read_text()
+        if not module or module.startswith("."):
+            raise IntegrityError(f"a state is damaged: {module!r} is no module's name")
+        return (
+            import_global(module, name) if self._plain is None else self._plain.resolve_global(module, name)
+        )
+
+    def _object(self) -> Any:
+        make, arguments = self.read(), self.read()
+        if self._plain is not None:
+            return self._plain_object(self._plain, make, arguments)
+        if not callable(make) or not isinstance(arguments, tuple):
+            raise IntegrityError(f"a state is damaged: no object is made by {make!r} from {arguments!r}")
+        made = make(*arguments)
+        self.add_reference(made)
+        setter, state, elements = self.read(), self.read(), self._elements()
+        pairs = self._pairs()
+        if elements is not None:
+            for one in elements:
+                made.append(one)
+        for key, one in pairs or ():
+            made[key] = one
+        if state is not None:
+            set_state(made, state, setter)
+        return made
+
+    def _plain_object(self, plain: SafeValues, make: Any, arguments: Any) -> Any:
+        made = plain.call(make, arguments)
+        number = self.add_reference(made)
+        setter, state, elements = self.read(), self.read(), self._elements()
+        pairs = self._pairs()
+        if setter is not None:
+            raise unsafe_value_error(f"{type(made).__qualname__} with a function for its state")
+        if (elements is not None and type(made) not in LIST_TYPES) or (
+            pairs is not None and type(made) not in MAPPING_TYPES
+        ):
+            raise IntegrityError(f"a state is damaged: a `{type(made).__qualname__}` has elements")
+        if elements is not None:
+            made.extend(elements)
+        for key, one in pairs or ():
+            made[plain.check_key(key)] = one
+        if state is not None:
+            made = plain.set_state(made, state)
+            self.replace_reference(number, made)
+        return made
+
+    def _elements(self) -> list[Any] | None:
+        if self.read_byte() == state_format.NONE[0]:
+            return None
+        return [self.read() for _ in range(self.read_length())]
+
+    def _pairs(self) -> list[tuple[Any, Any]] | None:
+        if self.read_byte() == state_format.NONE[0]:
+            return None
+        return [(self.read(), self.read()) for _ in range(self.read_length())]
+
+    def _hashable(self) -> Any:
+        """What was written where only values with a hash can be."""
+        value = self.read()
+        if self._plain is not None:
+            return self._plain.check_key(value)
+        try:
+            hash(value)
+        except TypeError as bad:
+            raise IntegrityError(f"a state is damaged: {bad}") from bad
+        return value
+
+
+_READERS: dict[int, Callable[[StateReader], Any]] = {
+    state_format.NONE[0]: lambda _: None,
+    state_format.TRUE[0]: lambda _: True,
+    state_format.FALSE[0]: lambda _: False,
+    state_format.ELLIPSIS[0]: lambda _: Ellipsis,
+    state_format.INT[0]: StateReader._int,
+    state_format.FLOAT_TAG[0]: StateReader._float,
+    state_format.COMPLEX_TAG[0]: StateReader._complex,
+    state_format.STR[0]: StateReader.read_text,
+    state_format.BYTES[0]: StateReader._bytes,
+    state_format.BYTEARRAY[0]: StateReader._bytearray,
+    state_format.TUPLE[0]: StateReader._tuple,
+    state_format.INTS[0]: StateReader._ints,
+    state_format.LIST[0]: StateReader._list,
+    state_format.DICT[0]: StateReader._dict,
+    state_format.ORDERED_DICT[0]: StateReader._ordered_dict,
+    state_format.SET[0]: StateReader._set,
+    state_format.FROZENSET[0]: StateReader._frozenset,
+    state_format.SAME[0]: StateReader._reference,
+    state_format.ARRAY[0]: StateReader._array,
+    state_format.SCALAR[0]: numpy_codec.read_scalar,
+    state_format.OBJECT_ARRAY[0]: numpy_codec.read_objects,
+    state_format.TENSOR[0]: torch_codec.read_tensor,
+    state_format.TORCH_WORD[0]: torch_codec.read_constant,
+    state_format.GLOBAL[0]: StateReader._global,
+    state_format.OBJECT[0]: StateReader._object,
+}

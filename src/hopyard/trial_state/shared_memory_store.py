@@ -1,0 +1,260 @@
+"""Where encoded states lie, for all processes of an attempt on one host: files in shared memory, by name.
+
+    <memory>/hopyard-<uid>-<name>/   where the system keeps files in memory; a folder on disk where that is
+                                     missing or full
+        lock               held by whoever uses the folder: one that nobody holds is what a dead attempt left
+        owner-<token>      held by one process, whose slots are slot-<token>-…
+        slot-<token>-<n>   memory, used again and again
+        state-<name>       a second name of the slot that the state is in
+
+A state's bytes never change while it has its name. A reader copies and then looks whether the name is still
+there: if so, what it copied is the state.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from hopyard.domain.ids import is_state_name
+from hopyard.errors import IntegrityError, NotFound, StorageFull
+from hopyard.private_files import open_file
+from hopyard.trial_state import attempt_dir, state_format
+from hopyard.trial_state.decode_buffers import DecodeBuffers
+from hopyard.trial_state.mmap_cache import MmapCache
+from hopyard.trial_state.shared_memory_pool import SharedMemoryPool, SharedMemorySlot, is_same_file
+
+log = logging.getLogger("hopyard.trial_state")
+
+SHARED_MEMORY_DIR = Path("/dev/shm")
+_MAX_SPARE_SLOTS = 2
+_RESERVED_SHARE = 0.05  # of the memory's room, for what else needs it
+
+
+class WritableState(Protocol):
+    """As `encode.Encoded`. size: how many bytes `write_into` will write."""
+
+    size: int
+
+    def write_into(self, view: memoryview, /) -> None: ...
+
+
+class StateStore:
+    """name: the same for all processes of the attempt.
+    disk: a folder that they share, for what finds no room in memory.
+
+    May be used from any thread. Raises OSError where neither folder can be used.
+    """
+
+    def __init__(self, name: str, disk: Path, *, memory: Path = SHARED_MEMORY_DIR) -> None:
+        attempt_dir.remove_dead_attempts(memory)
+        self._attempt_dirs: list[tuple[attempt_dir.AttemptDir, SharedMemoryPool]] = []
+        for parent in (memory, disk):
+            try:
+                folder = attempt_dir.AttemptDir(parent, name)
+            except OSError as refused:
+                if parent == disk and not self._attempt_dirs:
+                    raise
+                log.warning("states cannot be kept in %s: %s", parent, refused)
+                continue
+            self._attempt_dirs.append(
+                (folder, SharedMemoryPool(folder.path, folder.owner, max_spare=_MAX_SPARE_SLOTS))
+            )
+        self._decode_buffers, self._mmap_cache = DecodeBuffers(), MmapCache()
+        found = self._attempt_dirs[0][0].path.stat()
+        self.id = f"{attempt_dir.host_id()}-{found.st_dev:x}-{found.st_ino:x}"
+
+    # -- putting ---------------------------------------------------------------------------------------------
+
+    def put(self, name: str, state: WritableState) -> int:
+        """Returns its size in bytes. One that is there already is left. Raises StorageFull."""
+        with self.allocate(name, state.size) as view:
+            state.write_into(view)
+        return state.size
+
+    @contextmanager
+    def allocate(self, name: str, size: int) -> Iterator[memoryview]:
+        """Memory for a state of this size, which is on the shelf once the block is left, unless by an
+        exception."""
+        path_name = _file_name(name)
+        folder, slots, slot = self._acquire_slot(size)
+        try:
+            with memoryview(slot.memory) as whole, whole[:size] as view:
+                yield view
+            with suppress(FileExistsError):
+                os.link(slot.path, folder.path / path_name)
+        finally:
+            slots.unpin(slot)
+            slots.release_spare()
+
+    def reserve(self, size: int) -> None:
+        """Make room for a state of about this size ready now, to put and to read: memory that was never used
+        is slow to write."""
+        with suppress(StorageFull):
+            _, slots, slot = self._acquire_slot(size)
+            slots.unpin(slot)
+            self._decode_buffers.reserve(size)
+
+    def _acquire_slot(self, size: int) -> tuple[attempt_dir.AttemptDir, SharedMemoryPool, SharedMemorySlot]:
+        for folder, slots in self._attempt_dirs:
+            try:
+                if folder.has_free_space(size, _RESERVED_SHARE) or slots.has_free(size):
+                    return folder, slots, slots.acquire(size)
+            except OSError as full:
+                log.warning("no room for a state of %d bytes in %s: %s", size, folder.path, full)
+        places = " and ".join(str(folder.path.parent) for folder, _ in self._attempt_dirs)
+        hint = (
+            "give the host more memory or the disk more room, or keep fewer trials alive at once "
+            "(`concurrent`)"
+        )
+        raise StorageFull(f"no room for a state of {size / 1e6:.0f} MB in {places}", hints=(hint,))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> memoryview:
+        """A copy of the state's bytes, for `decode`: writable, and nobody else's. Raises NotFound."""
+        with self._open(name) as (fd, path), self._memory(fd) as (memory, _):
+            size = _size_of(memory, name)
+            copy = self._decode_buffers.acquire(size)
+            _copy(copy, memory, size)
+            if not is_same_file(path, fd):
+                raise NotFound(f"state `{name}` was dropped while it was read")
+        return copy
+
+    @contextmanager
+    def view(self, name: str) -> Iterator[memoryview]:
+        """The state's bytes where they lie, to be read only. One that this process put there stays as it is
+        until the end, even if it is dropped. Raises NotFound, at the end too where another process's was
+        dropped meanwhile."""
+        with self._open(name) as (fd, path), self._memory(fd) as (memory, pinned):
+            with (
+                memoryview(memory) as whole,
+                whole[: _size_of(memory, name)] as view,
+                view.toreadonly() as shown,
+            ):
+                yield shown
+            if not pinned and not is_same_file(path, fd):
+                raise NotFound(f"state `{name}` was dropped while it was used")
+
+    @contextmanager
+    def _memory(self, fd: int) -> Iterator[tuple[mmap.mmap, bool]]:
+        """The mapped file, and whether it is a slot of this process, which is not used again meanwhile."""
+        found = os.fstat(fd)
+        for _, slots in self._attempt_dirs:
+            with slots.pin_if_own((found.st_dev, found.st_ino)) as slot:
+                if slot is not None:
+                    yield slot.memory, True
+                    return
+        yield self._mmap_cache.map_file(fd), False
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[tuple[int, Path]]:
+        path_name = _file_name(name)
+        for folder, _ in self._attempt_dirs:
+            path = folder.path / path_name
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                yield fd, path
+                return
+            finally:
+                os.close(fd)
+        raise NotFound(f"state `{name}` is not on the shelf")
+
+    def has(self, name: str) -> bool:
+        path_name = _file_name(name)
+        return any((folder.path / path_name).exists() for folder, _ in self._attempt_dirs)
+
+    def list_states(self) -> list[str]:
+        """Of all states, whoever put them there."""
+        found = {
+            one.name.removeprefix("state-")
+            for folder, _ in self._attempt_dirs
+            for one in folder.path.glob("state-*")
+        }
+        return sorted(found)
+
+    # -- the end of states -----------------------------------------------------------------------------------
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Those that are not there are no error."""
+        for name in names:
+            path_name = _file_name(name)
+            for folder, _ in self._attempt_dirs:
+                with suppress(FileNotFoundError):
+                    (folder.path / path_name).unlink()
+        self.release_unused()
+
+    def release_unused(self) -> None:
+        """Give back memory that no state needs: this process's, and that of processes that are gone."""
+        for folder, slots in self._attempt_dirs:
+            slots.release_spare()
+            folder.remove_stale_slots()
+        self._mmap_cache.release_deleted()
+
+    def export_file(self, name: str, path: Path) -> int:
+        """Write the state to a file, complete or not at all; returns its size. Raises NotFound, OSError."""
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with self.view(name) as view, open(scratch, "wb", opener=open_file) as file:
+                file.write(view)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+            return path.stat().st_size
+        finally:
+            with suppress(FileNotFoundError):
+                scratch.unlink()
+
+    def import_file(self, name: str, path: Path) -> int:
+        """Put a state that was exported back; returns its size.
+        Raises OSError, IntegrityError, StorageFull."""
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            with self.allocate(name, size) as view:
+                if file.readinto(view) != size:
+                    raise IntegrityError(f"{path} became shorter while it was read")
+                _size_of(view, name)
+        return size
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Memory and disk that this process's slots take."""
+        return sum(slots.allocated_bytes for _, slots in self._attempt_dirs)
+
+    def close(self) -> None:
+        """States stay for the others; the last one to close removes all."""
+        self._mmap_cache.close()
+        for folder, slots in self._attempt_dirs:
+            slots.close()
+            folder.close()
+
+
+def _file_name(name: str) -> str:
+    if not is_state_name(name):
+        raise NotFound(f"`{name[:80]}` is no name of a state")
+    return f"state-{name}"
+
+
+def _size_of(memory: mmap.mmap | memoryview, name: str) -> int:
+    """As the state's own head says it. Raises IntegrityError."""
+    with memoryview(memory) as view:
+        if len(view) >= state_format.START.size:
+            magic, payload_at, size = state_format.START.unpack(view[: state_format.START.size])
+            if magic == state_format.MAGIC and payload_at <= size <= len(view):
+                return int(size)
+    raise IntegrityError(f"what lies on the shelf as `{name}` is no whole state")
+
+
+def _copy(target: memoryview, memory: mmap.mmap, size: int) -> None:
+    """In one go, while other threads run: a memoryview would keep them waiting."""
+    import numpy
+
+    numpy.copyto(numpy.frombuffer(target, numpy.uint8), numpy.frombuffer(memory, numpy.uint8, count=size))
