@@ -420,7 +420,7 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
             writer.close()
         await stage.until(lambda: memory.used_bytes == 0)
 
-    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20, body_timeout_s=300))
 
 
 @pytest.mark.parametrize("path", ["/health", "/runs/0"])
