@@ -88,6 +88,20 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert not [(file, page) for file, page in named if not (ROOT / page).exists()]
 
 
+MODULE_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
+ROOMS = (ROOT, ROOT / "src" / "hopyard", ROOT / "src" / "hopyard" / "scheduler")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.parent.name in ("contributing", "designs", "internals")],
+    ids=lambda page: page.name,
+)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    named = MODULE_PATH.findall(page.read_text())
+    assert not [path for path in named if not any((room / path).exists() for room in ROOMS)]
+
+
 def test_lines_of_the_docs_are_short() -> None:
     """Tables, code and the generated and measured pages may be wider."""
     wide = []
