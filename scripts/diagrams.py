@@ -257,15 +257,16 @@ def mop() -> Drawing:
 
 
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("commands and roots", ("cli", "app", "simulator", "spark", "study_app", "backup")),
-    ("programs", ("server", "replica", "client", "mop_runtime")),
-    ("model selection", ("studies", "trainables", "trial_state")),
+    ("Python and commands", ("pystudy", "cli")),
+    ("composition roots", ("app", "simulator", "spark", "study_app", "backup")),
+    ("programs", ("server", "replica", "mop_runtime")),
+    ("studies, left to right", ("studies", "trainables", "trial_state")),
     ("effects", ("controller", "tracking", "sdk")),
     ("access to the server", ("api_client",)),
     ("adapters and decisions", ("engines", "stores", "scheduler", "searchers", "mop", "datasets", "config")),
     ("contracts", ("interfaces",)),
     ("nouns", ("domain",)),
-    ("foundation", ("errors", "file_locks", "private_files")),
+    ("foundation, left to right", ("file_locks", "private_files", "errors")),
 )
 PURE = ("scheduler", "searchers", "mop", "domain")
 
