@@ -23,7 +23,7 @@ from benchmarks.peers.find import PeerPython
 from benchmarks.peers.ray_jobs import end_session
 from benchmarks.study_cases import CODE, Case
 from benchmarks.study_journal import Units
-from hopyard.cli.studies.show import get_study, read_journal
+from hopyard.client.study_lookup import get_study, read_journal
 
 _PEERS = Path(__file__).with_name("peers")
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

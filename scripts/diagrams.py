@@ -257,9 +257,9 @@ def mop() -> Drawing:
 
 
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Python and commands", ("pystudy", "cli")),
+    ("commands", ("cli",)),
     ("composition roots", ("app", "simulator", "spark", "study_app", "backup")),
-    ("programs", ("server", "replica", "mop_runtime")),
+    ("programs and their client", ("server", "replica", "client", "mop_runtime")),
     ("studies, left to right", ("studies", "trainables", "trial_state")),
     ("effects", ("controller", "tracking", "sdk")),
     ("access to the server", ("api_client",)),

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hopyard.pystudy import Study as Study
-    from hopyard.pystudy import search as search
-    from hopyard.pystudy import study as study
+    from hopyard.client.studies import Study as Study
+    from hopyard.client.studies import search as search
+    from hopyard.client.studies import study as study
     from hopyard.sdk.api import bind as bind
     from hopyard.sdk.api import dataset_path as dataset_path
     from hopyard.sdk.api import load as load
@@ -44,9 +44,9 @@ __all__ = [
     "summary",
 ]
 _ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
-    "Study": "hopyard.pystudy",
-    "search": "hopyard.pystudy",
-    "study": "hopyard.pystudy",
+    "Study": "hopyard.client.studies",
+    "search": "hopyard.client.studies",
+    "study": "hopyard.client.studies",
     "KerasTrainable": "hopyard.trainables.keras_trainable",
     "TorchTrainable": "hopyard.trainables.torch_trainable",
 }

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.cli import gitstate
-from hopyard.cli.gitstate import GitProbe, strip_url_credentials
-from hopyard.cli.interpreter import caller_interpreter, installed_packages
+from hopyard.client import git_state
+from hopyard.client.git_state import GitProbe, strip_url_credentials
+from hopyard.client.interpreter import caller_interpreter, installed_packages
 
 
 def test_the_active_environment_goes_first(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_changes_are_kept_as_a_diff_that_applies(repository: Path) -> None:
 def test_changes_too_large_for_a_diff_are_told(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gitstate, "_MAX_DIFF_BYTES", 1000)
+    monkeypatch.setattr(git_state, "_MAX_DIFF_BYTES", 1000)
     (repository / "a.py").write_text("two\n" * 1000)
     state, diff = GitProbe(repository).collect()
     assert state is not None

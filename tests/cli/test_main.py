@@ -53,7 +53,7 @@ def test_the_listing_imports_no_command() -> None:
 
 def test_hop_run_imports_nothing_slow() -> None:
     code = (
-        "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.cli.submit, hopyard.cli.attach; "
+        "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.client.submit, hopyard.cli.attach; "
         "print(*sys.modules)"
     )
     loaded = set(

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from hopyard.cli import submit
 from hopyard.cli.run import build_request
+from hopyard.cli.terminal.console import print_message
+from hopyard.cli.terminal.transfer_bar import TransferBar
+from hopyard.client import submit
 from hopyard.config.run_request import RunRequest, default_project
 from hopyard.datasets.pack import CODE_RULES, pack_tree
 from hopyard.errors import SpecError
@@ -156,14 +158,15 @@ def test_much_code_is_told_before_it_is_hashed(
     monkeypatch.setattr(submit, "_WARN_CODE_BYTES", 1000)
     told: list[str] = []
 
-    class Bar(submit._CodeTransferBar):
+    class Bar(TransferBar):
         def advance(self, size_bytes: int, /) -> None:
             told.append(capsys.readouterr().err)
 
     (folder / "data.bin").write_bytes(bytes(2000))
     with Bar() as bar:
-        pack_tree(folder, rules=CODE_RULES, progress=bar)
-    assert bar.warned
+        progress = submit._SizeWarning(bar, print_message)
+        pack_tree(folder, rules=CODE_RULES, progress=progress)
+    assert progress.warned
     assert told[0].startswith("note: the code is 2.0 KiB\nhint: ")
 
 

@@ -15,10 +15,11 @@ from hopyard.api_client.client import Client
 from hopyard.cli.studies import gantt as drawing
 from hopyard.cli.studies.command import _parse_epochs
 from hopyard.cli.studies.live_screen import StudyScreen
-from hopyard.cli.studies.run import build_searcher
-from hopyard.cli.studies.show import _trial_lines, read_journal
+from hopyard.cli.studies.show import _trial_lines
 from hopyard.cli.studies.table import failure_reason, study_heading, trial_table
 from hopyard.cli.terminal import console
+from hopyard.client.local_searcher import build_searcher
+from hopyard.client.study_lookup import read_journal
 from hopyard.config.search.search_file import search_from_mapping
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError

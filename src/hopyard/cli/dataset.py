@@ -10,6 +10,7 @@ import click
 
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.cli.terminal import console
+from hopyard.client.feedback import notify_of_skipped_homes
 from hopyard.domain.ids import check_name
 from hopyard.errors import MissingBlobs, SpecError, UsageError
 
@@ -74,7 +75,7 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
     with TransferBar() as bar:
         home = Home.default()
         tree = pack_tree(path, rules=DATA_RULES, cache=home.pack_cache, excluded=home.root, progress=bar)
-        console.warn_of_skipped_homes(tree.homes)
+        notify_of_skipped_homes(tree.homes, console.print_message)
         if not tree.files:
             raise SpecError(
                 f"`{path}` holds no files", hints=("a `.hopignore` file in it may leave out too much",)

@@ -11,8 +11,9 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, run_argument
-from hopyard.cli.run_text import Run, fork_source_text, get_run, run_title
+from hopyard.cli.run_text import Run, fork_source_text, run_title
 from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import TopologyRequest, format_replicas, format_topology
 from hopyard.domain.manifest import FileEntry, Manifest

@@ -433,7 +433,7 @@ def check_tools(_home: Home) -> Iterator[Finding]:
 
 
 def check_python(_home: Home) -> Iterator[Finding]:
-    from hopyard.cli.interpreter import caller_interpreter
+    from hopyard.client.interpreter import caller_interpreter
 
     interpreter = caller_interpreter(os.environ)
     version = _first_output_line(interpreter, "--version")

@@ -24,8 +24,9 @@ from hopyard.cli.options import (
     topology_option,
     where_option,
 )
-from hopyard.cli.run_text import Run, fork_source_text, get_run
+from hopyard.cli.run_text import Run, fork_source_text
 from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
 from hopyard.errors import SpecError
 
 BEST_CHECKPOINT = "best"
@@ -217,7 +218,7 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
         raise SpecError(
             f"--checkpoint: {name} is a study, whose checkpoints hold the states of its trials", hints=hints
         )
-    from hopyard.cli.studies.show import read_journal
+    from hopyard.client.study_lookup import read_journal
     from hopyard.studies.view.study_view import StudyView
 
     best = StudyView.from_records(read_journal(client, study)).best()

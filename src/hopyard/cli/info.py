@@ -15,7 +15,6 @@ from hopyard.cli.run_text import (
     duration_s,
     first_line,
     fork_source_text,
-    get_run,
     queued_text,
     replica_count_text,
     sync_text,
@@ -23,6 +22,7 @@ from hopyard.cli.run_text import (
 from hopyard.cli.status_line import progress_texts
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.console import format_bytes, format_duration, format_number, paint, paint_phase
+from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import (
     GpuRequest,

@@ -9,9 +9,10 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import last_run_argument
-from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.escape_sequences import EscapeFilter
+from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, SpecError, UsageError
 
 _BLOCK_BYTES = 256 * 1024

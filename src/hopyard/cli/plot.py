@@ -15,9 +15,10 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import PngPath, json_option, last_run_argument
-from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, draw_chart, moving_average
+from hopyard.client.run_lookup import get_run
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import NotFound, SpecError, UsageError
 

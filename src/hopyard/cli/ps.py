@@ -15,7 +15,6 @@ from hopyard.cli.run_text import (
     Run,
     duration_s,
     first_line,
-    get_run,
     is_final,
     last_eviction_text,
     metrics_line,
@@ -24,6 +23,7 @@ from hopyard.cli.run_text import (
     unstored_text,
 )
 from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import split_pair
 from hopyard.config.resource_requests import GpuRequest, format_gpus, format_replicas
 from hopyard.config.suggest import unknown_name_hints

@@ -10,8 +10,10 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import last_run_argument
-from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
+from hopyard.client.download import download_tree
+from hopyard.client.run_lookup import get_run
 from hopyard.datasets.ignore_rules import HOPIGNORE
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.errors import IntegrityError, NotFound, SpecError
@@ -143,18 +145,10 @@ def _pull_checkpoint(
 
 def _pull_tree(client: Client, digest: str, into: Path, force: bool) -> str:
     from hopyard.cli.terminal.transfer_bar import TransferBar
-    from hopyard.datasets.transfer import pull_tree as pull_tree
-    from hopyard.domain.ids import Digest
 
-    with TransferBar() as bar:
-        manifest = pull_tree(Digest(digest), into, client, bar, replace=force)
+    manifest = download_tree(client, digest, into, replace=force, on_progress=TransferBar)
     count = len(manifest.files)
     return f"{into}  {count:,} file{'' if count == 1 else 's'}, {console.format_bytes(manifest.size_bytes)}"
-
-
-def download_tree(client: Client, digest: str, into: Path) -> None:
-    """Fetch the tree with this manifest into a new folder, with a bar where there is a terminal."""
-    _pull_tree(client, digest, into, force=False)
 
 
 def _pull_logs(

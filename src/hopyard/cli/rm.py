@@ -9,8 +9,9 @@ import click
 
 from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import run_argument
-from hopyard.cli.run_text import Run, get_run, is_final, sync_text
+from hopyard.cli.run_text import Run, is_final, sync_text
 from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, UsageError
 
 _STOP_TIMEOUT_S = 90.0

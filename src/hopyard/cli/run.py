@@ -162,7 +162,8 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
     Ctrl-C leaves the run alone and stops following. The exit code is the script's.
     """
     from hopyard.cli.attach import attach_to_run
-    from hopyard.cli.submit import submit_run
+    from hopyard.cli.terminal.transfer_bar import TransferBar
+    from hopyard.client.submit import submit_run
 
     folder = Path.cwd()
     request = build_request(what, arguments, folder, options)
@@ -175,7 +176,11 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
             hints=("cd into the folder of the code; it travels with the run",),
         )
     client, submitted = submit_run(
-        request, code_folder, interpreter=_select_interpreter(options.get("python"))
+        request,
+        code_folder,
+        interpreter=_select_interpreter(options.get("python")),
+        notify=print_message,
+        on_progress=TransferBar,
     )
     return attach_to_run(client, submitted, detach=detach, as_json=as_json)
 
@@ -185,11 +190,11 @@ def build_request(
 ) -> RunRequest:
     """The run that the command line asks for. Raises SpecError."""
     if target.endswith((".yaml", ".yml")):
-        from hopyard.cli.submit import warn_of_secrets
+        from hopyard.client.submit import warn_of_secrets
         from hopyard.config.run_file import read_run_file
 
         request = read_run_file(Path(target), folder=folder)
-        warn_of_secrets(request, target)
+        warn_of_secrets(request, target, print_message)
         role = _single_role(request, arguments, options, target)
     else:
         command = _role_command(target, arguments, folder, base=options.get("requirements") is not None)

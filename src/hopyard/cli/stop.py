@@ -6,7 +6,8 @@ import click
 
 from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import json_option, run_argument
-from hopyard.cli.run_text import Run, get_run, is_final
+from hopyard.cli.run_text import Run, is_final
+from hopyard.client.run_lookup import get_run
 from hopyard.errors import NotFound
 
 

@@ -9,8 +9,9 @@ import click
 from hopyard.api_client.client import Client
 from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import extras_option, gpu_memory_option, json_option, run_argument
-from hopyard.cli.run_text import Run, get_run
+from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, SpecError
 
 NO_LIMIT = "none"

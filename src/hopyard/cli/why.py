@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from hopyard.cli.options import json_option, last_run_argument
-from hopyard.cli.run_text import Run, get_run, last_eviction_text
+from hopyard.cli.run_text import Run, last_eviction_text
 from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
 
 Explanation = dict[str, Any]
 Node = dict[str, Any]

@@ -123,8 +123,8 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
     from hopyard.api_client.local_server import connect
     from hopyard.cli.ps import LIVE_PHASES, fetch_runs
-    from hopyard.cli.studies.resume import previous_study_names
     from hopyard.cli.studies.table import failure_reason, searcher_name
+    from hopyard.client.resume_study import previous_study_names
 
     client = connect()
     found = fetch_runs(
@@ -279,9 +279,10 @@ def resume_search(
     what was under way then is repeated, and nothing else. A study that crashed goes on by itself.
     """
     from hopyard.api_client.local_server import connect
-    from hopyard.cli.studies.resume import resume_study as go_on
     from hopyard.cli.studies.run import attach_to_study
-    from hopyard.cli.studies.show import get_study
+    from hopyard.cli.terminal.transfer_bar import TransferBar
+    from hopyard.client.resume_study import resume_study as go_on
+    from hopyard.client.study_lookup import get_study
 
     variables, names = key_values.parse_env(env, os.environ), key_values.parse_secrets(secrets)
     client = connect()
@@ -291,6 +292,8 @@ def resume_search(
         code=None if code is None else code.resolve(),
         env=variables,
         secrets=names,
+        notify=console.print_message,
+        on_progress=TransferBar,
         **changed,
     )
     return attach_to_study(client, run, detach=detach, as_json=as_json)

@@ -11,10 +11,14 @@ from typing import Any
 
 from hopyard.api_client.client import Client
 from hopyard.cli.run_text import address, exit_code, start_line
-from hopyard.cli.studies.show import get_study, read_journal, study_line
+from hopyard.cli.studies.show import study_line
 from hopyard.cli.studies.table import failure_reason, params_line, study_heading, trial_table
 from hopyard.cli.submit_notices import print_notices
 from hopyard.cli.terminal import console
+from hopyard.cli.terminal.transfer_bar import TransferBar
+from hopyard.client.download import download_tree
+from hopyard.client.local_searcher import build_searcher
+from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.config import key_values as pairs
 from hopyard.config.home import Home
 from hopyard.config.run_request import parse_scheduling
@@ -24,10 +28,8 @@ from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant, Parameter, Space
-from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal
 from hopyard.errors import NotFound, SpecError
-from hopyard.interfaces.searcher import Searcher
 from hopyard.studies.view.study_view import StudyView
 
 _PREVIEW_TRIALS = 10
@@ -102,7 +104,7 @@ def preview_study(file: Path, options: Mapping[str, Any], *, as_json: bool) -> N
 def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool) -> int:
     """Submit the study, and unless `detach` follow it.
     The exit code of the command: 0 where it found a best trial."""
-    from hopyard.cli.submit import submit_run
+    from hopyard.client.submit import submit_run
 
     folder = Path.cwd()
     asked = build_study_request(file, folder, options)
@@ -112,7 +114,9 @@ def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json
             hints=("cd into the folder of the code; it travels with the study",),
         )
     build_searcher(asked.study, source_name=str(file))
-    client, run = submit_run(asked.run, folder, spec=asked.spec)
+    client, run = submit_run(
+        asked.run, folder, spec=asked.spec, notify=console.print_message, on_progress=TransferBar
+    )
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
@@ -136,30 +140,6 @@ def attach_to_study(client: Client, run: dict[str, Any], *, detach: bool, as_jso
             console.print_line(run["name"])
         return 0
     return follow_study(client, run, as_json=as_json)
-
-
-def build_searcher(study: StudySpec, *, source_name: str = "") -> Searcher | None:
-    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where
-    it needs what only the study's environment may have. source_name: what the study was read from. Raises
-    SpecError."""
-    from hopyard.domain.searchers import is_custom
-    from hopyard.searchers.optuna_model import MissingPackage
-    from hopyard.searchers.registry import build
-
-    if any(map(is_custom, (study.searcher.name, str(study.searcher.options.get("of", ""))))):
-        return None
-    try:
-        return build(study, _own_searcher_error)
-    except MissingPackage:
-        return None
-    except SpecError as wrong:
-        raise SpecError(
-            f"{source_name}: {wrong.message}" if source_name else wrong.message, hints=wrong.hints
-        ) from wrong
-
-
-def _own_searcher_error(text: str) -> Any:
-    raise AssertionError(f"`{text}` is looked up where the study runs")
 
 
 def follow_study(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
@@ -224,7 +204,6 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
     import tempfile
 
     from hopyard.api_client.local_server import connect
-    from hopyard.cli.pull import download_tree
     from hopyard.replica.process_env import make_sdk_folder
     from hopyard.studies.journal import encode_record
 
@@ -240,11 +219,12 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
         raise SpecError(f"{study['name']} has no code or no dataset to train again with")
     with tempfile.TemporaryDirectory(prefix="hopyard-replay-") as name:
         scratch = Path(name)
-        download_tree(client, spec["code"], scratch / "code")
+        download_tree(client, spec["code"], scratch / "code", on_progress=TransferBar)
         download_tree(
             client,
             next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]),
             scratch / "data",
+            on_progress=TransferBar,
         )
         (scratch / "journal").write_bytes(b"".join(map(encode_record, read_journal(client, study))))
         words = [
@@ -267,7 +247,6 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
 def _download_fork_state(client: Client, study: dict[str, Any], folder: Path) -> Path:
     """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it
     was forked from. Raises NotFound."""
-    from hopyard.cli.pull import download_tree
     from hopyard.mop_runtime.driver.fork_state import fork_states
 
     begin = study_from_json(study["spec"]["study"]).beginning
@@ -277,7 +256,12 @@ def _download_fork_state(client: Client, study: dict[str, Any], folder: Path) ->
         for one in client.iterate_pages(f"/runs/{study['id']}/checkpoints", "checkpoints")
         if not one.get("damaged")
     ]
-    download_tree(client, own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"], folder)
+    download_tree(
+        client,
+        own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"],
+        folder,
+        on_progress=TransferBar,
+    )
     found = fork_states({file.name: file for file in folder.iterdir()}, begin).get(begin.fork_state_name)
     if found is None:
         raise NotFound(f"the state that {study['name']} began with was not saved")

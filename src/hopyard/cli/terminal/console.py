@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
+from hopyard.domain.byte_text import format_bytes as format_bytes
 from hopyard.domain.duration_text import format_duration as format_duration
 from hopyard.domain.text import escape, is_plain
 
@@ -44,15 +45,6 @@ def print_message(text: str = "") -> None:
     """One line of talk, on stderr. Further lines, such as those of a program's error, are indented."""
     sys.stderr.write("\n  ".join(map(render_styles, text.split("\n"))) + "\n")
     sys.stderr.flush()
-
-
-def warn_of_skipped_homes(homes: Sequence[str]) -> None:
-    """That homes of Hopyard were left out of what was packed, if any were."""
-    if homes:
-        print_message(
-            f"note: left out, since it belongs to a home of Hopyard: {', '.join(homes[:5])}"
-            + (f" and {len(homes) - 5} more" if len(homes) > 5 else "")
-        )
 
 
 def print_line(text: str = "") -> None:
@@ -215,15 +207,6 @@ def format_age(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit}"
     return f"{whole} s"
-
-
-def format_bytes(amount: float) -> str:
-    """`512 B`, `1.5 KiB`, `3.2 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def format_number(value: float | None) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopyard.cli.terminal.console import format_bytes, print_message
+from hopyard.client.feedback import Notify, print_notice
 from hopyard.datasets.ignore_rules import CODE_RULES, ignored_paths
+from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.text import escape
 from hopyard.domain.urls import strip_credentials
 
@@ -53,8 +54,9 @@ class GitProbe:
     """Starts `git` at once and collects what it said later.
     Without git, or outside a repository, there is nothing to say."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, notify: Notify = print_notice) -> None:
         self._folder = folder
+        self._notify = notify
         self._children: list[subprocess.Popen[bytes]] = []
         self._disabled_filters: Sequence[str] = ()
         if not is_in_repository(folder):
@@ -155,7 +157,7 @@ class GitProbe:
             "remote": _sanitize(origin),
         }
         if dirty and len(diff) > _MAX_DIFF_BYTES:
-            print_message(
+            self._notify(
                 f"note: uncommitted changes of {format_bytes(len(diff))} are too large to be kept as a "
                 "diff; the code itself is kept whole"
             )
@@ -166,9 +168,9 @@ class GitProbe:
         from subprocess import TimeoutExpired
 
         if len(excluded) > _MAX_EXCLUDED_FILES:
-            print_message(f"note: no diff is kept: ignore files name {len(excluded)} of the changed files")
+            self._notify(f"note: no diff is kept: ignore files name {len(excluded)} of the changed files")
             return b""
-        print_message(
+        self._notify(
             "note: the diff that is kept lacks what ignore files name: "
             f"{', '.join(excluded[:3])}{' …' if len(excluded) > 3 else ''}"
         )

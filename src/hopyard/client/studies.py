@@ -19,9 +19,9 @@ from typing import Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
-from hopyard.cli.studies.run import build_searcher
-from hopyard.cli.studies.show import get_study, read_journal
-from hopyard.cli.submit import submit_run
+from hopyard.client.local_searcher import build_searcher
+from hopyard.client.study_lookup import get_study, read_journal
+from hopyard.client.submit import submit_run
 from hopyard.config.search.search_file import search_from_mapping
 from hopyard.domain.ids import new_run_id, slug
 from hopyard.errors import NotFound, SpecError, StudyFailed
@@ -136,7 +136,7 @@ class Study:
         place of the study's. queue, priority: others than the study's. Raises Conflict where it has not
         ended, or has finished and no more trials are asked for; SpecError where its searcher cannot propose
         more."""
-        from hopyard.cli.studies.resume import resume_study
+        from hopyard.client.resume_study import resume_study
 
         code = None if folder is None else Path(folder).resolve()
         return Study(
@@ -186,7 +186,7 @@ class Study:
         not read."""
         import tempfile
 
-        from hopyard.cli.pull import download_tree
+        from hopyard.client.download import download_tree
         from hopyard.studies.view.best import find_best, read_state
 
         if self._run["spec"]["study"]["parallel"] != "mop":

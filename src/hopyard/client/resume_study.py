@@ -1,4 +1,4 @@
-"""`hop search resume`: goes on with a study that has ended, in a new run."""
+"""Resumes a study that has ended, in a new run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.api_client.client import Client
-from hopyard.cli.run_text import Run
-from hopyard.cli.studies.run import build_searcher
-from hopyard.cli.studies.show import read_journal
-from hopyard.cli.terminal import console
+from hopyard.client.feedback import (
+    Notify,
+    ProgressFactory,
+    no_progress,
+    notify_of_skipped_homes,
+    print_notice,
+)
+from hopyard.client.local_searcher import build_searcher
+from hopyard.client.run_lookup import RunJson
+from hopyard.client.study_lookup import read_journal
 from hopyard.config.home import Home
 from hopyard.config.search.study_json import study_from_json
 from hopyard.domain.ids import new_run_id
@@ -27,7 +33,7 @@ _POLL_INTERVAL_S = 0.2
 
 def resume_study(
     client: Client,
-    study: Run,
+    study: RunJson,
     *,
     trials: int | None = None,
     code: Path | None = None,
@@ -36,7 +42,9 @@ def resume_study(
     env: Mapping[str, str] | None = None,
     secrets: Sequence[str] = (),
     trust: bool = False,
-) -> tuple[Client, Run]:
+    notify: Notify = print_notice,
+    on_progress: ProgressFactory = no_progress,
+) -> tuple[Client, RunJson]:
     """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place
     of the study's code. queue, priority: others than the study's. env, secrets: variables, and names of
     secrets, that are added. trust: all of another user's states may be read, which may run code of theirs.
@@ -44,14 +52,14 @@ def resume_study(
     One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no
     more trials are asked for; SpecError where its searcher cannot propose more.
     """
-    from hopyard.cli.submit import post_run
+    from hopyard.client.submit import post_run
     from hopyard.config.run_request import check_priority
     from hopyard.datasets.pack import CODE_RULES, pack_tree
 
     if priority is not None:
         check_priority(priority)
     if study["phase"] == "stopping":
-        console.print_message(f"{study['name']} is still stopping; it goes on once that is over")
+        notify(f"{study['name']} is still stopping; it goes on once that is over")
     while study["phase"] == "stopping":
         time.sleep(_POLL_INTERVAL_S)
         study = client.get(f"/runs/{study['id']}")
@@ -70,11 +78,11 @@ def resume_study(
         return client, client.post(path, body, plan=1)
     home = Home.default()
     tree = pack_tree(code, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root)
-    console.warn_of_skipped_homes(tree.homes)
-    return post_run(client, {**body, "code": tree.digest}, tree, {}, path=path)
+    notify_of_skipped_homes(tree.homes, notify)
+    return post_run(client, {**body, "code": tree.digest}, tree, {}, path=path, on_progress=on_progress)
 
 
-def previous_study_names(client: Client, studies: Sequence[Run]) -> dict[str, str]:
+def previous_study_names(client: Client, studies: Sequence[RunJson]) -> dict[str, str]:
     """What is said of those studies that continue another one, by their ids."""
     names = {study["id"]: study["name"] for study in studies}
     said = {}

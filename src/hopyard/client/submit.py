@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
-from hopyard.cli.gitstate import GitProbe
-from hopyard.cli.interpreter import caller_interpreter, installed_packages
-from hopyard.cli.run_text import Run
-from hopyard.cli.terminal import console
-from hopyard.cli.terminal.transfer_bar import TransferBar
+from hopyard.client.feedback import (
+    Notify,
+    ProgressFactory,
+    no_progress,
+    notify_of_skipped_homes,
+    print_notice,
+)
+from hopyard.client.git_state import GitProbe
+from hopyard.client.interpreter import caller_interpreter, installed_packages
+from hopyard.client.run_lookup import RunJson
 from hopyard.config.home import Home
 from hopyard.config.run_request import RunRequest
 from hopyard.datasets.pack import CODE_RULES, pack_tree
+from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.ids import new_run_id
 from hopyard.domain.urls import find_secrets
 from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
 
 if TYPE_CHECKING:
     from hopyard.datasets.packed_tree import PackedTree
+    from hopyard.datasets.progress import ProgressListener
 
 _MAX_SETTINGS_BYTES = 4 * 1024 * 1024
 _SETTINGS_FILE_PATTERN = re.compile(
@@ -48,40 +55,52 @@ def submit_run(
     *,
     interpreter: str | None = None,
     spec: Callable[..., dict[str, Any]] | None = None,
-) -> tuple[Client, Run]:
+    notify: Notify = print_notice,
+    on_progress: ProgressFactory = no_progress,
+) -> tuple[Client, RunJson]:
     """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling
     turn.
+
+    notify: receives each notice. on_progress: makes what shows the progress of packing and of each upload.
 
     interpreter: what runs the script; by default the caller's, or the one that the server builds from
     requirements. spec: makes the RunSpec in place of `request.spec` (of a study, which says more than its
     run). The id is made here, so that a request whose answer was lost can be sent again without starting a
     second run.
     """
-    probe = GitProbe(folder)
+    probe = GitProbe(folder, notify=notify)
     try:
         extras: dict[str, bytes] = {}
         environment = _environment_spec(request, interpreter, extras)
-        with _CodeTransferBar() as bar:
+        with on_progress() as shown:
+            progress = _SizeWarning(shown, notify)
             home = Home.default().create()
             tree = pack_tree(
-                folder, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root, progress=bar
+                folder, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root, progress=progress
             )
-        console.warn_of_skipped_homes(tree.homes)
+        notify_of_skipped_homes(tree.homes, notify)
         _check_settings_files(tree)
-        if not bar.warned:
-            _warn_of_size(tree.size_bytes, tree.files)
+        if not progress.warned:
+            _warn_of_size(notify, tree.size_bytes, tree.files)
         client = connect()
         git = _git_json(probe, extras)
     finally:
         probe.close()
-    _warn_of_readable_secrets(request)
+    _warn_of_readable_secrets(request, notify)
     body = (spec or request.spec)(code=tree.digest, git=git, environment=environment)
-    return post_run(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
+    run = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}
+    return post_run(client, run, tree, extras, on_progress=on_progress)
 
 
 def post_run(
-    client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes], *, path: str = "/runs"
-) -> tuple[Client, Run]:
+    client: Client,
+    body: dict[str, Any],
+    tree: PackedTree,
+    extras: dict[str, bytes],
+    *,
+    path: str = "/runs",
+    on_progress: ProgressFactory = no_progress,
+) -> tuple[Client, RunJson]:
     """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where
     the server dies meanwhile, send all to its successor: the id in `body` keeps that from being a second
     run."""
@@ -92,13 +111,20 @@ def post_run(
                 return client, client.post(path, body, plan=1)
             except MissingBlobs as lacking:
                 trouble = lacking
-                upload_blobs(client, tree, extras, lacking.digests)
+                upload_blobs(client, tree, extras, lacking.digests, on_progress=on_progress)
         except ServerUnavailable as away:
             trouble, client = away, connect()
     raise trouble
 
 
-def upload_blobs(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: Sequence[str]) -> None:
+def upload_blobs(
+    client: Client,
+    tree: PackedTree,
+    extras: dict[str, bytes],
+    digests: Sequence[str],
+    *,
+    on_progress: ProgressFactory = no_progress,
+) -> None:
     """Send the blobs named by `digests`."""
     from hopyard.datasets.transfer import send_blobs
 
@@ -107,8 +133,8 @@ def upload_blobs(client: Client, tree: PackedTree, extras: dict[str, bytes], dig
         client.put_pack(small)
     code = [digest for digest in digests if digest not in extras]
     if code:
-        with TransferBar() as bar:
-            send_blobs(tree, code, client, bar)
+        with on_progress() as progress:
+            send_blobs(tree, code, client, progress)
 
 
 def _environment_spec(
@@ -131,7 +157,7 @@ def _environment_spec(
     }
 
 
-def warn_of_secrets(request: RunRequest, file: str) -> None:
+def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
     """Variables of a run's file: values are hidden from others wherever a run is shown, and the file itself
     is not."""
     found = [
@@ -140,23 +166,19 @@ def warn_of_secrets(request: RunRequest, file: str) -> None:
         if value and (_SECRET_NAME_PATTERN.fullmatch(name) or any(True for _ in find_secrets(value)))
     ]
     if found:
-        console.print_message(
+        notify(
             f"note: {file} holds the value of {', '.join(found)}, and every user of the server can "
             "read the code of a run"
         )
-        console.print_message(
-            f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead"
-        )
+        notify(f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead")
 
 
-def _warn_of_readable_secrets(request: RunRequest) -> None:
+def _warn_of_readable_secrets(request: RunRequest, notify: Notify) -> None:
     """What only its user can know whether others may: commands and the file that describes a run are for all
     to read."""
     if any(True for role in request.roles for word in role.command for _ in find_secrets(word)):
-        console.print_message(
-            "note: the command holds a password or token, and every user of the server can read commands"
-        )
-        console.print_message(
+        notify("note: the command holds a password or token, and every user of the server can read commands")
+        notify(
             "hint: `hop secret set NAME` once, `hop run --secret NAME`, and read it from the "
             "environment in the script"
         )
@@ -204,24 +226,25 @@ def _add_blob(data: bytes, extras: dict[str, bytes]) -> str:
     return digest
 
 
-class _CodeTransferBar(TransferBar):
-    """Warns of much to hash before that is done: who sees why it takes long can leave."""
+class _SizeWarning:
+    """Passes progress on, and warns of large code before it is hashed: the user sees why it takes long."""
 
-    warned = False
+    def __init__(self, listener: ProgressListener, notify: Notify) -> None:
+        self._listener, self._notify = listener, notify
+        self.warned = False
 
     def begin(self, what: str, total_bytes: int, /) -> None:
-        self.warned = _warn_of_size(total_bytes)
-        super().begin(what, total_bytes)
+        self.warned = _warn_of_size(self._notify, total_bytes)
+        self._listener.begin(what, total_bytes)
+
+    def advance(self, size_bytes: int, /) -> None:
+        self._listener.advance(size_bytes)
 
 
-def _warn_of_size(size_bytes: int, files: int = 0) -> bool:
+def _warn_of_size(notify: Notify, size_bytes: int, files: int = 0) -> bool:
     """Whether there was something to warn of."""
     if size_bytes <= _WARN_CODE_BYTES and files <= _WARN_CODE_FILES:
         return False
-    console.print_message(
-        f"note: the code is {console.format_bytes(size_bytes)}" + (f" in {files:,} files" if files else "")
-    )
-    console.print_message(
-        "hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`"
-    )
+    notify(f"note: the code is {format_bytes(size_bytes)}" + (f" in {files:,} files" if files else ""))
+    notify("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
     return True

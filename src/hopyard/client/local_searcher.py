@@ -1,0 +1,33 @@
+"""Builds the searcher of a study in this process, to check its settings before the study is submitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.domain.study import StudySpec
+from hopyard.errors import SpecError
+from hopyard.interfaces.searcher import Searcher
+
+
+def build_searcher(study: StudySpec, *, source_name: str = "") -> Searcher | None:
+    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where
+    it needs what only the study's environment may have. source_name: what the study was read from. Raises
+    SpecError."""
+    from hopyard.domain.searchers import is_custom
+    from hopyard.searchers.optuna_model import MissingPackage
+    from hopyard.searchers.registry import build
+
+    if any(map(is_custom, (study.searcher.name, str(study.searcher.options.get("of", ""))))):
+        return None
+    try:
+        return build(study, _own_searcher_error)
+    except MissingPackage:
+        return None
+    except SpecError as wrong:
+        raise SpecError(
+            f"{source_name}: {wrong.message}" if source_name else wrong.message, hints=wrong.hints
+        ) from wrong
+
+
+def _own_searcher_error(text: str) -> Any:
+    raise AssertionError(f"`{text}` is looked up where the study runs")

@@ -1,0 +1,35 @@
+"""Finds the run that a reference names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hopyard.api_client.client import Client
+from hopyard.domain.replica import RUN_TOKEN_PREFIX
+
+RunJson = dict[str, Any]  # a run as the API returns it
+
+
+def get_run(client: Client, ref: str) -> RunJson:
+    """The run that `ref` names: an id, a name, a number, a label or `last`. A number is first one of the
+    current folder's project. Raises NotFound with close names, SpecError for a number of several projects."""
+    own = os.environ.get("HOPYARD_RUN_ID")
+    if own and client.token.startswith(RUN_TOKEN_PREFIX) and ref in (own, os.environ.get("HOPYARD_RUN")):
+        run: RunJson = client.get(f"/runs/{own}")  # a run's own token may look up no other
+    else:
+        run = client.get(
+            "/runs/resolve", ref=ref, project=_current_project() if ref.strip().isdecimal() else None
+        )
+    return run
+
+
+def _current_project() -> str | None:
+    """The project of what `hop run` starts in the current folder; None in a folder that was deleted."""
+    from hopyard.config.run_request import default_project
+
+    try:
+        return default_project(Path.cwd())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,80 @@
+"""Finds the study that a reference names, and reads its journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.api_client.client import Client
+from hopyard.client.run_lookup import RunJson, get_run
+from hopyard.errors import NotFound, SpecError
+from hopyard.studies.journal import read_records
+
+_MAX_RUNS_SEARCHED = 1000  # so many of the newest studies have their names compared
+
+
+def get_study(client: Client, ref: str) -> RunJson:
+    """The study's run: named as any run, or by the name that its file gives it. The newest study of the
+    caller's own where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
+    if not ref:
+        return _newest_study(client)
+    try:
+        found = get_run(client, ref)
+    except NotFound:
+        named = _find_by_name(client, ref)
+        if named is None:
+            raise
+        return named
+    if found["spec"].get("study") is None:
+        named = _find_by_name(client, ref)  # a run may have the same label
+        if named is None:
+            raise SpecError(
+                f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",)
+            )
+        return named
+    return found
+
+
+def _find_by_name(client: Client, ref: str) -> RunJson | None:
+    """The newest study that is called so by its label, else by its file; one of the caller's own first."""
+    studies: list[RunJson] = client.get("/runs", studies=1, limit=_MAX_RUNS_SEARCHED)["runs"]
+    called = [one for one in studies if one["spec"].get("label") == ref] or [
+        one for one in studies if one["spec"]["study"]["name"] == ref
+    ]
+    if not called:
+        return None
+    own = _current_user(client)
+    return get_run(
+        client, next((one for one in called if one["name"].partition("/")[0] == own), called[0])["id"]
+    )
+
+
+def _current_user(client: Client) -> str:
+    """The caller's name, of the newest run of theirs; "" where there is none."""
+    try:
+        return str(get_run(client, "last")["name"].partition("/")[0])
+    except NotFound:
+        return ""
+
+
+def _newest_study(client: Client) -> RunJson:
+    """Of the caller's own: code of others is run (`replay`), and continued in the caller's name (`resume`),
+    only where they are named."""
+    own = _current_user(client)
+    found: list[RunJson] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
+    if not found:
+        raise NotFound(
+            "there is no study of yours yet",
+            hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"),
+        )
+    return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
+
+
+def read_journal(client: Client, study: RunJson) -> list[dict[str, Any]]:
+    """All records of the study, over all its attempts. The server sends so much of them at a time."""
+    data = b""
+    while True:
+        with client.open("GET", f"/runs/{study['id']}/journal", query={"offset": len(data)}) as answer:
+            part = answer.read()
+        if not part:
+            return list(read_records(data))
+        data += part
