@@ -26,4 +26,4 @@ def test_others_who_may_replace_a_home_are_named(tmp_path: Path, mode: int, owne
     os.chown(above, owner, -1)
     above.chmod(mode)
     found = [one.text for one in check_home(home) if one.check == "parent" and f" {above}," in one.text]
-    assert [text.partition(" may ")[0] for text in found] == ([named] if named else [])
+    assert [text.partition(" can ")[0] for text in found] == ([named] if named else [])

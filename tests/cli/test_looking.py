@@ -188,7 +188,7 @@ def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: l
     first = shell.hop("run", "-n", "slow", "train.py", "--json").json["run"]["name"]
     forked = shell.hop("fork", "slow", "--json")
     second = forked.json["run"]["name"]
-    assert f"forks {first}; `slow` means {second} from now on (`--name` gives it another)" in forked.talk
+    assert f"forks {first}; `slow` now refers to {second} (use `--name` for another name)" in forked.talk
     assert f"forks {second}; `slow` means" in shell.hop("fork", "slow", "--json").talk
     assert "means" not in shell.hop("fork", "slow", "-n", "other", "--json").talk
 
@@ -238,7 +238,7 @@ def test_stop_and_rm(shell: Shell) -> None:
     refused = shell.hop("rm", "-y", name)
     assert (refused.code, refused.talk) == (
         1,
-        f"error: {name} has not ended\nhint: --force ends what is alive first\n",
+        f"error: {name} has not ended\nhint: use --force to end live runs first\n",
     )
     wrong = shell.hop("stop", "no/such/1", name)
     assert (wrong.code, "hint: nothing was stopped: leave it out to stop the others\n" in wrong.talk) == (
@@ -249,7 +249,9 @@ def test_stop_and_rm(shell: Shell) -> None:
     assert shell.hop("stop", "--grace", "1s", name).talk.startswith(f"{name}  ")
     shell.hop("logs", "-f", name)
     assert shell.hop("stop", name).talk == f"{name}  had ended already: cancelled\n"
-    assert shell.hop("rm", name).talk.startswith("error: nobody is here to ask")
+    assert shell.hop("rm", name).talk.startswith(
+        "error: stdin is not a terminal, so the deletion cannot be confirmed"
+    )
     assert shell.hop("rm", "-y", name).talk == f"deleted {name}\n"
     assert shell.hop("info", name).code == 2
 
@@ -331,7 +333,7 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpus", "told"),
     [
-        ('"A100:4"', "config.yaml declares 4 x A100, which runs are given on trust"),
+        ('"A100:4"', "config.yaml declares 4 x A100, which runs get without a check"),
         ("0", "config.yaml declares none, so runs get none"),
     ],
 )

@@ -105,14 +105,14 @@ def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
     ("words", "hint"),
     [
         (["pause", "last"], "`hop stop RUN` ends one"),
-        (["resume", "last"], "`hop search resume STUDY` goes on with a study"),
+        (["resume", "last"], "`hop search resume STUDY` continues a study"),
         (["Kill", "last"], "`hop stop RUN` ends a run"),
         (["help", "cancel"], "`hop stop RUN` ends a run"),
         (
             ["run", "--label", "rack=a", "train.py"],
             (
-                "hint: --where LABEL=VALUE asks for nodes with a label; --name LABEL is what a run is "
-                "called\nhint: `hop run --help`"
+                "hint: --where LABEL=VALUE requests nodes with a label; --name LABEL is the name of a "
+                "run\nhint: `hop run --help`"
             ),
         ),
         (
@@ -122,7 +122,7 @@ def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
                 "hint: `hop run --help`"
             ),
         ),
-        (["ps", "--label", "x"], "hint: --name LABEL is what a run is called\n"),
+        (["ps", "--label", "x"], "hint: --name LABEL is the name of a run\n"),
         (["ps", "--phase", "waiting"], "hint: did you mean `queued`?\n"),
         (["ps", "--phase", "done"], "hint: did you mean `succeeded`?\n"),
     ],

@@ -99,7 +99,7 @@ def test_a_study_of_runs(shell: Shell) -> None:
     forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
     assert (
         forked.code == 2
-        and f"hint: the best one is a run: `hop fork {best} --checkpoint newest`" in forked.talk
+        and f"hint: fork the run of its best trial: `hop fork {best}  --checkpoint newest`" in forked.talk
     )
     assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
     refused = shell.hop("search", "gantt")

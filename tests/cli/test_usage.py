@@ -38,7 +38,7 @@ def test_usage_refuses_unknown_words_and_the_future(shell: Shell) -> None:
         (("--by", "day,week"), "day and week exclude each other"),
         (("--from", "2999-01-01"), "--from: `2999-01-01` is not over yet"),
         (("--from", "soon"), "--from: `soon` is not a time"),
-        (("--csv", "--json"), "--csv and --json cannot both be given"),
+        (("--csv", "--json"), "--csv and --json exclude each other"),
     ):
         refused = shell.hop("usage", *words)
         assert refused.code == 2 and said in refused.talk

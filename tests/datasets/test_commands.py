@@ -180,7 +180,7 @@ def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
         assert (verified.code, told["level"]) == (1, "fail") and digest_of(precious)[:12] in told["text"], (
             "as long as it is lost"
         )
-    assert "(mended: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").talk
+    assert "(repaired: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").talk
     assert [
         one["level"] for one in shell.hop("doctor", "--verify", "--json").json if one["check"] == "blobs"
     ] == ["ok"]

@@ -217,7 +217,7 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
         assert (done.code, done.json["missing"]) == (
             1,
             [],
-        ) and "the copies in the backup stay" in done.talk, done
+        ) and "the backup keeps its copies" in done.talk, done
         assert (folder / large).read_bytes() == good
         return list(done.json["restorable"])
 

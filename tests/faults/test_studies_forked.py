@@ -143,9 +143,9 @@ def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: World) -
         refused = linear.hop("fork", f"{study['name']}@best", *words)
         assert refused.code == 2 and said in refused.talk, refused.talk
     for words, said in (
-        (("--checkpoint", "newest"), "--checkpoint best` trains its best model on"),
-        (("-p", "lr=1"), "--checkpoint best -p K=V` trains its best model on with changes"),
-        (("--epochs", "2"), "only a study's best model"),
+        (("--checkpoint", "newest"), "--checkpoint best` to continue its best model"),
+        (("-p", "lr=1"), "--checkpoint best -p K=V` to continue its best model with changes"),
+        (("--epochs", "2"), "only the best model of a study"),
     ):
         refused = linear.hop("fork", study["name"], *words)
         assert refused.code == 2 and said in refused.talk, refused.talk
@@ -160,7 +160,7 @@ def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: World) -
         "`linear@best` is the study's"
     )
     anew = linear.ok("fork", study["name"], "--detach")
-    assert "is searched anew; `--checkpoint best` trains its best model on" in anew.talk
+    assert "is searched anew; use `--checkpoint best` to continue the training of its best model" in anew.talk
     assert linear.run(anew.out.strip())["spec"]["study"]["beginning"] is None
 
 
@@ -171,7 +171,7 @@ def test_the_best_of_trials_that_are_runs_is_a_run(world: World) -> None:
     )
     study = world.reaches(start(world)["id"], "succeeded")
     refused = world.hop("fork", f"{study['name']}@best")
-    assert refused.code == 2 and "the best one is a run: `hop fork " in refused.talk
+    assert refused.code == 2 and "fork the run of its best trial: `hop fork " in refused.talk
     trial = world.get("/runs", parent=study["id"])["runs"][0]
     assert "`best` is the best model of a study, and " in world.hop("fork", f"{trial['name']}@best").talk
     step = world.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"][-1]["step"]

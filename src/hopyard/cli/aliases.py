@@ -1,4 +1,4 @@
-"""Words that people bring from other programs, and what is meant by them here."""
+"""Aliases: commands, options and phases of other programs, and their equivalents in Hopyard."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "pause",
         "suspend",
     ): (
-        "runs are not paused: `hop stop RUN` ends one, giving it time to save, and `hop fork RUN "
-        "--checkpoint newest` goes on from what it saved"
+        "runs cannot be paused: `hop stop RUN` ends one with time to save, and `hop fork RUN "
+        "--checkpoint newest` continues from its newest checkpoint"
     ),
     (
         "resume",
         "continue",
         "unpause",
     ): (
-        "`hop fork RUN --checkpoint newest` goes on from what a run saved; `hop search resume STUDY` "
-        "goes on with a study"
+        "`hop fork RUN --checkpoint newest` continues from the newest checkpoint of a run; `hop search "
+        "resume STUDY` continues a study"
     ),
     (
         "kill",
@@ -43,7 +43,7 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "end",
         "scancel",
         "qdel",
-    ): "`hop stop RUN` ends a run, giving it time to save",
+    ): "`hop stop RUN` ends a run and gives it time to save",
     (
         "delete",
         "remove",
@@ -60,7 +60,7 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "watch",
         "squeue",
         "qstat",
-    ): "`hop ps` lists runs, with --watch every second anew",
+    ): "`hop ps` lists runs; with --watch it redraws the list every second",
     (
         "submit",
         "start",
@@ -70,50 +70,52 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "sbatch",
         "srun",
         "qsub",
-    ): "`hop run train.py` runs a script, with --detach without following it",
-    ("restart", "retry", "rerun", "repeat", "clone"): "`hop fork RUN` runs again what RUN ran",
-    ("show", "describe", "inspect", "get"): "`hop info RUN` tells everything about a run",
+    ): "`hop run train.py` runs a script; with --detach it returns at once",
+    ("restart", "retry", "rerun", "repeat", "clone"): (
+        "`hop fork RUN` runs the same code, data and environment again"
+    ),
+    ("show", "describe", "inspect", "get"): "`hop info RUN` shows all details of a run",
     (
         "log",
         "tail",
         "attach",
         "follow",
         "wait",
-    ): "`hop logs RUN` prints what a run wrote; -f follows it until it ends",
-    ("explain", "eta", "pending"): "`hop why RUN` tells why a run waits, and when it starts",
+    ): "`hop logs RUN` prints the output of a run; -f follows it until the run ends",
+    ("explain", "eta", "pending"): "`hop why RUN` explains why a run waits, and when it starts",
     ("compare",): "`hop diff RUN RUN` compares two runs",
     ("metrics", "graph", "chart"): "`hop plot RUN` draws metrics",
-    ("sweep", "tune", "study", "studies", "trials"): "`hop search` starts studies and shows them",
-    ("download", "fetch"): "`hop pull RUN` fetches what a run left",
-    ("upload", "push", "data"): "`hop dataset push` keeps a dataset",
-    ("quota", "quotas", "share"): "`hop queue ls` tells what each queue may use and uses",
+    ("sweep", "tune", "study", "studies", "trials"): "`hop search` starts and shows studies",
+    ("download", "fetch"): "`hop pull RUN` downloads the results of a run",
+    ("upload", "push", "data"): "`hop dataset push` stores a dataset",
+    ("quota", "quotas", "share"): "`hop queue ls` shows the limits and the usage of each queue",
     ("sinfo", "hosts", "machines", "cluster"): "`hop node ls` lists machines",
-    ("cordon",): "`hop node cordon NODE` lets nothing new start there",
-    ("uncordon",): "`hop node uncordon NODE` lets runs start there again",
-    ("drain",): "`hop node drain NODE` asks its runs to leave",
+    ("cordon",): "`hop node cordon NODE` stops new runs from starting on a node",
+    ("uncordon",): "`hop node uncordon NODE` allows runs to start on a node again",
+    ("drain",): "`hop node drain NODE` requests its runs to save and move to other nodes",
     ("serve", "server", "daemon"): "`hop up` starts the server, and so does any command that needs it",
 }
 _OPTION_ALIASES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("--label", "--labels", "--selector", "--constraint"),
         "--where",
-        "--where LABEL=VALUE asks for nodes with a label",
+        "--where LABEL=VALUE requests nodes with a label",
     ),
-    (("--label", "--title", "--job-name"), "--name", "--name LABEL is what a run is called"),
-    (("--partition", "--nodepool"), "--pool", "--pool NAME asks for nodes of a pool"),
-    (("--account",), "--queue", "--queue QUEUE says whose share it uses"),
+    (("--label", "--title", "--job-name"), "--name", "--name LABEL is the name of a run"),
+    (("--partition", "--nodepool"), "--pool", "--pool NAME requests nodes of a pool"),
+    (("--account",), "--queue", "--queue QUEUE selects the queue of a run"),
     (
         ("--nodes", "--workers", "--ntasks", "--nproc", "--processes", "--world-size"),
         "--replicas",
-        "--replicas N starts so many together",
+        "--replicas N starts N replicas together",
     ),
-    (("--elastic",), "--replicas", "--replicas MIN-MAX is elastic: as many as fit"),
-    (("--gres", "--gpu-type", "--gpu-model"), "--gpus", "--gpus MODEL:N asks for GPUs of a model"),
-    (("--mem", "--ram"), "--memory", "--memory 8G is the memory of each replica"),
+    (("--elastic",), "--replicas", "--replicas MIN-MAX is elastic: as many replicas as fit"),
+    (("--gres", "--gpu-type", "--gpu-model"), "--gpus", "--gpus MODEL:N requests GPUs of a model"),
+    (("--mem", "--ram"), "--memory", "--memory 8G is the memory limit per replica"),
     (
         ("--timeout", "--time-limit", "--walltime", "--max-time"),
         "--time",
-        "--time 2h ends the run after so long",
+        "--time 2h is the time limit of each attempt",
     ),
     (
         ("--background", "--no-wait", "--async", "--no-follow"),
@@ -134,13 +136,14 @@ _PHASE_ALIASES = {
 
 
 def command_hint(word: str) -> str | None:
-    """What to type in place of a command that is none, None where that is not known."""
+    """Returns the hint for a command name of another program; None for an unknown word."""
     return next((hint for words, hint in _COMMAND_ALIASES.items() if word.lower() in words), None)
 
 
 def option_hint(option: str, known: Collection[str]) -> str | None:
-    """What to give a command that has the options `known` in place of one that it has not: what is meant by
-    it elsewhere, else the closest. None where nothing is near."""
+    """Returns the hint for an unknown option: the option of the same meaning, else the closest name.
+    `known` are the options of the command. None where no name is close.
+    """
     from hopyard.config.suggest import closest_name
 
     meant = [hint for words, option_here, hint in _OPTION_ALIASES if option in words and option_here in known]
@@ -152,5 +155,5 @@ def option_hint(option: str, known: Collection[str]) -> str | None:
 
 
 def resolve_phase(word: str) -> str:
-    """The phase that is meant by a word, which is given back where none is known."""
+    """Returns the phase that `word` is an alias of, else `word` itself."""
     return next((name for name, words in _PHASE_ALIASES.items() if word.lower() in words), word)

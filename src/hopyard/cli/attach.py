@@ -1,5 +1,4 @@
-"""What happens after a run was submitted: it is announced, followed, left alone on Ctrl-C, and its end is
-told."""
+"""Announces a submitted run, follows it, detaches on Ctrl-C and reports how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ _SECOND_INTERRUPT_S = 2.0
 
 
 def attach_to_run(client: Client, run: Run, *, detach: bool, as_json: bool) -> int:
-    """Announce a submitted run and, unless `detach`, follow it to its end. The exit code of the command."""
+    """Announces a submitted run and, unless `detach`, follows it to its end.
+    Returns the exit code of the command."""
     print_notices(run)
     console.print_message(f"run {run['name']}  {address(client, run)}  {start_line(run)}")
     if detach:
@@ -35,7 +35,7 @@ def attach_to_run(client: Client, run: Run, *, detach: bool, as_json: bool) -> i
 
 
 def result_json(client: Client, run: Run) -> dict[str, Any]:
-    """What `--json` prints."""
+    """Returns the object that `--json` prints."""
     return {
         "id": run["id"],
         "name": run["name"],
@@ -70,7 +70,7 @@ def _follow_run(client: Client, run: Run, *, as_json: bool) -> int:
 
 
 def follow_until_end(follower: RunFollower, line: StatusLine) -> Run | None:
-    """The run as it ended; None when Ctrl-C left it."""
+    """Returns the run as it ended; None after Ctrl-C."""
     asked = False
     while True:
         try:
@@ -89,10 +89,12 @@ def follow_until_end(follower: RunFollower, line: StatusLine) -> Run | None:
 
 
 def _ask_to_stop(run: Run) -> bool:
-    """Tell how to come back; on a second Ctrl-C ask whether to stop the run."""
+    """Prints how to reattach; a second Ctrl-C asks whether to stop the run."""
     name = run["name"]
     look = "" if run["spec"].get("study") is None else f"Its trials: hop search show {name}   "
-    console.print_message(f"{name} goes on.  {look}Come back: hop logs -f {name}   End it: hop stop {name}")
+    console.print_message(
+        f"{name} continues.  {look}Follow it: hop logs -f {name}   Stop it: hop stop {name}"
+    )
     if not (console.is_terminal(sys.stdin) and console.is_terminal(sys.stderr)):
         return False
     try:
@@ -122,7 +124,7 @@ def _stop_run(client: Client, run: Run) -> None:
 
 
 def print_end(run: Run) -> None:
-    """Tell how a run ended, what came of it, and what of it could not be stored."""
+    """Prints how a run ended, its results, and what could not be stored."""
     values = metrics_line(run.get("summary") or {})
     phase = console.paint_phase(run["phase"], sys.stderr)
     console.print_message(

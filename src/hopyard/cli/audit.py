@@ -1,4 +1,4 @@
-"""`hop audit`: who changed what."""
+"""`hop audit`: the record of changes and their users."""
 
 from __future__ import annotations
 
@@ -17,20 +17,27 @@ _COLUMNS = ("at", "user", "action", "target", "target_id", "outcome", "origin", 
 
 
 @click.command("audit")
-@click.option("--user", help="Only what this user did.")
+@click.option("--user", help="Only changes by this user.")
 @click.option(
     "--action",
     metavar="ACTION",
-    help="Only this: run.stop, or a noun for all of its actions: run, dataset, queue, node, token.",
+    help="Only this action: run.stop; or all actions on a noun: run, dataset, queue, node, token.",
 )
 @click.option(
-    "--target", metavar="NAME", help="Only what was done to this: a name, as alice/mnist/12, or an id."
+    "--target", metavar="NAME", help="Only changes of this object: a name, such as alice/mnist/12, or an id."
 )
-@click.option("--refused", is_flag=True, help="Only what was refused.")
-@click.option("--since", metavar="TIME", help='Since when: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.')
-@click.option("--until", metavar="TIME", help="Until when.")
+@click.option("--refused", is_flag=True, help="Only refused requests.")
 @click.option(
-    "-n", "limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest."
+    "--since", metavar="TIME", help=('Start of the span: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.')
+)
+@click.option("--until", metavar="TIME", help="End of the span.")
+@click.option(
+    "-n",
+    "limit",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help=("Maximum number of changes, the newest first."),
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
 @json_option
@@ -45,15 +52,15 @@ def audit(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """List who changed what, when and from where, the newest first; also of runs that were removed.
+    """List changes, the newest first: user, action, time and address. Changes of removed runs are included.
 
-    The owner of the server sees everything, other users what they did themselves.
+    The owner of the server sees all changes, other users only their own.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.config.past_time import parse_past_time
 
     if as_csv and as_json:
-        raise UsageError("--csv and --json cannot both be given")
+        raise UsageError("--csv and --json exclude each other")
     now = datetime.now().astimezone()
     query: dict[str, str | int | None] = {
         "user": user,
@@ -65,7 +72,8 @@ def audit(
     end = None if until is None else parse_past_time(until, now, what="--until", allow_future=True)
     if begin is not None and end is not None and begin >= end:
         raise SpecError(
-            "--until: the span from `--since` to `--until` is empty", hints=("--since is the earlier one",)
+            "--until: the span from `--since` to `--until` is empty",
+            hints=("give --since a time before --until",),
         )
     query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
     rows: list[dict[str, Any]] = list(
@@ -79,7 +87,7 @@ def audit(
             ([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows),
         )
     elif not rows:
-        console.print_message("nothing was recorded that matches")
+        console.print_message("no recorded change matches")
     else:
         width = console.terminal_width() if console.is_terminal(sys.stdout) else None
         console.print_lines(

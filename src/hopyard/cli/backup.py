@@ -22,17 +22,16 @@ _MAX_NAMES_SHOWN = 20
 @click.option(
     "--replace",
     is_flag=True,
-    help="Give up what DIR has of an earlier backup, also of another home or database.",
+    help="Delete an earlier backup in DIR, even one of another home or database.",
 )
 @json_option
 def backup(folder: Path, replace: bool, as_json: bool) -> int:
     """Copy the home of this machine to DIR while its server runs.
 
-    DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. Backed
-    up there again, only what is new is copied. What the home has lost or damaged since, though its database
-    refers to it, stays in DIR, and is named; the exit code is 1 then. The backup of another home or another
-    database there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live
-    runs are left out.
+    DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. A
+    repeated backup to DIR copies only new files. Files that the home has lost or damaged since stay in DIR
+    and are listed; the exit code is then 1. A backup of another home or another database in DIR is refused. A
+    PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
     """
     from hopyard.api_client.local_server import check_own_server
     from hopyard.backup.create import create_backup
@@ -54,19 +53,17 @@ def backup(folder: Path, replace: bool, as_json: bool) -> int:
     if restorable:
         console.print_message(
             f"warning: the home has lost or damaged {_shortened_list(restorable)}, which its database "
-            "refers to; "
-            "the copies in the backup stay"
+            "refers to; the backup keeps its copies"
         )
         console.print_message(
-            f"hint: to restore each: cp -p {folder}/PATH {mark.home}/PATH; then `hop doctor --verify` "
-            "takes it in"
+            f"hint: restore each with `cp -p {folder}/PATH {mark.home}/PATH`, then run `hop doctor --verify`"
         )
     if missing:
         console.print_message(
             "warning: neither the home nor the backup has "
             f"{_shortened_list([digest[:12] for digest in missing])} of the blobs in use"
         )
-        console.print_message("hint: `hop doctor --verify` says what to do")
+        console.print_message("hint: run `hop doctor --verify`, which lists what to repair")
     return 1 if restorable or missing else 0
 
 
@@ -81,23 +78,21 @@ def _shortened_list(names: list[str]) -> str:
 @click.option(
     "--database",
     metavar="URL",
-    help="The empty PostgreSQL database to restore to, where the backup has a dump of one.",
+    help="URL of the empty PostgreSQL database to restore to, for a backup with a database dump.",
 )
 @click.option(
     "--keep-database",
     is_flag=True,
-    help="The database at URL was restored already, with another server of it: restore only files.",
+    help="Restore only files: another server has already restored the database at URL.",
 )
-@click.option(
-    "--start-runs", is_flag=True, help="Start what waits at once, not only when `hop node uncordon` says so."
-)
+@click.option("--start-runs", is_flag=True, help="Start waiting runs at once, without `hop node uncordon`.")
 @json_option
 def restore(folder: Path, database: str | None, keep_database: bool, start_runs: bool, as_json: bool) -> None:
-    """Make the home of this machine (HOPYARD_HOME), which must be empty, of the backup in DIR.
+    """Restore the backup in DIR to the home of this machine (HOPYARD_HOME), which must be empty.
 
-    Runs that were live then are queued again, from their newest checkpoints. They and all that waits start
-    only after `hop node uncordon`: the original may still run them. Of servers that share a database, restore
-    one with it and the others with --keep-database.
+    Runs that were live at the backup are queued again from their newest checkpoints. They and all waiting
+    runs start only after `hop node uncordon`, because the original server may still run them. Of servers that
+    share a database, restore one with the database and the others with --keep-database.
     """
     from hopyard.api_client.local_server import check_own_server
     from hopyard.backup.restore import restore_backup
@@ -121,5 +116,6 @@ def restore(folder: Path, database: str | None, keep_database: bool, start_runs:
     )
     if not start_runs:
         console.print_message(
-            "hint: its nodes are cordoned at the first start; `hop node uncordon NODE` starts what waits"
+            "hint: its nodes are cordoned at the first start; run `hop node uncordon NODE` to start "
+            "waiting runs"
         )

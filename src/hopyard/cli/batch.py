@@ -1,4 +1,4 @@
-"""Commands that do the same with each of several things: what one of them refuses keeps no other back."""
+"""Commands that act on several objects; a refusal of one object does not stop the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Resource = dict[str, Any]
 
 
 def unique(items: Sequence[Resource], key: str = "id") -> list[Resource]:
-    """Each once, in order: a run may be named in several ways."""
+    """Each object once, in order: one run can have several names."""
     return list({thing[key]: thing for thing in items}.values())
 
 
@@ -26,11 +26,11 @@ def apply_to_each(
     format_result: Callable[[Resource, Any], str],
     as_json: bool = False,
 ) -> None:
-    """Do something with each thing, and print of each what came of it: a line, or with `as_json` one list of
-    all answers at the end.
+    """Acts on each object and prints a line for each; with `as_json` prints one list of all answers at the
+    end.
 
     A refusal is an error on stderr, and in the list `{"id", "name", "error": {"code", "message", "hints"}}`;
-    the exit code is 1 then. The refusal of a single thing is raised. An answer of None is passed over.
+    the exit code is then 1. The refusal of a single object is raised. An answer of None is skipped.
     """
     answers: list[Any] = []
     refused = False

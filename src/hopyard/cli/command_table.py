@@ -1,7 +1,6 @@
-"""Every command by name: where it lives and what it does in one line.
+"""The table of all commands: name, section, module and one-line summary.
 
-The listing of `hop --help` and shell completion are drawn from this table, so that no command is imported to
-be named.
+`hop --help` and shell completion read this table, so they import no command.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "search",
         RUN_SECTION,
         "studies.command:search",
-        "Search hyperparameters: start a study, see it, draw it, replay it.",
+        "Tune hyperparameters: start, show, draw, resume and replay studies.",
     ),
     CommandEntry(
         "fork", RUN_SECTION, "fork:fork", "Run again with changes: same code, data and environment."
@@ -37,16 +36,19 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "update",
         RUN_SECTION,
         "update:update",
-        "Change runs that wait, hold and release them; name, tag and note any run.",
+        "Change or hold waiting runs; name, tag and annotate any run.",
     ),
-    CommandEntry("stop", RUN_SECTION, "stop:stop", "End runs, giving them time to save."),
-    CommandEntry("rm", RUN_SECTION, "rm:rm", "Delete ended runs and all that only they need."),
-    CommandEntry("ps", INSPECT_SECTION, "ps:ps", "List runs: those alive, or all with -a."),
-    CommandEntry("logs", INSPECT_SECTION, "logs:logs", "Print what a run wrote; -f follows it."),
+    CommandEntry("stop", RUN_SECTION, "stop:stop", "End runs and give them time to save."),
+    CommandEntry("rm", RUN_SECTION, "rm:rm", "Delete ended runs with their logs, metrics and checkpoints."),
+    CommandEntry("ps", INSPECT_SECTION, "ps:ps", "List live runs, or all runs with -a."),
+    CommandEntry("logs", INSPECT_SECTION, "logs:logs", "Print the output of a run; -f follows it."),
     CommandEntry("plot", INSPECT_SECTION, "plot:plot", "Draw metrics in the terminal or as a PNG."),
-    CommandEntry("info", INSPECT_SECTION, "info:info", "Tell everything about one run."),
+    CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
-        "why", INSPECT_SECTION, "why:why", "Tell why a run waits, when it starts, and what would be sooner."
+        "why",
+        INSPECT_SECTION,
+        "why:why",
+        "Explain why a run waits, when it starts, and how it could start sooner.",
     ),
     CommandEntry(
         "diff",
@@ -58,7 +60,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "simulate",
         INSPECT_SECTION,
         "simulation.command:simulate",
-        "Play a workload on a cluster: waits, use, fairness; what more nodes would do.",
+        "Simulate a workload on a cluster: waits, usage, fairness, effect of more nodes.",
     ),
     CommandEntry(
         "dataset",
@@ -67,49 +69,53 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "Push, list, pull and remove datasets; their leaderboards.",
     ),
     CommandEntry("board", DATA_SECTION, "leaderboard:board", "Show the leaderboard of a dataset."),
-    CommandEntry("pull", DATA_SECTION, "pull:pull", "Fetch code, checkpoint, files and logs of a run."),
+    CommandEntry(
+        "pull", DATA_SECTION, "pull:pull", "Download the code, checkpoint, files and logs of a run."
+    ),
     CommandEntry("sync", DATA_SECTION, "sync:sync", "Upload runs that were recorded without a server."),
     CommandEntry(
         "queue",
         SERVER_SECTION,
         "queue:queue",
-        "Share the cluster: declare queues, see what each uses, borrows and lends.",
+        "Share the cluster: declare queues, show their usage, borrowing and lending.",
     ),
     CommandEntry(
         "reserve",
         SERVER_SECTION,
         "reserve:reserve",
-        "Hold nodes or resources for users or a queue and a time.",
+        "Reserve nodes or resources for users or a queue, for a time.",
     ),
-    CommandEntry("node", SERVER_SECTION, "node:node", "List machines; take them out of service and back."),
-    CommandEntry("pool", SERVER_SECTION, "pool:pool", "List pools of machines and what is in use of them."),
+    CommandEntry("node", SERVER_SECTION, "node:node", "List nodes; cordon, drain and uncordon them."),
+    CommandEntry("pool", SERVER_SECTION, "pool:pool", "List pools of nodes and their usage."),
     CommandEntry(
         "usage",
         SERVER_SECTION,
         "usage:usage",
-        "Sum what runs held of the machines, by user, queue or project.",
+        "Sum the resource usage of runs by user, queue or project.",
     ),
-    CommandEntry("audit", SERVER_SECTION, "audit:audit", "List changes: by which user, when and from where."),
+    CommandEntry("audit", SERVER_SECTION, "audit:audit", "List changes: user, action, time and address."),
     CommandEntry(
         "user",
         SERVER_SECTION,
         "user:user",
-        "Let others use this server: give them tokens, and take them back.",
+        "Manage the users of this server and their tokens.",
     ),
     CommandEntry("up", SERVER_SECTION, "server:up", "Start the server of this machine."),
-    CommandEntry("down", SERVER_SECTION, "server:down", "End the server of this machine."),
-    CommandEntry("status", SERVER_SECTION, "server:status", "Tell what the server holds and does."),
-    CommandEntry("token", SERVER_SECTION, "token:token", "Show how programs reach the API; manage tokens."),
+    CommandEntry("down", SERVER_SECTION, "server:down", "Stop the server of this machine."),
+    CommandEntry(
+        "status", SERVER_SECTION, "server:status", "Show the state of the server, its runs and its nodes."
+    ),
+    CommandEntry("token", SERVER_SECTION, "token:token", "Show the address of the API; manage tokens."),
     CommandEntry(
         "service", SERVER_SECTION, "service:service", "Let systemd start the server of this machine at boot."
     ),
     CommandEntry(
-        "backup", SERVER_SECTION, "backup:backup", "Copy the home of this machine while its server runs."
+        "backup", SERVER_SECTION, "backup:backup", "Back up the home of this machine while its server runs."
     ),
-    CommandEntry("restore", SERVER_SECTION, "backup:restore", "Make the home of this machine of a backup."),
     CommandEntry(
-        "secret", SERVER_SECTION, "secret:secret", "Keep secrets by name, for runs that ask for them."
+        "restore", SERVER_SECTION, "backup:restore", "Restore the home of this machine from a backup."
     ),
-    CommandEntry("doctor", SERVER_SECTION, "doctor:doctor", "Check this machine and say what to mend."),
+    CommandEntry("secret", SERVER_SECTION, "secret:secret", "Store secrets by name for runs."),
+    CommandEntry("doctor", SERVER_SECTION, "doctor:doctor", "Check this machine and list what to repair."),
     CommandEntry("help", SERVER_SECTION, "main:help_command", "Show the help of a command."),
 )

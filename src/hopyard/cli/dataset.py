@@ -41,10 +41,10 @@ class DatasetGroup(click.Group):
 @click.group("dataset", cls=DatasetGroup, no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def dataset(ctx: click.Context) -> None:
-    """Push, list, pull and remove datasets; their leaderboards.
+    """Push, list, pull and remove datasets; show their leaderboards.
 
-    A dataset has versions that never change: pushing changed data makes a new one. `hop run -d NAME` gives a
-    script the newest, `-d NAME:3` a certain one.
+    A version of a dataset never changes: a push of changed data makes a new one. `hop run -d NAME` gives a
+    script the newest version, `-d NAME:3` version 3.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -53,14 +53,14 @@ def dataset(ctx: click.Context) -> None:
 @dataset.command("push")
 @click.argument("name", metavar="NAME")
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
-@click.option("-m", "--message", default="", help="What this version is, or what changed.")
+@click.option("-m", "--message", default="", help="A note on this version.")
 @click.option("--metric", help="Rank the dataset's leaderboard by this metric.")
 @json_option
 def push_dataset(name: str, path: Path, message: str, metric: str | None, as_json: bool) -> None:
-    """Make a version of the folder or file PATH; only what the server lacks is sent.
+    """Make a version of the folder or file PATH; only missing data is uploaded.
 
-    Everything in a folder counts, except what a `.hopignore` file in it names, and `.git`. A push that was
-    broken off goes on where it was when it is repeated.
+    All files of a folder belong to the version, except `.git` and the names in its `.hopignore`. A repeated
+    push continues an interrupted one.
     """
     import time
 
@@ -78,7 +78,7 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
         notify_of_skipped_homes(tree.homes, console.print_message)
         if not tree.files:
             raise SpecError(
-                f"`{path}` holds no files", hints=("a `.hopignore` file in it may leave out too much",)
+                f"`{path}` holds no files", hints=("check its `.hopignore` file, which may exclude too much",)
             )
         answer, sent = _push_version(
             client, name, tree, {"manifest": tree.digest, "message": message, "metric": metric}, bar
@@ -88,7 +88,7 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
         return
     version, took = answer["version"], console.format_duration(time.monotonic() - began)
     if not answer["created"]:
-        mended = f" (mended: uploaded {console.format_bytes(sent)})" if sent else ""
+        mended = f" (repaired: uploaded {console.format_bytes(sent)})" if sent else ""
         console.print_message(f"{name}: unchanged, still version {version['number']}{mended}")
         return
     amount = f"{_count_text(version['files'], 'file')}, {console.format_bytes(version['size_bytes'])}"
@@ -100,8 +100,9 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
 def _push_version(
     client: Client, name: str, tree: PackedTree, body: dict[str, Any], bar: Any
 ) -> tuple[dict[str, Any], int]:
-    """The server's answer and how many bytes were sent.
-    Asks first: an unchanged tree needs this one request."""
+    """Returns the server's answer and the number of bytes sent.
+    Asks the server first: an unchanged tree needs only this request.
+    """
     sent = 0
     for left in range(_UPLOAD_ATTEMPTS, -1, -1):
         try:
@@ -127,7 +128,7 @@ def list_datasets(as_json: bool) -> None:
         console.print_json(found)
         return
     if not found:
-        console.print_message("no datasets yet; `hop dataset push NAME PATH` makes one")
+        console.print_message("no datasets yet; `hop dataset push NAME PATH` creates one")
         return
     rows = []
     for one in found:
@@ -172,7 +173,7 @@ def list_versions(name: str, as_json: bool) -> None:
 @reference_argument
 @json_option
 def show_dataset(ref: str, as_json: bool) -> None:
-    """Tell everything about a dataset or one of its versions."""
+    """Show all details of a dataset or one of its versions."""
     from hopyard.api_client.local_server import connect
 
     client = connect()
@@ -195,7 +196,7 @@ def show_dataset(ref: str, as_json: bool) -> None:
         ("message", version["message"]),
         (
             "damaged",
-            f"{version['damaged']}; `hop dataset push` of the same data mends it"
+            f"{version['damaged']}; run `hop dataset push` with the same data to repair it"
             if version.get("damaged")
             else "",
         ),
@@ -212,11 +213,11 @@ def show_dataset(ref: str, as_json: bool) -> None:
 @dataset.command("pull")
 @reference_argument
 @click.argument("dest", metavar="[DEST]", required=False, type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Replace what is at DEST.")
+@click.option("--force", is_flag=True, help="Replace the contents of DEST.")
 def pull_dataset(ref: str, dest: Path | None, force: bool) -> None:
-    """Put a version into the folder DEST, by default ./NAME; whole or not at all.
+    """Download a version to the folder DEST, by default ./NAME; all of it or nothing.
 
-    A pull that was broken off goes on where it was when it is repeated.
+    A repeated pull continues an interrupted one.
     """
     import time
 
@@ -242,9 +243,9 @@ def pull_dataset(ref: str, dest: Path | None, force: bool) -> None:
 @dataset.command("path")
 @reference_argument
 def show_path(ref: str) -> None:
-    """Print a folder on this machine that holds a version; it is filled first where need be.
+    """Print the folder of a version on this machine; download the version first if necessary.
 
-    The folder is read-only and shared with runs. It stays until the cache needs its room.
+    The folder is read-only and shared with runs. It stays until the cache needs its space.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.transfer_bar import TransferBar
@@ -264,11 +265,11 @@ def show_path(ref: str) -> None:
 
 @dataset.command("rm")
 @reference_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without confirmation.")
 def remove_dataset(ref: str, yes: bool) -> None:
-    """Delete a dataset with all its versions, or the one version that is named. This cannot be undone.
+    """Delete a dataset with all its versions, or one version. This cannot be undone.
 
-    Runs that used it stay; bytes that nothing else refers to go with the next sweep.
+    Runs that used it stay. Blobs without another reference are deleted by the next sweep.
     """
     from hopyard.api_client.local_server import connect
 
@@ -283,7 +284,10 @@ def remove_dataset(ref: str, yes: bool) -> None:
     )
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
+            raise UsageError(
+                "stdin is not a terminal, so the deletion cannot be confirmed",
+                hints=("use -y to delete without a question",),
+            )
         if not click.confirm(f"delete {what}?", err=True):
             console.print_message("nothing was deleted")
             return
@@ -298,7 +302,7 @@ def _parse_reference(ref: str) -> tuple[str, int]:
 
 
 def _version_columns(version: dict[str, Any]) -> list[str]:
-    """FILES, SIZE, PUSHED of a row."""
+    """Returns FILES, SIZE and PUSHED of a row."""
     if not version:
         return ["-", "-", "-"]
     return [

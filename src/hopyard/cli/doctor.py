@@ -1,4 +1,4 @@
-"""`hop doctor`: looks at everything a run needs on this machine, and says what to mend."""
+"""`hop doctor`: checks the requirements of runs on this machine and lists what to repair."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ _GIB = 1024**3
 _MIN_FREE_WARN, _MIN_FREE_FAIL = 10 * _GIB, 1 * _GIB
 _MAX_CLOCK_SKEW_S = 5.0
 _DAMAGED_BLOB_HINT = (
-    "push the dataset, or submit the same code, again; or copy `blobs` back from a backup: this check "
-    "takes in what is good there"
+    "push the dataset or submit the same code again, or copy `blobs` back from a backup and check again"
 )
 _DATABASE_HINT = (
-    "compare `database:` in config.yaml with what it was; of an SQLite home, `hopyard.db` may have "
-    "been moved or lost: copy it back from a backup"
+    "compare `database:` in config.yaml with its earlier value; if `hopyard.db` of an SQLite home was "
+    "moved or lost, copy it back from a backup"
 )
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. warn: works, but worse than it could; fail: runs will not work."""
+    """Result of one check. warn: works with limits; fail: runs will not work."""
 
     check: str
     level: Literal["ok", "warn", "fail"]
@@ -52,7 +51,9 @@ class Finding:
 @json_option
 def doctor(verify: bool, as_json: bool) -> int:
     """Check this machine: folders, disk, server, database, clock, limits, GPUs and tools.
-    The exit code is 1 if something fails."""
+
+    The exit code is 1 if a check fails.
+    """
     home = Home.default()
     found: list[Finding] = []
     for check in (*CHECKS, *((check_caches, check_blobs) if verify else ())):
@@ -82,14 +83,14 @@ def _run_check(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterat
 def check_home(home: Home) -> Iterator[Finding]:
     about = home.find_folder()
     if about is None:
-        yield Finding("home", "ok", f"{home.root} does not exist yet; the first command makes it")
+        yield Finding("home", "ok", f"{home.root} does not exist yet; the first command creates it")
         return
     if not os.access(home.root, os.R_OK | os.W_OK | os.X_OK):
         yield Finding(
             "home",
             "fail",
             f"{home.root} cannot be written",
-            f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})",
+            f"chown it, or set HOPYARD_HOME to another folder (this is user {os.getuid()})",
         )
         return
     check_owner(home.root, about.st_uid)
@@ -101,7 +102,7 @@ def check_home(home: Home) -> Iterator[Finding]:
     ]
     if readable:
         path, closed = readable[0], "700" if readable[0].is_dir() else "600"
-        yield Finding("home", "fail", f"{path} can be read by others", f"chmod {closed} {path}")
+        yield Finding("home", "fail", f"other users can read {path}", f"chmod {closed} {path}")
     else:
         yield Finding("home", "ok", f"{home.root}, readable by its owner only")
     for above in home.root.resolve().parents:
@@ -110,7 +111,7 @@ def check_home(home: Home) -> Iterator[Finding]:
             yield Finding(
                 "parent",
                 "warn",
-                f"{who} may rename and replace the contents of {above}, this home included",
+                f"{who} can rename and replace the contents of {above}, including this home",
                 f"chmod +t {above}, or move the home",
             )
     if os.geteuid() == 0:
@@ -118,7 +119,7 @@ def check_home(home: Home) -> Iterator[Finding]:
 
 
 def _other_writers(folder: os.stat_result) -> str:
-    """Who else may rename entries of a folder; "" where only this user and root do."""
+    """Returns the other users that may rename entries of a folder; "" for only this user and root."""
     if folder.st_uid not in (0, os.geteuid()):
         return user_name(folder.st_uid)
     if folder.st_mode & stat.S_ISVTX:
@@ -133,7 +134,7 @@ def _other_writers(folder: os.stat_result) -> str:
 
 
 def _is_shared_group(gid: int) -> bool:
-    """Whether a group is more than this user's own."""
+    """Whether a group has members besides this user."""
     import grp
     import pwd
 
@@ -154,7 +155,11 @@ def check_disk(home: Home) -> Iterator[Finding]:
     level: Literal["ok", "warn", "fail"] = (
         "fail" if free < _MIN_FREE_FAIL else "warn" if free < _MIN_FREE_WARN else "ok"
     )
-    hint = "" if level == "ok" else "`hop rm` deletes old runs; HOPYARD_HOME moves everything to another disk"
+    hint = (
+        ""
+        if level == "ok"
+        else ("delete old runs with `hop rm`, or set HOPYARD_HOME to a folder on another disk")
+    )
     yield Finding("disk", level, f"{console.format_bytes(free)} free at {place}", hint)
 
 
@@ -183,8 +188,8 @@ def check_server(home: Home) -> Iterator[Finding]:
         yield Finding(
             "server",
             "ok",
-            f"the one at {url} is used here: what is said of server, nodes, clock and blobs is about "
-            f"that one, all else about {home.root}",
+            f"the server at {url} is in use: the checks of server, nodes, clock and blobs are about "
+            f"it, all others about {home.root}",
         )
     try:
         client = connect(start=False)
@@ -209,7 +214,7 @@ def check_server(home: Home) -> Iterator[Finding]:
                 "nodes",
                 "fail",
                 f"{node['id']} is out of service: {node['trouble']}",
-                "it is open again by itself once that is over",
+                "wait until the trouble is over: the node then opens by itself",
             )
     for warning in status["warnings"]:
         if warning != ROOT_ERROR:
@@ -224,23 +229,23 @@ def check_server(home: Home) -> Iterator[Finding]:
         yield Finding(
             "nodes",
             "fail",
-            f"not ready: {', '.join(unready)}" if unready else "there is none",
+            f"not ready: {', '.join(unready)}" if unready else "there is no token",
             f"see {home.server_log}",
         )
     yield _check_clock(health["started_at"], status["uptime_s"])
 
 
 def _check_clock(started_at: str, uptime_s: float) -> Finding:
-    """This clock against the server's, which is told by when it started and how long ago that was."""
+    """Compares this clock with the server's, computed from its start time and uptime."""
     skew = abs(console.seconds_since(started_at) - uptime_s)
     if skew > _MAX_CLOCK_SKEW_S:
         return Finding(
             "clock",
             "warn",
             f"differs from the server's by {console.format_duration(skew)}",
-            "let both machines set their clocks by NTP",
+            "synchronise the clocks of both machines with NTP",
         )
-    return Finding("clock", "ok", "agrees with the server's")
+    return Finding("clock", "ok", "agrees with the server's clock")
 
 
 def check_database(home: Home) -> Iterator[Finding]:
@@ -267,19 +272,19 @@ def check_database(home: Home) -> Iterator[Finding]:
         yield Finding(
             "database",
             "ok",
-            f"{home.database.name} is whole ({console.format_bytes(home.database.stat().st_size)})",
+            f"{home.database.name} is intact ({console.format_bytes(home.database.stat().st_size)})",
         )
     else:
         yield Finding(
             "database",
             "fail",
             f"{home.database} is damaged: {'; '.join(told)}",
-            "`hop down`, then restore the file from a backup",
+            "run `hop down`, then restore the file from a backup",
         )
 
 
 def _check_postgresql(address: str) -> Finding:
-    """Whether the database answers, and holds a Hopyard."""
+    """Checks that the database answers and holds the tables of Hopyard."""
     try:
         import psycopg
     except ImportError:
@@ -296,13 +301,13 @@ def _check_postgresql(address: str) -> Finding:
             "database",
             "fail",
             f"PostgreSQL does not answer: {str(failed).strip().splitlines()[-1]}",
-            "see whether it runs, and `database:` in config.yaml",
+            "check that it runs, and `database:` in config.yaml",
         )
     version, made = found or ("", False)
     return Finding(
         "database",
         "ok",
-        f"PostgreSQL {version} answers" + ("" if made else "; nothing of Hopyard is in it yet"),
+        f"PostgreSQL {version} answers" + ("" if made else "; it has no tables of Hopyard yet"),
     )
 
 
@@ -315,12 +320,12 @@ def check_limits(_home: Home) -> Iterator[Finding]:
             "limits",
             "warn",
             "cgroups cannot be made here",
-            "memory limits are kept by watching the process tree instead, once a second or so",
+            "memory limits are enforced by polling the process tree about once a second",
         )
 
 
 def _cgroup_findings() -> Iterator[Path]:
-    """Where this process stands in the hierarchies that can limit memory."""
+    """Returns the cgroups of this process in the hierarchies that can limit memory."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -338,13 +343,13 @@ def _cgroup_findings() -> Iterator[Path]:
 
 
 def check_privacy(home: Home) -> Iterator[Finding]:
-    """What keeps runs from each other's files, and from those of the server."""
+    """Checks what isolates runs from each other's files and from the server's."""
     from hopyard.config.settings import read_settings
     from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 
     hint = (
-        "runs of one home can reach each other: give users that do not trust each other separate "
-        "servers (docs/operating/isolation.md)"
+        "give users that do not trust each other separate servers, since runs of one home can reach "
+        "each other (docs/operating/isolation.md)"
     )
     if not read_settings(home.settings_file).runs.namespaces:
         yield Finding(
@@ -360,7 +365,7 @@ def check_privacy(home: Home) -> Iterator[Finding]:
         yield Finding(
             "privacy",
             "warn",
-            "the kernel allows runs no user namespaces: they can read and change the whole home, "
+            "the kernel denies user namespaces to runs: they can read and change the whole home, "
             "tokens and caches included",
             hint,
         )
@@ -368,7 +373,7 @@ def check_privacy(home: Home) -> Iterator[Finding]:
         yield Finding(
             "privacy",
             "ok",
-            f"runs see of the home their own folder, and caches read-only (by a {protection.value})",
+            f"runs see only their own folder of the home, and caches read-only (by a {protection.value})",
         )
 
 
@@ -394,15 +399,15 @@ def check_gpu(home: Home) -> Iterator[Finding]:
             "gpu",
             "warn",
             f"the driver does not answer: {broken}",
-            "`nvidia-smi` should work; a reboot may be due after a driver update",
+            "check `nvidia-smi`; reboot after a driver update",
         )
     finally:
         pynvml.nvmlShutdown()
 
 
 def _declared_gpus(home: Home) -> str:
-    """What config.yaml says that there is of GPUs, which goes before what is found; "" where it says nothing
-    or cannot be read."""
+    """Returns the GPUs that config.yaml declares, which override detection; "" for none or an unreadable
+    file."""
     from hopyard.config.settings import read_settings
 
     try:
@@ -414,8 +419,8 @@ def _declared_gpus(home: Home) -> str:
     if not node.gpus:
         return f"{home.settings_file.name} declares none, so runs get none"
     return (
-        f"{home.settings_file.name} declares {node.gpus} x {node.gpu_model or 'GPU'}, which runs are "
-        "given on trust"
+        f"{home.settings_file.name} declares {node.gpus} x {node.gpu_model or 'GPU'}, which runs get "
+        "without a check"
     )
 
 
@@ -424,12 +429,14 @@ def check_tools(_home: Home) -> Iterator[Finding]:
     if git:
         yield Finding("git", "ok", git.removeprefix("git version "))
     else:
-        yield Finding("git", "warn", "not found", "runs work without it, but do not record commit and diff")
+        yield Finding(
+            "git", "warn", "not found", "install git to record commit and diff; runs work without it"
+        )
     uv = _first_output_line(_check_uv() or "", "--version")
     if uv:
         yield Finding("uv", "ok", uv.split(" ")[1] if " " in uv else uv)
     else:
-        yield Finding("uv", "warn", "not found", "`hop run --requirements` needs it: pip install uv")
+        yield Finding("uv", "warn", "not found", "install it for `hop run --requirements`: pip install uv")
 
 
 def check_python(_home: Home) -> Iterator[Finding]:
@@ -456,7 +463,7 @@ def check_python(_home: Home) -> Iterator[Finding]:
             "torch",
             "warn",
             f"cannot be imported by {interpreter}",
-            "only matters to scripts that use it: pip install torch, or --requirements",
+            "install it if your scripts need it: pip install torch, or --requirements",
         )
 
 
@@ -470,7 +477,7 @@ def _check_uv() -> str | None:
 
 
 def _first_output_line(*command: str) -> str:
-    """The first line that a program prints, "" when it fails."""
+    """Returns the first line of a program's output, "" on failure."""
     import subprocess
 
     try:
@@ -481,7 +488,7 @@ def _first_output_line(*command: str) -> str:
 
 
 def check_caches(home: Home) -> Iterator[Finding]:
-    """What runs of this machine share."""
+    """Checks the caches that runs of this machine share."""
     from hopyard.datasets.tree_cache import TreeCache
     from hopyard.replica.python_environment import is_complete
 
@@ -492,17 +499,17 @@ def check_caches(home: Home) -> Iterator[Finding]:
         yield Finding(
             "caches",
             "warn",
-            f"changed since they were made: {', '.join(name[:12] for name in changed)}",
-            "nothing to do: the next run that uses one makes it again",
+            f"changed since their creation: {', '.join(name[:12] for name in changed)}",
+            "no action needed: the next run that uses one rebuilds it",
         )
     else:
         yield Finding(
-            "caches", "ok", f"{len(trees)} trees are what their digests say, and no environment was changed"
+            "caches", "ok", f"{len(trees)} trees match their digests, and no environment was changed"
         )
 
 
 def check_blobs(home: Home) -> Iterator[Finding]:
-    """What the server stores."""
+    """Checks the blobs of the server."""
     from hopyard.api_client.local_server import connect
 
     client, after, damaged, size = connect(start=False, home=home), None, list[str](), 0

@@ -35,54 +35,52 @@ BEST_CHECKPOINT = "best"
 @click.command("fork")
 @run_argument(metavar="RUN[@CHECKPOINT]")
 @click.option(
-    "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that changes (repeatable)."
+    "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter to change (repeatable)."
 )
 @env_option
 @secret_option
-@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
-@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that changes (repeatable).")
-@click.option("--cpus", metavar="N", help="CPUs of each replica.")
-@click.option("--memory", metavar="8G", help="Memory of each replica.")
-@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name for the run.")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to change (repeatable).")
+@click.option("--cpus", metavar="N", help="CPUs per replica.")
+@click.option("--memory", metavar="8G", help="Memory limit per replica.")
+@click.option("--gpus", metavar="N|MODEL:N", help="GPUs per replica.")
 @gpu_memory_option
 @extras_option
-@click.option("--replicas", metavar="N|MIN-MAX", help="So many replicas; elastic 2-8: as many as fit.")
+@click.option("--replicas", metavar="N|MIN-MAX", help="Number of replicas; elastic 2-8: as many as fit.")
 @topology_option
 @pool_option
 @where_option
 @click.option(
     "--time",
     metavar="2h",
-    help="Time limit of each attempt: a run that is lost or preempted has all of it again.",
+    help="Time limit of each attempt; a lost or preempted run gets the full limit again.",
 )
 @max_output_option
 @max_metrics_option
-@click.option(
-    "-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: that of RUN]"
-)
+@click.option("-q", "--queue", metavar="QUEUE", help="The queue of the run.  [default: that of RUN]")
 @priority_option
 @preempt_option
-@click.option("--project", help="The project it belongs to.  [default: that of RUN]")
+@click.option("--project", help="The project of the run.  [default: that of RUN]")
 @click.option(
     "--checkpoint",
     metavar="newest|STEP|best",
-    help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.",
+    help="Start from this checkpoint of RUN, not from the beginning; best: the best model of a study.",
 )
 @click.option(
     "--epochs",
     type=click.IntRange(1),
     metavar="N",
-    help="With --checkpoint best: train so many epochs more.  [default: the study's]",
+    help="With --checkpoint best: train N more epochs.  [default: the study's]",
 )
 @click.option(
     "--trust",
     is_flag=True,
     help=(
-        "Read all of another user's checkpoint. Else only tensors, arrays and plain values are: "
-        "anything more runs code of theirs."
+        "Load all objects of another user's checkpoint, which can run that user's code. By default "
+        "only tensors, arrays and plain values are loaded."
     ),
 )
-@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@click.option("--detach", is_flag=True, help="Submit and return without following.")
 @json_option
 def fork(
     ref: str,
@@ -93,13 +91,13 @@ def fork(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever
-    is here now.
+    """Run RUN again with changes: same code, dataset versions and environment, independent of the current
+    folder.
 
-    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run has the name of RUN, which means the
-    newer one from then on. A study that is forked searches from the beginning; with --checkpoint best its
-    best model is trained on, in a study of one trial (`parallel: mop`). `hop search resume` goes on with a
-    study.
+    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run takes the name of RUN, and the name
+    then refers to the new run. A forked study searches from the beginning; with --checkpoint best it
+    continues the training of its best model, in a study of one trial (`parallel: mop`). `hop search resume`
+    continues a study.
     """
     from datetime import UTC, datetime
 
@@ -112,11 +110,11 @@ def fork(
     changes["checkpoint"], changes["epochs"], changes["trust"] = wanted, epochs, trust
     if epochs is not None and wanted != BEST_CHECKPOINT:
         raise SpecError(
-            "--epochs: only a study's best model is trained for so many more",
+            "--epochs: only the best model of a study can be trained for more epochs",
             hints=(
                 (
-                    "`hop fork STUDY --checkpoint best --epochs N`; of a script, change its parameter: `-p "
-                    "epochs=N`"
+                    "use `hop fork STUDY --checkpoint best --epochs N`; for a script, change its "
+                    "parameter: `-p epochs=N`"
                 ),
             ),
         )
@@ -125,8 +123,8 @@ def fork(
     study = source["spec"].get("study")
     if study is None and wanted == BEST_CHECKPOINT:
         raise SpecError(
-            f"--checkpoint: `best` is the best model of a study, and {source['name']} is none",
-            hints=("`newest`, or a step: `hop info RUN` lists the checkpoints",),
+            f"--checkpoint: `best` is the best model of a study, and {source['name']} is not a study",
+            hints=("give `newest` or a step; `hop info RUN` lists the checkpoints",),
         )
     if study is not None:
         _check_study(client, source, options["params"], wanted)
@@ -145,7 +143,7 @@ def fork(
         console.print_message(
             f"forks {source['name']}"
             + (
-                f"; `{label}` means {run['name']} from now on (`--name` gives it another)"
+                f"; `{label}` now refers to {run['name']} (use `--name` for another name)"
                 if label and label == source["spec"]["label"]
                 else ""
             )
@@ -154,7 +152,7 @@ def fork(
         step = run["spec"]["resume"]["step"]
         console.print_message(
             f"warning: the checkpoint of step {saved[-1]['step']} of {source['name']} cannot be read: "
-            f"it starts from that of step {step}"
+            f"the fork starts from the one of step {step}"
         )
     if study is None:
         return attach_to_run(client, run, detach=detach, as_json=as_json)
@@ -165,11 +163,11 @@ def fork(
 
 
 def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
-    """The run, and the checkpoint that is named behind its `@` or by the option. Raises SpecError."""
+    """Returns the run and the checkpoint that its `@` or the option names. Raises SpecError."""
     run, at, behind = ref.partition("@")
     if at and checkpoint is not None and behind != checkpoint:
         raise SpecError(
-            f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("say one of the two",)
+            f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("give only one of the two",)
         )
     if not at:
         return run, _parse_checkpoint(checkpoint, what="--checkpoint")
@@ -182,7 +180,7 @@ def _announce_source(source: Run, run: Run) -> None:
         console.print_message(
             f"{source['name']} is searched anew"
             + (
-                "; `--checkpoint best` trains its best model on"
+                "; use `--checkpoint best` to continue the training of its best model"
                 if source["spec"]["study"]["parallel"] == "mop"
                 else ""
             )
@@ -197,23 +195,22 @@ def _announce_source(source: Run, run: Run) -> None:
 
 
 def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | int | None) -> None:
-    """What cannot be of a study. The server would say it, too, but does not know what the journal knows.
-    Raises SpecError."""
+    """Checks options that a study does not take; only the journal has some of the facts. Raises SpecError."""
     name, hops = study["name"], study["spec"]["study"]["parallel"] == "mop"
     if checkpoint == BEST_CHECKPOINT and hops:
         return
     if checkpoint is None:
         if params:
-            hints = ["change the file, and start another: `hop search search.yaml -p K=V`"]
+            hints = ["change the file and start another study: `hop search search.yaml -p K=V`"]
             hints += [
-                f"`hop fork {name} --checkpoint best -p K=V` trains its best model on with changes"
+                f"use `hop fork {name} --checkpoint best -p K=V` to continue its best model with changes"
             ] * hops
             raise SpecError(f"--param: {name} is a study: its parameters are those of its space", hints=hints)
         return
     if hops:
         hints = [
-            f"`hop fork {name} --checkpoint best` trains its best model on",
-            f"`hop search resume {name}` goes on with all of them",
+            f"use `hop fork {name} --checkpoint best` to continue its best model",
+            f"use `hop search resume {name}` to continue all trials",
         ]
         raise SpecError(
             f"--checkpoint: {name} is a study, whose checkpoints hold the states of its trials", hints=hints
@@ -222,9 +219,11 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
     from hopyard.studies.view.study_view import StudyView
 
     best = StudyView.from_records(read_journal(client, study)).best()
-    hints = [f"`hop search resume {name}` goes on with all of them"]
+    hints = [f"use `hop search resume {name}` to continue all trials"]
     if best is not None and best.run:
-        hints.insert(0, f"the best one is a run: `hop fork {best.run_name or best.run} --checkpoint newest`")
+        hints.insert(
+            0, f"fork the run of its best trial: `hop fork {best.run_name or best.run} --checkpoint newest`"
+        )
     raise SpecError(
         f"--checkpoint: {name} is a study, whose fork searches anew; checkpoints are of its trials",
         hints=hints,
@@ -232,7 +231,7 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
 
 
 def spec_changes(options: dict[str, Any]) -> dict[str, Any]:
-    """What of a run's spec the options change, roles excepted. Raises SpecError."""
+    """Returns the changes of a run's spec, except roles. Raises SpecError."""
     from hopyard.config import key_values
     from hopyard.config.run_request import parse_scheduling
     from hopyard.domain.ids import check_label, check_name
@@ -254,7 +253,7 @@ def spec_changes(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed_roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The run's roles with changed sizes and places; None where nothing changes. Raises SpecError."""
+    """Returns the run's roles with changed sizes and places; None for no change. Raises SpecError."""
     from hopyard.config.run_request import parse_placement, parse_sizes
 
     sizes, places = parse_sizes(options), parse_placement(options)
@@ -265,8 +264,8 @@ def changed_roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[
         return placed
     if len(roles) != 1:
         raise SpecError(
-            f"the run has {len(roles)} roles, so it is not told whose size is meant",
-            hints=("describe the gang in a hop.yaml and `hop run` it",),
+            f"the run has {len(roles)} roles, so a size for one role is ambiguous",
+            hints=("describe the gang in a hop.yaml, then `hop run` the file",),
         )
     counts: dict[str, Any] = {key: sizes.pop(key) for key in ("replicas", "min_replicas") if key in sizes}
     return [{**placed[0], **counts, "resources": {**placed[0]["resources"], **sizes}}]

@@ -1,4 +1,4 @@
-"""`hop info`: everything about one run."""
+"""`hop info`: all details of one run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _EVENT_WORDS = {
 @last_run_argument()
 @json_option
 def info(ref: str, as_json: bool) -> None:
-    """Tell everything about RUN (the newest run where it is left out)."""
+    """Show all details of RUN, by default the newest run."""
     from hopyard.api_client.local_server import connect
 
     client = connect()
@@ -64,7 +64,7 @@ def info(ref: str, as_json: bool) -> None:
 
 
 def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
-    """Label and text of every line; a label is empty where a line goes on with the one before."""
+    """Returns label and text of each line; a label is empty on a continuation line."""
     spec = run["spec"]
     yield "run", paint(run["name"], "bold") + (f"  {spec['label']}" if spec.get("label") else "")
     yield "id", run["id"]

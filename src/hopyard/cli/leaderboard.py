@@ -14,11 +14,13 @@ from hopyard.config.key_values import format_value
 
 @click.command("board")
 @click.argument("name", metavar="DATASET", shell_complete=complete_dataset)
-@click.option("-m", "--metric", help="Rank by this metric instead of the dataset's own.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many rows.")
+@click.option("-m", "--metric", help="Rank by this metric, not by the dataset's own.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of rows."
+)
 @json_option
 def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
-    """Show the leaderboard of DATASET: the best result of every run, the best run first."""
+    """Show the leaderboard of DATASET: the best result of each run, the best run first."""
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
@@ -28,15 +30,16 @@ def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
         console.print_json(found)
     elif not found["rows"]:
         console.print_message(
-            f"no run has a result on {name} yet; `hop.summary(val_acc=…)` in a script gives it one"
+            f"no run has a result on {name} yet; call `hop.summary(val_acc=…)` in a script to record one"
         )
     else:
         console.print_lines(leaderboard_lines(found))
 
 
 def leaderboard_lines(leaderboard: dict[str, Any]) -> list[str]:
-    """The table. What all rows have in common (one user, one version) is left out of it; parameters that
-    differ are told."""
+    """Returns the table. Values that all rows share (one user, one version) are omitted; parameters that
+    differ are shown.
+    """
     rows = leaderboard["rows"]
     direction = "higher is better" if leaderboard["higher_is_better"] else "lower is better"
     differing = _differing_params([row.get("params") or {} for row in rows])

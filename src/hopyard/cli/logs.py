@@ -1,4 +1,4 @@
-"""`hop logs`: what a run wrote."""
+"""`hop logs`: the output of a run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ _BLOCK_BYTES = 256 * 1024
 
 @click.command("logs")
 @last_run_argument()
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the run ends or Ctrl-C.")
-@click.option("--stdout", "only_stdout", is_flag=True, help="Only the standard output.")
-@click.option("--stderr", "only_stderr", is_flag=True, help="Only the standard error, on stdout.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends or Ctrl-C.")
+@click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
+@click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr, printed to stdout.")
 @click.option("--rank", type=click.IntRange(0), help="Only the replica of this rank.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option(
-    "--attempt", type=click.IntRange(1), help="Only this attempt, as it was, also what a resume rolled back."
+    "--attempt",
+    type=click.IntRange(1),
+    help=("Only this attempt, in full, including output that a resume rolled back."),
 )
 @click.option(
     "--raw",
     is_flag=True,
-    help="Every byte as it was written: carriage returns of progress bars, and all control sequences.",
+    help="Every byte unchanged: carriage returns of progress bars, and all control sequences.",
 )
 def logs(
     ref: str,
@@ -43,10 +45,10 @@ def logs(
     attempt: int | None,
     raw: bool,
 ) -> int | None:
-    """Print what RUN (the newest run where it is left out) wrote: stdout to stdout, stderr to stderr.
+    """Print the output of RUN, by default the newest run: stdout to stdout, stderr to stderr.
 
-    Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte. On a
-    terminal, control sequences other than colours and those of progress bars are shown as text, except with
+    A line that a progress bar redrew is printed in its last state; --raw and -f print every byte. On a
+    terminal, control sequences are shown as text, except colours and those of progress bars, and except with
     --raw.
     """
     from hopyard.api_client.local_server import connect
@@ -54,10 +56,14 @@ def logs(
     from hopyard.cli.terminal.times import localise_times
 
     if only_stdout and only_stderr:
-        raise UsageError("--stdout and --stderr exclude each other", hints=("leave both out to see both",))
+        raise UsageError(
+            "--stdout and --stderr exclude each other",
+            hints=(("leave out both options to see both streams"),),
+        )
     if follow and attempt is not None:
         raise UsageError(
-            "--attempt is of the past and cannot be followed", hints=("leave out -f, or --attempt",)
+            "--attempt selects the output of an ended attempt, which cannot be followed",
+            hints=("leave out -f or --attempt",),
         )
 
     def find(client: Client) -> Run:
@@ -127,7 +133,7 @@ def _read_raw(client: Client, run: Run, attempt: str, rank: int, stream: str, of
 def _read_raw_range(
     client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int
 ) -> tuple[bytes, int]:
-    """Bytes of a stream as shipped, and the stream's length."""
+    """Returns the stored bytes of a stream and its length."""
     with client.open(
         "GET", f"/runs/{run['id']}/raw/{attempt}/{rank}/{stream}", query={"offset": offset, "limit": limit}
     ) as response:
@@ -136,8 +142,7 @@ def _read_raw_range(
 
 
 def _final_lines(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]:
-    """The bytes as they are to be printed: line by line, redrawn lines in their last state, each behind
-    `mark`."""
+    """Yields the bytes to print line by line, redrawn lines in their last state, each after `mark`."""
     if raw and not mark:
         yield from data
         return
@@ -157,7 +162,7 @@ def _filter_chunks(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def last_lines(data: bytes, count: int) -> bytes:
-    """The last `count` lines; one that has not ended counts."""
+    """Returns the last `count` lines; an unfinished line counts."""
     at = len(data) - data.endswith(b"\n")
     for _ in range(count):
         at = data.rfind(b"\n", 0, at)
@@ -167,7 +172,7 @@ def last_lines(data: bytes, count: int) -> bytes:
 
 
 def final_line_state(line: bytes) -> bytes:
-    """What a terminal shows in the end of a line that was redrawn after carriage returns."""
+    """Returns the final text of a line that was redrawn with carriage returns."""
     if b"\r" not in line:
         return line
     ending = b"\r" if line.endswith(b"\r") and line.count(b"\r") == 1 else b""
@@ -220,7 +225,7 @@ def _follow_logs(
 def _tail_cursors(
     client: Client, run: Run, streams: tuple[str, ...], ranks: range | tuple[int], tail: int
 ) -> dict[str, int]:
-    """Cursors that leave only the last `tail` lines of what is there now."""
+    """Returns cursors that leave only the last `tail` lines of the present output."""
     cursors: dict[str, int] = {}
     attempts = run.get("attempts") or []
     for attempt in attempts:

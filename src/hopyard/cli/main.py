@@ -1,4 +1,4 @@
-"""The command `hop`: a group whose commands are imported only when they are used."""
+"""The command `hop`: a group that imports each command on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class LazyGroup(click.Group):
-    """Knows its commands from the table; imports one when it is called."""
+    """Lists its commands from the table, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMAND_BY_NAME)
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
 
 
 def _is_help_request(parent: click.Context, command: click.Command, arguments: Sequence[str]) -> bool:
-    """Whether these arguments of a command, or those of the command below it, only ask for help."""
+    """Whether these arguments of a command, or of its subcommand, only request help."""
     if command.no_args_is_help and not arguments:
         return True
     ctx = click.Context(
@@ -88,8 +88,7 @@ def _is_help_request(parent: click.Context, command: click.Command, arguments: S
 
 
 def unknown_command(name: str) -> UsageError:
-    """The error for a word that is no command: what is meant by it elsewhere, the closest one, or what to do
-    with a script."""
+    """Returns the error for an unknown command: its equivalent, the closest name, or how to run a script."""
     from hopyard.cli.aliases import command_hint
     from hopyard.config.suggest import closest_name
 
@@ -122,9 +121,9 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 )
 @click.pass_context
 def hop(ctx: click.Context) -> None:
-    """Hopyard runs, follows and ranks deep-learning training.
+    """Hopyard runs, tracks and ranks deep-learning training.
 
-    Begin with `hop run train.py`. The server starts by itself; nothing has to be set up.
+    Begin with `hop run train.py`. The server starts automatically; no setup is needed.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -133,8 +132,9 @@ def hop(ctx: click.Context) -> None:
 
     if ctx.invoked_subcommand in _LOCAL_COMMANDS and os.environ.get(REPLICA_VARIABLE):
         raise UsageError(
-            f"`hop {ctx.invoked_subcommand}` starts, ends or copies a server, which no run does",
-            hints=("type it outside of runs",),
+            f"`hop {ctx.invoked_subcommand}` starts, stops or copies a server, which is not allowed "
+            "inside a run",
+            hints=("run it outside of runs",),
         )
     # these look at homes of others
     if ctx.invoked_subcommand not in ("doctor", "help", "service") and not ctx.meta[_HELP_FLAG]:
@@ -162,15 +162,17 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Give what a caller closed (`hop run train.py >&-`) something to write to; else the next file opened
-    would be in its place."""
+    """Opens /dev/null in place of a closed standard stream (`hop run train.py >&-`).
+
+    The next opened file would otherwise take the descriptor of the stream.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `hop` with `arguments` (those of the process by default) and return the exit code."""
+    """Runs `hop` with `arguments` (by default of the process) and returns the exit code."""
     _open_closed_streams()
     try:
         code = hop.main(
@@ -198,8 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """The program `hop`: `main`, and out. Nothing is left to clear away, so the interpreter need not take
-    everything apart, which takes it as long as it took to start."""
+    """The program `hop`: runs `main` and exits.
+
+    The process needs no cleanup, so the interpreter skips its shutdown, which takes as long as its start.
+    """
     code = main()
     try:
         sys.stdout.flush()

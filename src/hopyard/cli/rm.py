@@ -19,8 +19,8 @@ _STOP_TIMEOUT_S = 90.0
 
 @click.command("rm")
 @run_argument("refs", nargs=-1, required=True, metavar="RUN...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="End runs that are alive first.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without confirmation.")
+@click.option("--force", is_flag=True, help="End live runs first.")
 def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     """Delete ended runs with their logs, metrics and checkpoints, and a study with its trials.
     This cannot be undone.
@@ -35,11 +35,14 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     if live and not force:
         raise Conflict(
             f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended",
-            hints=("--force ends what is alive first",),
+            hints=("use --force to end live runs first",),
         )
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
+            raise UsageError(
+                "stdin is not a terminal, so the deletion cannot be confirmed",
+                hints=("use -y to delete without a question",),
+            )
         names = ", ".join(_run_name(run) for run in runs)
         if not click.confirm(f"delete {names}?", err=True):
             console.print_message("nothing was deleted")

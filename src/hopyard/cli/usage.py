@@ -47,7 +47,7 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
 
     keys, period = _split_keys(by)
     if as_csv and as_json:
-        raise UsageError("--csv and --json cannot both be given")
+        raise UsageError("--csv and --json exclude each other")
     now = datetime.now().astimezone()
     query: dict[str, str | None] = {"by": ",".join(keys) or "user", "per": period}
     query["since"] = None if since is None else parse_past_time(since, now, what="--from").isoformat()
