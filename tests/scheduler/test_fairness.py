@@ -30,12 +30,12 @@ def test_a_maximum_holds_at_the_queue_and_above_it() -> None:
     assert refused(books, gang("x", "a", gpus=2)) == (
         "quota",
         "a",
-        "asks for 2 GPUs; queue a uses 3 of at most 4 GPUs",
+        "requests 2 GPUs; queue a uses 3 of at most 4 GPUs",
     )
     assert refused(books, gang("x", "b", gpus=2)) == (
         "quota",
         "top",
-        "asks for 2 GPUs; queue top uses 5 of at most 6 GPUs",
+        "requests 2 GPUs; queue top uses 5 of at most 6 GPUs",
     )
     assert refused(books, gang("x", "b", cpus=100)) is None
 
@@ -48,15 +48,15 @@ def test_borrowing_is_limited_beyond_the_guarantee_own_or_of_those_below() -> No
     )
     books = accounts(of, gang("1", "a", gpus=3))
     assert refused(books, gang("x", "b", gpus=1)) is None
-    detail = "asks for 2 GPUs; queue b uses 0 of its 1 GPU and may borrow 0 GPUs more"
+    detail = "requests 2 GPUs; queue b uses 0 of its 1 GPU and may borrow 0 GPUs more"
     assert refused(books, gang("x", "b", gpus=2)) == ("quota", "b", detail)
-    detail = "asks for 2 GPUs; queue top uses 3 of its 3 GPUs and may borrow 1 GPU more"
+    detail = "requests 2 GPUs; queue top uses 3 of its 3 GPUs and may borrow 1 GPU more"
     assert refused(books, gang("x", "a", gpus=2)) == ("quota", "top", detail)
 
 
 def test_a_guarantee_by_models_of_gpus_counts_where_borrowing_is_refused() -> None:
     books = accounts(tree(queue("a", guarantee={"gpu:a100": 3}, borrow_limit={"gpu": 0})))
-    detail = "asks for 4 GPUs; queue a uses 0 of its 3 GPUs and may borrow 0 GPUs more"
+    detail = "requests 4 GPUs; queue a uses 0 of its 3 GPUs and may borrow 0 GPUs more"
     assert refused(books, gang("x", "a", gpus=4)) == ("quota", "a", detail)
 
 
@@ -69,7 +69,7 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
     )
     books = accounts(of, gpus=8)
     assert refused(books, gang("x", "other", gpus=4)) is None
-    detail = "asks for 5 GPUs; queue other may use 4 GPUs more, the rest is kept for a, team"
+    detail = "requests 5 GPUs; queue other may use 4 GPUs more, the rest is not lent by a, team"
     assert refused(books, gang("x", "other", gpus=5)) == ("quota", "other", detail)
     # what the team keeps is its own, but not what `a` keeps
     assert refused(books, gang("x", "b", gpus=5)) is None
@@ -85,7 +85,7 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
 def test_where_nobody_keeps_anything_others_use_the_rest() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, lend_limit={"gpu": 1}), queue("b"))
     books = accounts(of, gang("1", "a", gpus=4), gpus=4)
-    detail = "asks for 1 GPU; queue b may use 0 GPUs more, others use the rest"
+    detail = "requests 1 GPU; queue b may use 0 GPUs more, other queues use the rest"
     assert refused(books, gang("x", "b", gpus=1)) == ("quota", "b", detail)
 
 
@@ -94,25 +94,25 @@ def test_a_user_has_a_limit_in_a_leaf_and_over_all_leaves_below_a_queue() -> Non
         queue("top", user_limit={"gpu": 3}), queue("a", "top", user_limit={"gpu": 2}), queue("b", "top")
     )
     books = accounts(of, gang("1", "a", gpus=2, user="ann"))
-    detail = "asks for 1 GPU; ann uses 2 of at most 2 GPUs for one user in queue a"
+    detail = "requests 1 GPU; ann uses 2 of at most 2 GPUs for one user in queue a"
     assert refused(books, gang("x", "a", gpus=1, user="ann")) == ("user-limit", "a", detail)
     assert refused(books, gang("x", "a", gpus=1, user="bob")) is None
     assert refused(books, gang("x", "b", gpus=1, user="ann")) is None
     assert refused(books, gang("x", "b", gpus=2, user="ann")) == (
         "user-limit",
         "top",
-        "asks for 2 GPUs; ann uses 2 of at most 3 GPUs for one user in queue top",
+        "requests 2 GPUs; ann uses 2 of at most 3 GPUs for one user in queue top",
     )
 
 
 def test_a_queue_that_is_gone_or_has_others_below_it_takes_nothing() -> None:
     of = tree(queue("top"), queue("a", "top"), queue("b", "top"))
     books = accounts(of, gang("1", "gone", gpus=1))
-    assert refused(books, gang("x", "gone")) == ("no-queue", "gone", "there is no queue gone any more")
+    assert refused(books, gang("x", "gone")) == ("no-queue", "gone", "queue gone no longer exists")
     assert refused(books, gang("x", "top")) == (
         "no-queue",
         "top",
-        "queue top has queues below it, and runs wait in those only: a, b",
+        "queue top has child queues and takes no runs itself; use one of a, b",
     )
     assert books.used(QueueName("gone"))["gpu"] == 1000
 
@@ -126,7 +126,7 @@ def test_models_have_limits_of_their_own() -> None:
     assert refused(books, gang("x", "a", gpus=2)) == (
         "quota",
         "a",
-        "asks for 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs",
+        "requests 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs",
     )
     assert refused(books, gang("x", "a", gpus=2, models=("T4",))) is None
     both = QuotaUsage.of(of, [ENDLESS], [running(gang("1", "a", gpus=2))], {}, T0)
@@ -136,7 +136,7 @@ def test_models_have_limits_of_their_own() -> None:
     assert only == QuotaRefusal(
         HoldReason.QUOTA,
         QueueName("a"),
-        "asks for 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs",
+        "requests 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs",
         frozenset({"a100"}),
     )
     assert both.closed_models(gang("x", "a", cpus=1)) == frozenset()
@@ -179,7 +179,7 @@ def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
     assert refused(books, share(10, 2)) == (
         "quota",
         "a",
-        "asks for 1.25 GPUs; queue a uses 0 of at most 1 GPU",
+        "requests 1.25 GPUs; queue a uses 0 of at most 1 GPU",
     )
     assert books.refusal(share(10, 8, ("A100",))) is None
     assert books.refusal(share(10, 9, ("A100",))) is not None

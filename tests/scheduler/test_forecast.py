@@ -277,7 +277,7 @@ def test_what_somebody_who_keeps_out_of_its_way_would_take_first_is_not_told_to_
 
 
 def test_a_start_is_not_foretold_where_too_few_runs_tell_and_why_says_so() -> None:
-    for known, says in ((0, "no run has ended that tells"), (2, "only 2 runs have ended that tell"), (8, "")):
+    for known, says in ((0, "no similar run has ended yet"), (2, "only 2 similar runs have ended"), (8, "")):
         world = World({NodeId("n"): worlds_machine("n", 1)}, tree(queue("q")))
         for key in history_keys(gang("any", script="a.py", queue="q")):
             world.durations[key] = tuple(30.0 + one for one in range(known))
@@ -289,7 +289,9 @@ def test_a_start_is_not_foretold_where_too_few_runs_tell_and_why_says_so() -> No
         assert (GangId("waits") in expected_starts(view, planned)) == (not says)
         found = explain_pending(view, planned, GangId("waits"))
         assert found is not None
-        assert found.unknown_duration_message == (f"{says} how long run runs takes" if says else "")
+        assert found.unknown_duration_message == (
+            f"{says}, so the duration of run runs is uncertain" if says else ""
+        )
 
 
 def test_the_users_own_runs_are_in_the_way_of_its_limit() -> None:

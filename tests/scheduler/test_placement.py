@@ -214,7 +214,7 @@ def test_a_gang_is_not_split_over_two_engines() -> None:
     assert capacity.place(gang(role(2, gpus=1))) is None
     assert capacity.why_not(gang(role(2, gpus=1))) == (
         HoldReason.NO_CAPACITY,
-        "needs 2 replicas with 1 GPU, 1 CPU each at once; no engine alone has room for all of them now",
+        "needs 2 replicas with 1 GPU, 1 CPU each at once; no single engine has room for all of them now",
     )
 
 
@@ -302,7 +302,7 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
         (
             gang(role(gpus=1, models=("H100",))),
             (node("plain", 2, model=UNKNOWN_GPU_MODEL),),
-            "needs 1 H100 GPU on one node; the only node, plain, has 2 GPUs of no named model (1 too few)",
+            "needs 1 H100 GPU on one node; the only node, plain, has 2 GPUs of no known model (1 too few)",
         ),
         (
             gang(role(memory_gib=100)),
@@ -332,18 +332,18 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
             (node("c", pool="cpu"), node("t", 4, model="T4", pool="t4")),
             (
                 "needs 2 GPUs on one node in pool `cpu`; no node has that; the nearest, c in pool `cpu`, "
-                "has no GPU (2 too few); in pool `t4` it would fit"
+                "has no GPU (2 too few); it would fit in pool `t4`"
             ),
         ),
         (
             gang(role(pools=("a100",))),
             (SMALL,),
-            "needs a node in pool `a100`; there is none; in pool `default` it would fit",
+            "needs a node in pool `a100`; there is none; it would fit in pool `default`",
         ),
         (
             gang(role(rack="7")),
             (SMALL,),
-            "needs a node with rack=7; there is none; without the labels it would fit on small",
+            "needs a node with rack=7; there is none; it would fit without the labels, on small",
         ),
         (
             gang(role(gpu_memory_gib=80)),
@@ -361,12 +361,12 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
         (
             gang(role(2, gpus=4, topology=Topology("rack", Closeness.SAME))),
             (node("a", 4, rack="1"), node("b", 4, rack="2")),
-            "needs 2 replicas in one rack; the roomiest has room for 1",
+            "needs 2 replicas in one rack; no rack has room for more than 1",
         ),
         (
             gang(role(3, topology=Topology(NODE_LEVEL, Closeness.SPREAD))),
             (SMALL, BIG),
-            "needs 3 different nodes for one replica each; 2 have room for one",
+            "needs 3 different nodes with one replica each; 2 have room for one",
         ),
         (
             gang(role(cpus=3, name="chief"), role(2, cpus=2)),
@@ -427,14 +427,14 @@ def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
             (node("a"), node("b", 1, ready=False)),
             (),
             HoldReason.NO_CAPACITY,
-            "needs 1 GPU, 1 CPU; the nodes that have that are not ready",
+            "needs 1 GPU, 1 CPU; the nodes with enough resources are not ready",
         ),
         (
             gang(role(gpus=1)),
             (node("a"), node("b", 1, cordoned=True)),
             (),
             HoldReason.NO_CAPACITY,
-            "needs 1 GPU, 1 CPU; the nodes that have that are cordoned",
+            "needs 1 GPU, 1 CPU; the nodes with enough resources are cordoned",
         ),
         (
             gang(role(cpus=1), role(2, cpus=3, name="worker")),
@@ -456,8 +456,8 @@ def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
             (busy("a", 0), busy("b", 0)),
             HoldReason.TOPOLOGY,
             (
-                "needs 2 replicas in one node; the roomiest has room for 1, though there is room for all "
-                "of it elsewhere"
+                "needs 2 replicas in one node; no node has room for more than 1, although there is room "
+                "for it without this rule"
             ),
         ),
     ],

@@ -129,7 +129,7 @@ def test_the_lender_is_named_who_is_sure_of_it() -> None:
     runs = [held(f"o{i}", "n", (i,), queue="other") for i in range(4)]
     found = world(tree_of_teams, {"n": 4}, *runs, pending=(gang("g", 2, queue="one"),))
     reasons = {preemption.reason for preemption in found.turn().preempt}
-    assert reasons == {"queue other uses more than its guarantee; run g takes back what queue team lent"}
+    assert reasons == {"queue other uses more than its guarantee; run g reclaims what queue team lent"}
 
 
 def test_a_queue_within_its_guarantee_gives_nothing_back() -> None:

@@ -69,7 +69,7 @@ def test_it_is_used_at_once_and_who_was_promised_it_for_afterwards_is_told() -> 
     (told,) = comes(there, gang("his", 4, user="bob"))
     assert GangId("his") in there.running
     assert (told.gang, told.cause) == (GangId("wide"), BreachCause.RESERVATION)
-    assert told.detail == "run his uses what reservation exam keeps for it"
+    assert told.detail == "run his uses its reserved capacity in reservation exam"
     assert not comes(there)
 
 
@@ -158,7 +158,7 @@ def test_who_is_late_because_another_gave_way_is_told_so() -> None:
     comes(there, gang("b", 8, user="eve", at=1))
     found = comes(there, gang("his", 4, user="bob"))
     assert [(one.cause, one.detail) for one in found] == [
-        (BreachCause.RESERVATION, "run his uses what reservation exam keeps for it")
+        (BreachCause.RESERVATION, "run his uses its reserved capacity in reservation exam")
     ]
 
 
@@ -329,4 +329,4 @@ def test_only_those_are_named_who_are_in_its_way(gpus: int, preemptible: bool) -
     there.reservations = (found.reservation,)
     asked = [one.gang for one in there.turn().preempt]
     assert asked == ([GangId("hers")] if gpus == 5 else [])
-    assert found.warnings == (("preempted where they are still there then: run hers",) if asked else ())
+    assert found.warnings == (("preempted if they still run then: run hers",) if asked else ())

@@ -215,7 +215,7 @@ def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> N
     breach = timeline.explain_breach(
         asks("one"), promise, timeline.promise(asks("one"), exact(50), previous=promise), goes_before
     )
-    assert breach is not None and breach.detail == "run first takes longer than was expected"
+    assert breach is not None and breach.detail == "run first runs longer than expected"
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -239,7 +239,7 @@ def test_who_took_long_to_start_overran(said: bool) -> None:
         assert breach is None
         return
     assert breach is not None
-    assert (breach.cause, breach.detail) == (BreachCause.OVERRUN, "run a takes longer than was expected")
+    assert (breach.cause, breach.detail) == (BreachCause.OVERRUN, "run a runs longer than expected")
 
 
 def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
@@ -273,17 +273,17 @@ def long_beside_it() -> list[Running]:
         ("started", BreachCause.PRIORITY, "run jumper goes before it"),
         ("began", BreachCause.PRIORITY, "run jumper goes before it"),
         ("promised", BreachCause.PRIORITY, "run first goes before it"),
-        ("smaller", BreachCause.NODE_LOST, "n1 has less than before"),
-        ("limited", BreachCause.QUOTA, "its queue may not use as much then as was expected"),
-        ("overran", BreachCause.OVERRUN, "run b takes longer than was expected"),
-        ("overran, and tomorrow is reserved", BreachCause.OVERRUN, "run b takes longer than was expected"),
-        ("reserved", BreachCause.RESERVATION, "reservation exam was granted after it"),
+        ("smaller", BreachCause.NODE_LOST, "n1 has less capacity than before"),
+        ("limited", BreachCause.QUOTA, "its queue can use less quota then than expected"),
+        ("overran", BreachCause.OVERRUN, "run b runs longer than expected"),
+        ("overran, and tomorrow is reserved", BreachCause.OVERRUN, "run b runs longer than expected"),
+        ("reserved", BreachCause.RESERVATION, "reservation exam was granted after the promise"),
         (
             "takes longer, before what was reserved all the time",
             BreachCause.RESERVATION,
-            "reservation exam begins before it is now expected to end",
+            "reservation exam starts before its new expected end",
         ),
-        ("learned", BreachCause.OVERRUN, "run b is now expected to be there longer"),
+        ("learned", BreachCause.OVERRUN, "run b is now expected to run longer"),
     ],
 )
 def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(

@@ -249,7 +249,7 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         assert (code, hints) == ("bad_spec", ["name one of nlp, vision"])
         code, message, hints = await refused(alice, roles=[role(gpus=2)])
         assert (code, hints) == ("does_not_fit", ["`hop queue info vision` tells its limits"])
-        assert message.endswith("asks for 2 GPUs; queue vision uses 0 of at most 1 GPU")
+        assert message.endswith("requests 2 GPUs; queue vision uses 0 of at most 1 GPU")
         code, message, _ = await refused(alice, queue="prod", roles=[role(cpu_milli=3000)])
         assert (code, "alice uses 0 of at most 2 CPUs for one user in queue prod" in message) == (
             "does_not_fit",
@@ -372,8 +372,8 @@ def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_
                 "`hop queue info prod` tells its limits"
             ]
             assert error["message"] == (
-                "a run as large may never start in queue research: asks for 1 GPU; queue research may "
-                "use 0.5 GPUs more, the rest is kept for prod"
+                "a run as large may never start in queue research: requests 1 GPU; queue research may "
+                "use 0.5 GPUs more, the rest is not lent by prod"
             )
             await stage.submit(roles=[role(gpu_milli=500)])
             await stage.submit(queue="prod", roles=[role(gpus=1)])

@@ -121,7 +121,7 @@ def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
         meets = await reserve(stage, name="now", begin=0.1, hours=1, users=["carol"], status=409)
         assert f"run {stuck['name']} " in meets["error"]["message"]
         later = await reserve(stage, name="later", begin=6, hours=1, users=["carol"])
-        assert f"may not be preempted and may still be there then: run {stuck['name']}" in later["warnings"]
+        assert f"cannot be preempted and may still run then: run {stuck['name']}" in later["warnings"]
 
     play(tmp_path, scene)
 

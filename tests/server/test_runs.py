@@ -499,7 +499,7 @@ def test_the_answer_to_a_submission_names_runs_as_people_do(tmp_path: Path) -> N
         # so short that it has waited long enough by the next turn
         ahead = await stage.submit(roles=[role(gpus=2)], time_limit_s=0.001)
         behind = await stage.submit(roles=[role(gpus=1)])
-        told = f"run {ahead['name']} waits longer for what queue default may use"
+        told = f"run {ahead['name']} has waited longer for the quota of queue default"
         assert (behind["hold_reason"], behind["hold_detail"]) == ("behind", told)
         fork = await stage.ask("POST", f"/runs/{behind['id']}/fork", {}, plan=1)
         assert fork["hold_detail"] == told

@@ -178,7 +178,7 @@ class HoldReason(StrEnum):
     USER_LIMIT = "user-limit"  # its user may use no more of the queue
     RESERVED = "reserved"  # what is free is reserved, or will be before it could end
     TOPOLOGY = "topology"  # enough is free, but not close together (or not far apart) as it asks
-    PREEMPTING = "preempting"  # runs were asked to make room for it
+    PREEMPTING = "preempting"  # runs were asked to stop for it
     NO_QUEUE = "no-queue"  # its queue was removed
     # its node could not start it, or it was lost again and again: it is tried again later
     PUT_BACK = "put-back"

@@ -33,7 +33,7 @@ class HoldDetail:
 
 
 NOT_YET_EXAMINED = HoldDetail(
-    HoldReason.BEHIND, "others were first in this turn; it is looked at again in the next"
+    HoldReason.BEHIND, "other runs came first in this cycle; the next cycle examines it again"
 )
 
 
@@ -146,7 +146,7 @@ class HoldExplainer:
             models = ", ".join(sorted(closed_models))
             return HoldDetail(
                 HoldReason.QUOTA,
-                f"what is free are GPUs of which its queue may use no more: {models}",
+                f"only GPU models at the limit of its queue are free: {models}",
                 (f"queue:{gang.queue}",),
             )
         return HoldDetail(*self._capacity.why_not(gang))

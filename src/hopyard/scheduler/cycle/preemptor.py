@@ -98,7 +98,7 @@ class Preemptor:
     def candidate_victims(
         self, gang: Gang, *, excluded_nodes: frozenset[NodeId] = frozenset()
     ) -> list[Victim]:
-        """All who may be asked to make room for it. excluded_nodes: nodes to keep out of."""
+        """All who may be asked to stop for it. excluded_nodes: nodes to keep out of."""
         claim = self._key_of(gang)
         found = self._victims_by_key.get(claim)
         if found is None:
@@ -205,16 +205,16 @@ class Preemptor:
         )
 
     def preemption_reason(self, running: Running, gang: Gang) -> str:
-        """A sentence for the one who has to leave."""
+        """Returns the message for the run that is preempted."""
         if running.gang.queue != gang.queue:
             lender = self.quota_usage.find_lender(gang)[0] or gang.queue
             return (
-                f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} takes back "
+                f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} reclaims "
                 f"what queue {lender} lent"
             )
         if running.gang.priority < gang.priority:
             return f"run {gang.id} has priority {gang.priority}, this one {running.gang.priority}"
-        return f"run {gang.id} was served much less so far, and queue {gang.queue} slices time"
+        return f"run {gang.id} has received much less service, and queue {gang.queue} uses time slicing"
 
     def _lower_ranked_runs(self, gang: Gang) -> list[tuple[int, Running]]:
         """Of its own queue, with tiers: lower priorities, then those that were served most."""

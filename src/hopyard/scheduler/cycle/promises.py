@@ -19,7 +19,7 @@ from hopyard.scheduler.timeline.backfill import BackfillTimeline
 MAX_PROMISES = (
     8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
 )
-LATE_MESSAGE = "late is also who goes before it, run"
+LATE_MESSAGE = "delayed by late run"
 QUOTA_REASONS = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 ResourceFootprint = frozenset[tuple[bool, tuple[str, ...], NodeSelector]]
 
@@ -238,7 +238,9 @@ class CyclePromises:
         """Somebody uses what is reserved for it and this one was promised for afterwards: that is why it is
         late, if it was not before."""
         if gang not in self._breaches:
-            self._delay_reasons[gang] = f"run {winner} uses what reservation {reservation} keeps for it"
+            self._delay_reasons[gang] = (
+                f"run {winner} uses its reserved capacity in reservation {reservation}"
+            )
 
     def report_breach(self, previous: Promise, replacement: Promise | None) -> None:
         breach = self._timeline.explain_breach(
@@ -273,7 +275,7 @@ class CyclePromises:
                 if self._pending_gangs.rank_of(there) < self._pending_gangs.rank_of(gang):
                     return (
                         BreachCause.SHARE,
-                        f"{name} was served much less, and queue {gang.queue} slices time",
+                        f"{name} has received much less service, and queue {gang.queue} uses time slicing",
                     )
                 if there.user != gang.user and accounts.user_key(there.queue, there.user) < accounts.user_key(
                     gang.queue, gang.user
@@ -281,7 +283,7 @@ class CyclePromises:
                     return (
                         BreachCause.SHARE,
                         (
-                            f"{name} goes before it: {there.user} has used less of queue {gang.queue} than "
+                            f"{name} comes first: {there.user} has used less of queue {gang.queue} than "
                             f"{gang.user}"
                         ),
                     )
@@ -297,19 +299,19 @@ class CyclePromises:
                 return (
                     BreachCause.GUARANTEE,
                     (
-                        f"{name} is within what queue {theirs[2]} is guaranteed, and queue {mine[2]} would "
+                        f"{name} is within the guarantee of queue {theirs[2]}, and queue {mine[2]} would "
                         "borrow"
                     ),
                 )
             if theirs[:2] < mine[:2]:
                 return (
                     BreachCause.SHARE,
-                    f"{name} goes before it: queue {theirs[2]} has less of its share than queue {mine[2]}",
+                    f"{name} comes first: queue {theirs[2]} uses less of its share than queue {mine[2]}",
                 )
         started = self._timeline.is_placed(there.id)
         return (
             BreachCause.PROMISE,
-            f"{name} {'started' if started else 'was promised a start'} there, and will be there longer",
+            f"{name} {'started' if started else 'was promised a start'} there, and will run there longer",
         )
 
     def _trace_root_cause(self, breach: Breach) -> Breach:

@@ -65,7 +65,9 @@ class QuotaStarvationGuard:
             else f"queue {refused.queue}"
         )
         told = HoldDetail(
-            HoldReason.BEHIND, f"run {gang.id} waits longer for what {whose} may use", (f"run:{gang.id}",)
+            HoldReason.BEHIND,
+            f"run {gang.id} has waited longer for the quota of {whose}",
+            (f"run:{gang.id}",),
         )
         sheet = _HoldBackRule(user, scene.pending_gangs.class_of(gang).requests_gpus, told)
         leaves = scene.cluster_state.leaf_queues_below.get(refused.queue, ())

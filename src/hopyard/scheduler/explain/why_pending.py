@@ -169,11 +169,11 @@ def _unknown_duration_message(
     if name is None:
         return ""
     ended = (
-        "no run has ended that tells"
+        "no similar run has ended yet"
         if count == 0
-        else f"only {count} {'run has' if count == 1 else 'runs have'} ended that tell"
+        else f"only {count} {'similar run has' if count == 1 else 'similar runs have'} ended"
     )
-    return f"{ended} how long run {name} takes"
+    return f"{ended}, so the duration of run {name} is uncertain"
 
 
 def _start_estimate(base: _ForecastBase, ahead: Sequence[Gang], likely_at: datetime) -> StartEstimate:

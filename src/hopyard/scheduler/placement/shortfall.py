@@ -109,7 +109,7 @@ def _format_node_gpus(request: Resources, free: FreeResources, row: int, usable:
         return "no GPU"
     models = {gpu.model for gpu in cards}
     if models == {UNKNOWN_GPU_MODEL}:
-        return f"{format_gpus(len(cards))} of no named model"
+        return f"{format_gpus(len(cards))} of no known model"
     largest = max(gpu.memory_bytes for gpu in cards)
     with_memory = f" with {format_bytes(largest)}" if request.gpu_memory_bytes else ""
     return format_count(len(cards), f"{', '.join(sorted(models))} GPU") + with_memory

@@ -48,16 +48,16 @@ def why_not(free: FreeResources, gang: Gang) -> tuple[HoldReason, str]:
     if loose != gang and fits(free, loose):
         return (
             HoldReason.TOPOLOGY,
-            f"needs {_topology_message(free, gang)}, though there is room for all of it elsewhere",
+            f"needs {_topology_message(free, gang)}, although there is room for it without this rule",
         )
     if len(gang.roles) > 1:
         return (
             HoldReason.NO_CAPACITY,
-            f"needs {_all_roles_message(gang, '(')}; what is free does not hold them together",
+            f"needs {_all_roles_message(gang, '(')}; the free resources do not fit all of them",
         )
     return (
         HoldReason.NO_CAPACITY,
-        f"needs {_all_replicas_phrase(gang.roles[0])} at once; no engine alone has room for all of them now",
+        f"needs {_all_replicas_phrase(gang.roles[0])} at once; no single engine has room for all of them now",
     )
 
 
@@ -81,7 +81,7 @@ def too_large_message(gang: Gang, empty_nodes: FreeResources) -> str:
             f"needs {_all_roles_message(gang, ':')}; {_all_nodes_phrase(empty_nodes, gang.roles[0])} "
             f"cannot hold them together{_total_shortfall_message(empty_nodes, gang)}"
         )
-    return f"needs {_all_replicas_phrase(gang.roles[0])} at once; no engine alone can hold them"
+    return f"needs {_all_replicas_phrase(gang.roles[0])} at once; no single engine can hold them"
 
 
 def fits(free: FreeResources, gang: Gang) -> bool:
@@ -130,7 +130,7 @@ def _no_free_node_message(free: FreeResources, gang: Gang, role: Role) -> str:
         state = "cordoned" if all(node.ready for node in closed) else "not ready"
         if any(node.trouble for node in closed):
             state = f"not open; {_out_of_service_message(closed)}"
-        return f"needs {format_request(request)}{where}; the nodes that have that are {state}"
+        return f"needs {format_request(request)}{where}; the nodes with enough resources are {state}"
     row = _nearest_node(role, free, able)
     missing = shortfalls(request, free, row)
     each = (
@@ -141,7 +141,7 @@ def _no_free_node_message(free: FreeResources, gang: Gang, role: Role) -> str:
         else f" for each `{role.name}` replica"
     )
     asked = " and ".join(lack.requested for lack in missing) or format_request(request)
-    left = " and ".join(lack.free for lack in missing) or "its cards are kept from this queue"
+    left = " and ".join(lack.free for lack in missing) or "this queue may not use its GPUs"
     return f"needs {asked}{each}{where}; {left} on {free.node_table.nodes[row].id}"
 
 
@@ -182,8 +182,8 @@ def _alternative_pools_message(empty_nodes: FreeResources, role: Role) -> str:
         return ""
     node = empty_nodes.node_table.nodes[int(rows[0])]
     if role.where.pools and node.pool not in role.where.pools:
-        return f"; in pool `{node.pool}` it would fit"
-    return f"; without the labels it would fit on {node.id}"
+        return f"; it would fit in pool `{node.pool}`"
+    return f"; it would fit without the labels, on {node.id}"
 
 
 def _topology_message(free: FreeResources, gang: Gang) -> str:
@@ -195,7 +195,7 @@ def _topology_message(free: FreeResources, gang: Gang) -> str:
         alone = replace(alone, topology=rule)
         if not fits(free, alone):
             return _format_topology_rule(free, rule, replicas, roles)
-    return f"{format_count(gang.size, 'replica')} as close together, or as far apart, as it asks"
+    return f"{format_count(gang.size, 'replica')} within its topology rules"
 
 
 def _format_topology_rule(free: FreeResources, rule: Topology, replicas: int, roles: list[Role]) -> str:
@@ -209,15 +209,15 @@ def _format_topology_rule(free: FreeResources, rule: Topology, replicas: int, ro
         return f"{format_count(replicas, 'replica')} by `{rule.level}`; no node has the label `{rule.level}`"
     if rule.rule is Closeness.SAME:
         return (
-            f"{format_count(replicas, 'replica')} in one {rule.level}; the roomiest has room for "
-            f"{int(room.max())}"
+            f"{format_count(replicas, 'replica')} in one {rule.level}; no {rule.level} has room "
+            f"for more than {int(room.max())}"
         )
     if rule.rule is Closeness.SPREAD:
         slices, apart = -(-replicas // rule.slice), int((room >= rule.slice).sum())
         what = "replica" if rule.slice == 1 else f"slice of {rule.slice}"
         level = "node" if rule.level == NODE_LEVEL else rule.level
         return (
-            f"{slices} different {level}s for one {what} each; {apart} "
+            f"{slices} different {level}s with one {what} each; {apart} "
             f"{'has' if apart == 1 else 'have'} room for one"
         )
     held = int((room // rule.slice).sum())

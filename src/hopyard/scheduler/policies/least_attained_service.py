@@ -201,14 +201,14 @@ class _LasCycle:
         accounts.charge(found)
         self.reasons.policy_reasons[gang.id] = (
             HoldReason.PREEMPTING,
-            "runs that were served more make room for it",
+            "runs that have received more service stop for it",
         )
         return True
 
     def _request_preemption(self, running: Running, gang: Gang) -> None:
         self._victims().remove(running)
         self._after_preemptions.release(running.placement)
-        why = f"it was served more than {gang.id}, which waits for its place"
+        why = f"it has received more service than run {gang.id}, which waits for its resources"
         self.preemptions.append(Preemption(running.attempt, running.gang.id, gang.id, why))
 
     def _victims(self) -> list[Running]:

@@ -1,4 +1,4 @@
-"""Why a queue may use no more, with the numbers."""
+"""Messages for gangs that a queue refuses: the request, the usage and the limit in numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopyard.scheduler.amount_text import format_bytes, format_cpus
 
 
 def format_amount(resource: str, quantity: int) -> str:
-    """ "16 GPUs", "0.5 a100 GPUs", "4 CPUs", "8 GiB of memory", "2 fpga"."""
+    """Returns "16 GPUs", "0.5 a100 GPUs", "4 CPUs", "8 GiB of memory" or "2 fpga"."""
     if resource == CPU:
         return format_cpus(quantity)
     if resource == MEMORY:
@@ -22,8 +22,10 @@ def format_amount(resource: str, quantity: int) -> str:
 
 
 def limit_reached_message(queue: Queue, resource: str, *, requested: int, used: int, limit: int) -> str:
-    """The queue, or one above the gang's, is at the most that it may use.
-    What it may not borrow of that is its own, by this name or, of GPUs, by those of their models."""
+    """The gang's queue, or an ancestor, is at its maximum, or at guarantee plus borrowing limit.
+
+    The guarantee counts under this resource name, or for GPUs under the names of their models.
+    """
     if queue.maximum.get(resource) == limit:
         return (
             f"{_request_clause(resource, requested)}; queue {queue.name} uses "
@@ -44,9 +46,9 @@ def limit_reached_message(queue: Queue, resource: str, *, requested: int, used: 
 def non_lendable_message(
     queue: QueueName, resource: str, *, requested: int, available: int, non_lending_queues: list[QueueName]
 ) -> str:
-    """What is left is kept by queues that do not lend it; without any, all the rest is in use."""
-    who = ", ".join(non_lending_queues[:3]) + (", …" if len(non_lending_queues) > 3 else "")
-    rest = f"the rest is kept for {who}" if non_lending_queues else "others use the rest"
+    """The queues in `non_lending_queues` do not lend the rest. Without any, other queues use all of it."""
+    names = ", ".join(non_lending_queues[:3]) + (", …" if len(non_lending_queues) > 3 else "")
+    rest = f"the rest is not lent by {names}" if non_lending_queues else "other queues use the rest"
     return (
         f"{_request_clause(resource, requested)}; queue {queue} may use "
         f"{format_amount(resource, available)} more, {rest}"
@@ -64,18 +66,18 @@ def user_limit_message(
 
 
 def unknown_queue_message(queue: QueueName, leaves: list[QueueName]) -> str:
-    """leaves: of the queue, when there is one of that name."""
+    """leaves: the child queues that take runs; empty if no queue has the name."""
     if leaves:
-        return f"queue {queue} has queues below it, and runs wait in those only: {', '.join(leaves)}"
-    return f"there is no queue {queue} any more"
+        return f"queue {queue} has child queues and takes no runs itself; use one of {', '.join(leaves)}"
+    return f"queue {queue} no longer exists"
 
 
 def _request_clause(resource: str, requested: int) -> str:
-    return f"asks for {format_amount(resource, requested)}"
+    return f"requests {format_amount(resource, requested)}"
 
 
 def _format_without_unit(resource: str, quantity: int) -> str:
-    """An amount whose unit the next one in the sentence says again."""
+    """Returns the amount without its unit, which the next amount in the sentence repeats."""
     return (
         format_amount(resource, quantity)
         if resource == MEMORY

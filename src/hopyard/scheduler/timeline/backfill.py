@@ -177,7 +177,7 @@ class BackfillTimeline:
             if (refused := accounts.refusal(gang)) is not None:
                 return BlockReason(
                     HoldReason.BEHIND,
-                    f"what its queue may use is promised: {refused.detail}",
+                    f"the quota of its queue is promised to other runs: {refused.detail}",
                     refused.blocked_by,
                 )
             narrower = [

@@ -50,7 +50,7 @@ def explain_block(
             models = ", ".join(sorted(closed_models))
             return BlockReason(
                 HoldReason.QUOTA,
-                f"what is free are GPUs of which its queue may use no more: {models}",
+                f"only GPU models at the limit of its queue are free: {models}",
                 (f"queue:{gang.queue}",),
             )
         return BlockReason(
@@ -68,7 +68,7 @@ def explain_block(
     if names:
         return BlockReason(
             HoldReason.RESERVED,
-            "what is free is reserved, or will be before it could end: "
+            "the free nodes are reserved, or will be before it could end: "
             f"{', '.join(names[:MAX_NAMED_BLOCKERS])}",
             tuple(f"reservation:{name}" for name in names[:MAX_NAMED_BLOCKERS]),
         )
@@ -77,6 +77,6 @@ def explain_block(
     ) or sorted(availability.slots)
     return BlockReason(
         HoldReason.BEHIND,
-        "what is free now is promised to runs that wait longer, and it could still be there when they start",
+        "the free nodes are promised to runs that have waited longer, and it could still run when they start",
         tuple(f"run:{gang}" for gang in ahead[:MAX_NAMED_BLOCKERS]),
     )

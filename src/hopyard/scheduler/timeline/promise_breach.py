@@ -81,16 +81,17 @@ def _cause_despite_room(
     for booking in met:
         if booking.reservation.created_at is not None and booking.reservation.created_at > previous.given_at:
             return BreachFinding(
-                BreachCause.RESERVATION, f"reservation {booking.reservation.name} was granted after it"
+                BreachCause.RESERVATION,
+                f"reservation {booking.reservation.name} was granted after the promise",
             )
     if _is_quota_refused(availability, occupants, until_s):
-        return BreachFinding(BreachCause.QUOTA, "its queue may not use as much then as was expected")
+        return BreachFinding(BreachCause.QUOTA, "its queue can use less quota then than expected")
     if met:
         name = met[0].reservation.name
         if met[0].from_s <= due_s:
-            return BreachFinding(BreachCause.RESERVATION, f"reservation {name} is not over by then")
+            return BreachFinding(BreachCause.RESERVATION, f"reservation {name} has not ended by then")
         return BreachFinding(
-            BreachCause.RESERVATION, f"reservation {name} begins before it is now expected to end"
+            BreachCause.RESERVATION, f"reservation {name} starts before its new expected end"
         )
     return occupants.later_conflict(until_s)
 
@@ -185,7 +186,7 @@ class _Occupants:
             # not kept.
             return BreachFinding(
                 BreachCause.OVERRUN,
-                f"run {self._last_decisive(self._placed_before).gang} is now expected to be there longer",
+                f"run {self._last_decisive(self._placed_before).gang} is now expected to run longer",
             )
         if self._concurrent and self.has_room_without(
             [*self._overdue, *self._placed_since, *self._concurrent], self.slots
@@ -194,12 +195,12 @@ class _Occupants:
         names = ", ".join(self._previous.nodes)
         return BreachFinding(
             BreachCause.NODE_LOST,
-            f"{names} {'has' if len(self._previous.nodes) == 1 else 'have'} less than before",
+            f"{names} {'has' if len(self._previous.nodes) == 1 else 'have'} less capacity than before",
         )
 
     def _overrun_finding(self, runs: Sequence[RunEnd]) -> BreachFinding:
         return BreachFinding(
-            BreachCause.OVERRUN, f"run {self._last_decisive(runs).gang} takes longer than was expected"
+            BreachCause.OVERRUN, f"run {self._last_decisive(runs).gang} runs longer than expected"
         )
 
     def _last_decisive(self, runs: Sequence[RunEnd]) -> RunEnd:
@@ -224,7 +225,7 @@ class _Occupants:
             return self._precedence_finding(
                 min(later, key=lambda stay: (stay.expected_start_s, stay.promise.gang)).placement
             )
-        return BreachFinding(BreachCause.OVERRUN, "it is expected to take longer than it was")
+        return BreachFinding(BreachCause.OVERRUN, "it is now expected to run longer")
 
     def _preceding_finding(self) -> BreachFinding:
         """Of those that were put before it, the last one without which it would fit."""

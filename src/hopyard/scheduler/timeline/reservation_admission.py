@@ -77,13 +77,13 @@ def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admi
         )
         too_large = never_fits(Gang(GangId("piece"), (one,), reservation.start_at), candidates.nodes.values())
         held = (
-            f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces of "
+            f"the nodes it may use hold only {sum(whole.values())} of the {missing} pieces of "
             f"{format_request(reservation.resources)} each"
         )
         return (
             Rejected(f"one piece {too_large}")
             if too_large
-            else Rejected(held, hints=("ask for fewer or smaller ones",))
+            else Rejected(held, hints=("request fewer or smaller pieces",))
         )
     for node in sorted(
         able, key=lambda n: (not n.schedulable, candidates.disruption_cost(n), -whole[n.id], n.id)
@@ -102,7 +102,7 @@ def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admi
     if missing:
         conflicts = tuple(dict.fromkeys(name for blocked in blocks for name in blocked.conflicts))
         detail = (
-            f"{missing} of the {sum(reservation.pieces)} pieces find no room then: "
+            f"{missing} of the {sum(reservation.pieces)} pieces do not fit at that time: "
             f"{'; '.join(b.detail for b in blocks[:MAX_NAMED_CONFLICTS])}"
         )
         return Rejected(detail, conflicts, blocks[0].hints if blocks else ())
@@ -174,7 +174,7 @@ class _NodeCandidates:
     def warnings(self, placed: Reservation) -> tuple[str, ...]:
         """Of whom it is in the way on its nodes."""
         nodes = placed.nodes
-        found = [f"node {name} is not open now" for name in nodes if not self.nodes[name].schedulable]
+        found = [f"node {name} is not schedulable now" for name in nodes if not self.nodes[name].schedulable]
         crowded = [
             name
             for at, name in enumerate(nodes)
@@ -182,13 +182,13 @@ class _NodeCandidates:
         ]
         staying = sorted({gang for name in crowded for gang in self._possible_remainers(name)})
         if staying:
-            found.append(f"may not be preempted and may still be there then: {_format_gangs(staying)}")
+            found.append(f"cannot be preempted and may still run then: {_format_gangs(staying)}")
         leaving = sorted({gang for name in crowded for gang in self._preempted_runs(name)})
         if leaving:
-            found.append(f"preempted where they are still there then: {_format_gangs(leaving)}")
+            found.append(f"preempted if they still run then: {_format_gangs(leaving)}")
         broken = sorted({promise.gang for promise in self._broken_promises if set(nodes) & {*promise.nodes}})
         if broken:
-            found.append(f"may start later than was promised: {_format_gangs(broken)}")
+            found.append(f"may start later than promised: {_format_gangs(broken)}")
         return tuple(found)
 
     def _is_overcommitted(self, node: NodeId, pieces: int) -> bool:
@@ -287,13 +287,13 @@ def _already_reserved(node: Node, others: Sequence[Reservation], at: datetime) -
     return Rejected(
         f"{node.id} is reserved at {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(names)}",
         tuple(f"reservation:{name}" for name in names),
-        ("choose another time or other nodes; `hop reserve ls` lists what is reserved",),
+        ("choose another time or other nodes; `hop reserve ls` lists the reservations",),
     )
 
 
 def _run_in_use(node: Node, running: Running) -> Rejected:
     return Rejected(
-        f"run {running.gang.id} on {node.id} may not be preempted and will still be there",
+        f"run {running.gang.id} on {node.id} cannot be preempted and will still run then",
         (f"run:{running.gang.id}",),
         ("choose a later time or other nodes, or stop the run",),
     )

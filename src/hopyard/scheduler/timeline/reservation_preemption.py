@@ -62,7 +62,7 @@ def preempt_for_reservations(
             before = [one.reservation for one in booked[:count] if one.until_s > max(booking.from_s, 0.0)]
             for running in _runs_to_preempt(booking, before, run_ends, nodes, queues, now, frozenset(found)):
                 when = "has begun" if booking.from_s <= 0 else f"begins {format_time_until(booking.from_s)}"
-                reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
+                reason = f"reservation {booking.reservation.name}, which {when}, needs its resources"
                 found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), reason)
     return ReservationPreemptions(tuple(found.values()), min(looks, default=None))
 
