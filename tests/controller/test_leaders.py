@@ -225,15 +225,15 @@ def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Pat
         await world.submit(gpus=4)
         await world.advance(timedelta(seconds=3))
         inner = world.cluster._inner
-        lead = inner.lead
+        lead = inner.acquire_lease
 
         async def refused(holder: str, /, **given: Any) -> None: ...
 
-        inner.lead = refused  # what this server has in the lease runs out
+        inner.acquire_lease = refused  # what this server has in the lease runs out
         await world.advance(timedelta(seconds=20))
         assert await lead("another", now=world.clock.now(), ttl=timedelta(seconds=15)) is not None
         third = await world.submit(gpus=4, wake=False)  # through the other server, which ends
-        inner.lead = lead
+        inner.acquire_lease = lead
         await world.advance(timedelta(seconds=30))
         latest = world.controller.latest_plan
         assert latest is not None and third in {gang.id for gang in latest[0].pending}

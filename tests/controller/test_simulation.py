@@ -109,7 +109,7 @@ class Story:
                 attempt.exit is not None and attempt.exit.kind is ExitKind.NODE_FAULT for attempt in attempts
             )
             assert sum(not attempt.preempt_reason for attempt in attempts) - faults <= MAX_ATTEMPTS
-            assert run.phase.final, f"{run_id} is {run.phase}"
+            assert run.phase.is_final, f"{run_id} is {run.phase}"
             if run.phase is RunPhase.CANCELLED:
                 assert run_id in self.stopped
             if run.phase is RunPhase.SUCCEEDED:
