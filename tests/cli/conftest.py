@@ -12,8 +12,7 @@ import pytest
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect, start_server, stop_server
 from hopyard.config.home import Home
-
-from .terminal import Shell
+from tests.cli.shell import Shell
 
 TRAIN = """
 import sys

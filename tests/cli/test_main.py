@@ -17,8 +17,7 @@ from hopyard.cli.command_table import COMMANDS
 from hopyard.cli.main import hop as group
 from hopyard.cli.main import main
 from hopyard.cli.ps import ALL_PHASES
-
-from .console_of import hop
+from tests.cli.in_process import hop
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 

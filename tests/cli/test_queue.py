@@ -9,8 +9,7 @@ import pytest
 from hopyard.api_client.client import Client
 from hopyard.cli.queue import change_line
 from hopyard.cli.queue_table import amounts_text, queue_lines, queue_table, utilisation_bar
-
-from .terminal import Shell, normal, same_as_snapshot
+from tests.cli.shell import Shell, normal, same_as_snapshot
 
 TREE = """
 default: vision

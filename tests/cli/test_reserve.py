@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from .terminal import Shell
+from tests.cli.shell import Shell
 
 IN_2099 = ("--from", "2099-06-01 09:00", "--for", "4h")
 

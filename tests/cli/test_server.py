@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hopyard.cli.command_table import COMMANDS
+from tests.cli.in_process import hop
+from tests.cli.shell import Shell
 
 from .conftest import shell_in
-from .console_of import hop
-from .terminal import Shell
 
 FAR = "http://10.255.255.1:8080"
 OF_A_MACHINE = [

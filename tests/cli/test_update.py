@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hopyard.api_client.client import Client
-
-from .terminal import Shell
+from tests.cli.shell import Shell
 
 ROLE = {"command": ["true"], "resources": {"cpu_milli": 10}}
 

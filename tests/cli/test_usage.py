@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from .terminal import Shell
+from tests.cli.shell import Shell
 
 
 def test_usage_is_shown_by_project_and_counts_removed_runs(shell: Shell) -> None:

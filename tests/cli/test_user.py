@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hopyard.api_client.client import Client
-
-from .terminal import Shell
+from tests.cli.shell import Shell
 
 
 def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Client) -> None:

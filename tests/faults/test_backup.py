@@ -24,7 +24,7 @@ from hopyard.backup.restore import restore_backup
 from hopyard.config.home import Home
 from hopyard.datasets.tree_cache import remove_tree
 from hopyard.errors import Conflict, IntegrityError
-from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
+from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .world import World, until
 

@@ -15,8 +15,8 @@ import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
 from tests.exploring import seeded, seeds
+from tests.faults.test_node_failures import without_descriptors
 
-from .test_node_trouble import without_descriptors
 from .world import World, chance, is_gone, kill, submit, until
 
 # Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
-from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
+from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .world import FINAL, World, is_gone, refused, until
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engines.bench import LocalBench, local_bench
+from tests.engines.local.bench import LocalBench, local_bench
 
 Play = Callable[..., None]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.bench import LocalBench
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.metric_records import Point, read_records
 from hopyard.domain.resources import Resources
 from replica.conftest import Play
+from tests.engines.local.bench import LocalBench
 
 
 def test_bytes_arrive_as_they_were_written(play: Play) -> None:

@@ -21,8 +21,8 @@ from hopyard.server.endpoint import Endpoint
 from hopyard.server.export_openapi import _Placeholder
 from hopyard.server.services import Services
 from tests.server.stage import API, TOKEN, Stage, play
-from tests.server.test_http import listening
-from tests.server.test_limits import ask
+from tests.server.test_server_limits import ask
+from tests.server.test_stream_followers import listening
 
 ENDPOINTS = all_endpoints(cast(Services, _Placeholder()))
 READS = {

@@ -19,8 +19,7 @@ from hopyard.simulator.clock import START_TIME, ManualClock
 from hopyard.simulator.engine import SimulatedAttempt, SimulatedEngine, SimulatedWork
 from hopyard.simulator.event_queue import EventQueue
 from hopyard.simulator.settings import TimeCosts
-
-from .plays import node
+from tests.simulator.workloads import node
 
 ATTEMPT, RUN = AttemptId("run-1.1"), RunId("run-1")
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hopyard.config.cluster_reservations import read_reservations
 from hopyard.config.yaml_section import YamlSection
 from hopyard.simulator.settings import SimulatedCluster
-from tests.cli.console_of import hop
-
-from .plays import a_run, cluster, play
+from tests.cli.in_process import hop
+from tests.simulator.workloads import a_run, cluster, play
 
 CLUSTER = """
 pools: [{name: a100, count: 1, cpus: 64, memory: 512G, gpus: A100:8}]

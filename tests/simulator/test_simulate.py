@@ -21,8 +21,7 @@ from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator.report import SimulationReport
 from hopyard.simulator.settings import SimulatedCluster, TimeCosts
 from hopyard.simulator.workload import WorkloadRun
-
-from .plays import GIB, a_run, cluster, play, workload
+from tests.simulator.workloads import GIB, a_run, cluster, play, workload
 
 WHOLE_SECONDS = st.integers(0, 5_000).map(float)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hopyard.studies.view.gantt import BREAK, as_data, gantt, timeline_strips
 from hopyard.studies.view.study_view import StudyView
-from tests.studies.view.test_standing import SPEC, hop
+from tests.studies.view.test_study_view import SPEC, hop
 
 
 def test_idle_time_and_pauses_of_two_workers() -> None:

@@ -1,0 +1,113 @@
+"""A server's own past, played on its own machines and on more of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from hopyard.api_client.local_server import start_server, stop_server
+from hopyard.config.home import Home
+from tests.cli.conftest import shell_in
+from tests.cli.shell import Shell
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    home.settings_file.write_text(
+        "node: {id: box, cpus: 2, memory: 8G, gpus: A100:2, pool: gpus, labels: {zone: a}}\n"
+    )
+    start_server(home)
+    yield shell_in(tmp_path_factory.mktemp("work") / "study", home.root)
+    stop_server(home, runs="stop")
+
+
+def test_history_on_more_machines(shell: Shell) -> None:
+    for number in range(2):
+        done = shell.hop("run", "--gpus", "2", "--cpus", "1", "--", sys.executable, "-c", f"print({number})")
+        assert done.code == 0, done.talk
+    told = shell.hop("simulate", "@history", "--policy", "fifo", "--add", "1 x gpus", "--json")
+    assert told.code == 0, told.talk
+    found = told.json
+    assert (found["workload"]["runs"], found["workload"]["not_played"]) == (2, [])
+    assert [(cluster["nodes"], cluster["gpus"]) for cluster in found["clusters"]] == [(1, 2), (2, 4)]
+    assert [report["ended"] for report in found["reports"]] == [2, 2]
+    listed = shell.hop("ps", "-a", "--json")
+    file = shell.write("past.json", listed.text)
+    again = shell.hop("simulate", file.name, "--cluster", "@nodes", "--policy", "fifo", "--json").json
+    assert again["reports"][0]["completion"] == found["reports"][0]["completion"]
+
+
+def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -> None:
+    """`old` is gone by now, with a run that ended there."""
+    trees = {
+        "old": "queues: {old: {}}\n",
+        "vision": "default: vision\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n",
+    }
+    for queue, text in trees.items():
+        shell.write("team.yaml", text)
+        assert shell.hop("queue", "apply", "team.yaml").code == 0
+        done = shell.hop(
+            "run",
+            "--gpus",
+            "1",
+            "--cpus",
+            "0.5",
+            "--queue",
+            queue,
+            "--",
+            sys.executable,
+            "-c",
+            f"print('{queue}')",
+        )
+        assert done.code == 0, done.talk
+    told = shell.hop("simulate", "@history", "--json")
+    assert told.code == 0, told.talk
+    assert (
+        told.talk.startswith(
+            "not in the server's tree of queues any more, and played as queues of their own: "
+        )
+        and "old" in told.talk
+    )
+    assert {"old", "vision"} <= {queue["name"] for queue in told.json["reports"][0]["queues"]}
+    shell.write("less.yaml", "default: nlp\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n")
+    late = shell.hop("simulate", "@history", "--queues", "less.yaml", "--queue", "nlp", "--json").json
+    assert [queue["name"] for queue in late["reports"][0]["queues"]] == ["nlp"]
+
+
+def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
+    """One that was cancelled while it waited for the other never ran, and what `hop ps` calls it is what it
+    is called here."""
+    words = (
+        "--gpus",
+        "2",
+        "--cpus",
+        "1",
+        "--detach",
+        "--json",
+        "--",
+        sys.executable,
+        "-c",
+        "import time; time.sleep(600)",
+    )
+    shell.write("one.yaml", "queues: {one: {}}\n")
+    assert shell.hop("queue", "apply", "one.yaml").code == 0
+    busy, waits = (shell.hop("run", *words).json["name"] for _ in range(2))
+    for name in (waits, busy):
+        assert shell.hop("stop", name, "--grace", "1s").code == 0
+    shell.hop("logs", "-f", busy)  # until it has ended
+    assert shell.hop("info", busy, "--json").json["phase"] == "cancelled"
+    told = shell.hop("simulate", "@history", "--policy", "fifo", "--json")
+    assert told.code == 0, told.talk
+    assert f"  {waits}: it is cancelled, and did not run to an end" in told.talk
+    assert waits in [one["run"] for one in told.json["workload"]["not_played"]]
+    shell.write("none.yaml", "queues: {none: {}}\ndefault: none\n")
+    refused = shell.hop("simulate", "@history", "--queues", "none.yaml")
+    assert refused.code == 2
+    first = shell.hop("ps", "-a", "--json").json[-1]
+    assert (
+        f"error: @history: {first['name']}: the queue `{first['spec']['queue']}` is not in the tree of queues"
+        in refused.talk
+    )

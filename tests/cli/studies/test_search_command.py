@@ -1,0 +1,370 @@
+"""`hop search` and `hop.search`, as people type them, against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Shell
+
+TRIAL = """
+import hopyard as hop
+p = hop.params(lr=0.1, epochs=2)
+if p.lr > 5:
+    raise ValueError("lr is too large")
+for epoch in hop.loop(range(p.epochs)):
+    hop.log(acc=p.lr * (epoch + 1) / 10, step=epoch + 1)
+"""
+TRIALS = """
+name: runs
+metric: acc
+searcher: grid
+epochs: 2
+concurrent: 2
+space: {lr: [0.1, 0.5, 9.0]}
+script: train.py
+resources: {cpus: 0.25}
+"""
+MODEL = """
+import numpy as np
+
+class Mean:
+    def init(self, config):
+        return {"w": np.zeros(1)}
+
+    def train(self, state, partition, config):
+        state["w"] = state["w"] + config.lr * (partition["y"].mean() - state["w"])
+
+    def evaluate(self, state, partition, config):
+        return {"mse": float(((partition["y"] - state["w"]) ** 2).mean())}
+"""
+MOP = """
+name: means
+metric: mse
+searcher: grid
+epochs: 2
+space: {lr: [0.1, 0.9]}
+trainable: model.py:Mean
+workers: 2
+dataset: numbers
+partitions: {validation: 0.25}
+resources: {cpus: 0.5}
+"""
+
+
+@pytest.fixture(scope="module")
+def numbers(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of 80 rows around 3."""
+    import numpy as np
+
+    from tests.cli.conftest import shell_in
+
+    shell = shell_in(tmp_path_factory.mktemp("numbers") / "study", served_home)
+    (shell.folder / "data").mkdir()
+    np.save(shell.folder / "data" / "y.npy", np.random.default_rng(0).normal(3.0, 0.1, 80))
+    np.save(shell.folder / "data" / "x.npy", np.arange(80.0))
+    assert shell.hop("dataset", "push", "numbers", "data").code == 0
+    return "numbers"
+
+
+def test_a_study_of_runs(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write("search.yaml", TRIALS)
+    done = shell.hop("search", "search.yaml")
+    assert done.code == 0, done.talk
+    assert "best acc 0.1 by trial 1 after epoch 2: lr=0.5" in done.text
+    assert "trial 2 failed" in done.talk and "lr is too large" in done.talk
+    told = shell.hop("search", "show", "--json").json
+    assert (told["name"], told["best"], told["done"]) == ("runs", "1", True)
+    states = {trial["params"]["lr"]: trial["state"] for trial in told["trials"]}
+    assert states == {0.1: "completed", 0.5: "completed", 9.0: "failed"}
+    assert told["study"] in shell.hop("search", "ls", "-a").text
+    shell.detach("-n", "runs", "--", "true")  # a run of the same name is not taken for the study
+    assert shell.hop("search", "show", "--json", "runs").json["study"] == told["study"], (
+        "by the name that its file gives it"
+    )
+    one = shell.hop("search", "show", "--trial", "2").text
+    assert "failed" in one and "lr=9" in one and "lr is too large" in one
+    assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
+    assert re.search(r"run \S+/\d+$", shell.hop("search", "show", "--trial", "0").text, re.MULTILINE), (
+        "named as people say it"
+    )
+    best = next(trial["run_name"] for trial in told["trials"] if trial["trial"] == "1")
+    forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
+    assert (
+        forked.code == 2
+        and f"hint: fork the run of its best trial: `hop fork {best}  --checkpoint newest`" in forked.talk
+    )
+    assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
+    refused = shell.hop("search", "gantt")
+    assert refused.code != 0 and "runs of their own" in refused.talk
+
+
+def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: Shell) -> None:
+    shell.write("search.yaml", TRIALS)
+    for word, hint in (
+        ("sho", "did you mean `hop search show`?"),
+        ("serach.yaml", "did you mean `search.yaml`?"),
+        ("x", "there is search.yaml"),
+    ):
+        done = shell.hop("search", word)
+        assert (done.code, done.talk) == (2, f"error: there is no file {word}\nhint: {hint}\n")
+    assert "is a folder, not a file" in shell.hop("search", ".").talk
+    (shell.folder / "st").write_text(TRIALS)
+    unnamed = shell.hop("search", "-n", "st")  # a label, not that file
+    assert (
+        unnamed.code == 2
+        and "hint: -n st is what the study is called; its file is named as well" in unnamed.talk
+    )
+
+
+def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write("search.yaml", MOP)
+    done = shell.hop("search", "search.yaml", "--json")
+    assert done.code == 0, done.talk
+    assert done.json["phase"] == "succeeded" and done.json["hops"] == 2 * 2 * 2
+    assert next(trial for trial in done.json["trials"] if trial["trial"] == done.json["best"])["params"] == {
+        "lr": 0.9
+    }
+    chart = shell.hop("search", "gantt", "--json").json
+    assert [row["worker"] for row in chart["workers"]] == ["worker-0", "worker-1"]
+    assert (
+        shell.hop("search", "gantt", "--png", "g.png").code == 0
+        and (shell.folder / "g.png").stat().st_size > 1000
+    )
+    assert "idle; from a unit's end" in shell.hop("search", "gantt").text
+    again = shell.hop("search", "replay")
+    assert again.code == 0 and again.text.startswith("the same, bit for bit: 8 hops of 2 trials"), again.talk
+    assert shell.hop("search", "replay", "--trial", "7").code == 1
+    assert done.json["name"] in shell.hop("dataset", "board", numbers, "--metric", "mse").text
+
+
+def said_by_python(shell: Shell) -> dict[str, Any]:
+    """What go.py prints at its end."""
+    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "src")}
+    done = subprocess.run(
+        [sys.executable, "go.py"],
+        cwd=shell.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return said
+
+
+def test_from_python(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write(
+        "go.py",
+        """
+import json, hopyard as hop, hopyard.errors
+from model import Mean
+if __name__ == "__main__":
+    study = hop.search(Mean, space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", epochs=1, workers=2,
+                       dataset="numbers", partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    study.wait(120)
+    found = hop.study(study.name)
+    try:
+        hop.search("functions.py", space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", workers=2,
+                   dataset="nothing")
+    except hop.errors.NotFound as refused:  # a trainable, and no script
+        missing = refused.message
+    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]),
+                      "table": found.table(), "done": found.done, "missing": missing}))
+""",
+    )
+    shell.write(
+        "functions.py",
+        "def init(config): ...\ndef train(state, partition, config): ...\n"
+        "def evaluate(state, partition, config): ...\n",
+    )
+    said = said_by_python(shell)
+    assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
+    assert "no dataset `nothing`" in said["missing"]
+
+
+def test_more_trials_of_a_finished_study_are_all_that_is_trained_and_told(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write(
+        "search.yaml",
+        TRIALS.replace("searcher: grid", "trials: 2").replace("[0.1, 0.5, 9.0]", '"uniform(0.1, 0.9)"'),
+    )
+    first = shell.hop("search", "search.yaml", "--json").json
+    assert (first["phase"], len(first["trials"])) == ("succeeded", 2)
+    for most in (3, 4):
+        more = shell.hop("search", "resume", "--trials", str(most))
+        assert more.code == 0, more.talk
+        told = [line for line in more.talk.splitlines() if " completed after " in line]
+        assert len(told) == 1 and f"trial {most - 1} " in told[0], more.talk
+    shown = shell.hop("search", "show", "--json").json
+    assert len(shown["trials"]) == 4 and {trial["state"] for trial in shown["trials"]} == {"completed"}
+    assert len(shell.hop("ps", "-a", "--parent", shown["study"], "--json").json) == 1
+
+
+def test_a_finished_study_is_extended_from_python(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write(
+        "go.py",
+        """
+import json, hopyard as hop, hopyard.errors
+from model import Mean
+if __name__ == "__main__":
+    study = hop.search(Mean, space={"lr": "uniform(0.1, 0.9)"}, metric="mse", trials=2, workers=2,
+                       dataset="numbers", partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    said = []
+    for asks in ({}, {"trials": 2}):
+        try:
+            study.wait(120).resume(**asks)
+        except hop.errors.Conflict as refused:
+            said.append(refused.message)
+    more = hop.study(study.name).resume(trials=3).wait(120)
+    print(json.dumps({"refused": said, "first": study.name, "continues": more.data()["continues"],
+                      "w": float(more.best_state()["w"][0]), "trials": len(more.trials),
+                      "same": {t.id: t.best for t in study}.items() <= {t.id: t.best for t in more}.items()}))
+""",
+    )
+    said = said_by_python(shell)
+    assert (
+        "has finished: there is nothing left to do" in said["refused"][0]
+        and "2 are no more" in said["refused"][1]
+    )
+    assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
+
+
+def test_the_best_model_is_trained_on_from_python(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write(
+        "go.py",
+        """
+import json, hopyard as hop, hopyard.errors
+from model import Mean
+if __name__ == "__main__":
+    study = hop.search(Mean, space={"lr": [0.1, 0.2]}, metric="mse", searcher="grid", epochs=1, workers=2,
+                       dataset="numbers", partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    fork = study.wait(120).fork({"lr": 0.5}, epochs=2, name="on").wait(120)
+    try:
+        study.fork({"momentum": 1})
+    except hop.errors.SpecError as wrong:
+        refused = wrong.message
+    (trial,) = fork.trials
+    print(json.dumps({"refused": refused, "before": study.best.best, "after": fork.best.best,
+                      "w": float(fork.best_state()["w"][0]), "from": study.name,
+                      "beginning": fork.data()["beginning"]["study"],
+                      "points": [at for at, _ in trial.points], "params": dict(trial.params)}))
+""",
+    )
+    said = said_by_python(shell)
+    assert said["refused"] == "params.momentum: the study has no such parameter"
+    assert said["after"] < said["before"] and 2.5 < said["w"] < 3.2 and said["beginning"] == said["from"]
+    assert said["points"] == [2, 3] and said["params"] == {"lr": 0.5}
+    assert f"trains on the best model of {said['from']}" in shell.hop("search", "show", "on").text
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("nowhere.yaml", "", "there is no file nowhere.yaml"),
+        ("search.yaml", "space: {}\n", "space"),
+        ("search.yaml", "sercher: tpe\n", "did you mean `searcher`"),
+        ("search.yaml", "workers: 0\n", "workers"),
+        ("search.yaml", "trainable: nothing.py:Mean\n", "nothing.py"),
+        ("search.yaml", "searcher: {name: asha, ata: 4}\n", "eta"),
+        (
+            "search.yaml",
+            "trainable: broken.py:Mean\n",
+            "search.yaml: trainable: broken.py is not Python (line 2)",
+        ),
+        (
+            "search.yaml",
+            "searcher: broken.py:Mine\ntrials: 3\n",
+            "search.yaml: searcher: broken.py is not Python (line 2)",
+        ),
+        (
+            "search.yaml",
+            "space: {lr: 'uniform(0, 1)'}\n",
+            "search.yaml: space.lr: a grid does not know how many points",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    shell: Shell, file: str, change: str, words: str
+) -> None:
+    shell.write("model.py", MODEL)
+    shell.write("broken.py", "raise SystemExit\nclass Mean\n")
+    key = change.partition(":")[0]
+    shell.write(
+        "search.yaml",
+        "\n".join(line for line in MOP.splitlines() if not line.startswith(f"{key}:")) + "\n" + change,
+    )
+    refused = shell.hop("search", file)
+    assert refused.code == 2 and words in refused.talk
+    assert "study " not in refused.talk
+
+
+def test_code_that_cannot_be_imported_is_told_once_before_anything_trains(shell: Shell, numbers: str) -> None:
+    shell.write("deep.py", "import no_such_package.inner\n")
+    shell.write("model.py", "import deep\n" + MODEL)
+    shell.write("search.yaml", MOP)
+    done = shell.hop("search", "search.yaml")
+    assert done.code == 1 and done.text == "", "there is no table of trials that never began"
+    assert done.talk.count("ModuleNotFoundError") == 2, "as it happened, and as why the study failed"
+    assert '  File "deep.py", line 1, in <module>' in done.talk and str(shell.folder) not in done.talk
+    assert "hint: name `no_such_package` in the study's `requirements:`" in done.talk
+    assert done.talk.splitlines()[-1].endswith(
+        " failed: ModuleNotFoundError: No module named 'no_such_package'; nothing was trained"
+    )
+
+
+def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> None:
+    shell.write("train.py", "import time\ntime.sleep(600)\n")
+    shell.write("search.yaml", TRIALS)
+    with shell.terminal("search", "search.yaml") as screen:
+        name = re.search(rb"study (\S+) ", screen.expect(b"TRIAL"))
+        assert name is not None
+        screen.type(b"\x03")
+        screen.expect(b"goes on.  Its trials: hop search show " + name[1])
+        assert screen.wait() == 130
+    assert shell.hop("stop", "--grace", "0", name[1].decode()).code == 0
+
+
+def test_a_dry_run_shows_the_first_trials(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write("search.yaml", TRIALS)
+    told = shell.hop("search", "search.yaml", "--dry-run", "-p", "momentum=0.9")
+    assert told.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in told.text
+
+
+def test_data_that_cannot_be_split_ends_the_study_at_once_with_the_reason(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write("search.yaml", MOP.replace("partitions: {", "partitions: {stratify: colour, "))
+    ended = shell.hop("search", "search.yaml", "--json")
+    assert ended.code == 1 and ended.json["phase"] == "failed"
+    assert "no column `colour`" in ended.talk
+
+
+def test_a_study_of_runs_stands_on_the_board_of_their_data_by_its_metric(shell: Shell, numbers: str) -> None:
+    """The driver reads none of the data; some of its trials are paused for good in the end."""
+    shell.write("train.py", TRIAL + "assert hop.dataset_path('numbers')\n")
+    shell.write(
+        "search.yaml",
+        TRIALS.replace("searcher: grid", "searcher: {name: halving, eta: 2}\ndatasets: [numbers]").replace(
+            "9.0", "0.3, 0.2"
+        ),
+    )
+    done = shell.hop("search", "search.yaml", "--trials", "4", "--json")
+    assert done.code == 0, done.talk
+    board = shell.hop("board", "numbers", "--metric", "acc", "--json").json
+    assert done.json["study"] in [row["name"] for row in board["rows"]]
+    told = shell.hop("info", done.json["study"]).text
+    assert "numbers" in told and "progress    trial 4/4" in told

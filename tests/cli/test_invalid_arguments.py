@@ -1,0 +1,107 @@
+"""Whatever is typed behind any command: an error with a hint, never a fault of `hop` itself."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from hopyard.cli.command_table import COMMANDS
+from hopyard.cli.main import hop as program
+from tests.cli.in_process import hop
+
+ODD = [
+    "",
+    " ",
+    "-1",
+    "0",
+    "9" * 30,
+    "1e999",
+    "nan",
+    "größe\u202e",
+    "\udcff",
+    "\x1b[8m\nx",
+    "a" * 5000,
+    "/",
+    "a=b",
+    "no/such/thing",
+    "@",
+    "[",
+    "--",
+    "::",
+]
+# With these it starts nothing that runs on, and asks nothing.
+_HARMLESS = {
+    "run": ["--detach"],
+    "fork": ["--detach"],
+    "search run": ["--dry-run"],
+    "search resume": ["--detach"],
+    "reserve add": ["--dry-run"],
+    "queue apply": ["--dry-run"],
+}
+# They end the server of the test, or copy a home as often as they are called.
+_LEFT_OUT = {"up", "down", "backup", "restore", "service install", "service uninstall"}
+
+
+def leaves(
+    group: click.Group, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]:
+    """Command lines in which one parameter is odd, and others are as few as can be."""
+    needed = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Argument) and parameter.required
+    ]
+    more = _HARMLESS.get(" ".join(words), [])
+    for value in ODD:
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument):
+                given = [value if one is parameter else "nope" for one in needed] or [value]
+                yield [*words, *more, *given]
+            elif isinstance(parameter, click.Option) and not parameter.is_flag and not parameter.count:
+                yield [*words, *more, f"{max(parameter.opts, key=len)}={value}", *["nope"] * len(needed)]
+
+
+COMMAND_LINES = {" ".join(words): list(lines(words, command)) for words, command in leaves(program)}
+
+
+def test_every_command_is_walked() -> None:
+    assert {name.partition(" ")[0] for name in COMMAND_LINES} == {entry.name for entry in COMMANDS}
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMAND_LINES) - _LEFT_OUT))
+def test_odd_arguments_are_told_with_a_hint(
+    name: str,
+    served_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOPYARD_HOME", str(served_home))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    wrong = list[str]()
+    for line in COMMAND_LINES[name]:
+        typed = hop(capfd, *line)
+        if (
+            "a fault of hop itself" in typed.err
+            or "Traceback" in typed.err
+            or (typed.code and "hint: " not in typed.err)
+        ):
+            wrong.append(f"{[word[:60] for word in line]}: {typed.code} {typed.err[:400]}")
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,94 @@
+"""Machines and pools on the command line, against a real server."""
+
+from __future__ import annotations
+
+from hopyard.cli.terminal.console import format_duration
+from tests.cli.shell import Shell, wait_until
+
+
+def test_looking_at_nodes_and_pools(shell: Shell) -> None:
+    (one,) = shell.hop("node", "ls", "--json").json
+    assert (one["id"], one["cordoned"], one["extras"], one["used"]["gpu_milli"]) == ("box", False, {}, [])
+    head, line = shell.hop("node", "ls").text.splitlines()
+    assert head.split() == ["NODE", "POOL", "STATE", "CPU", "MEMORY", "GPU", "MODEL"]
+    assert line.split() == ["box", "default", "open", "0/4", "0", "B/8.0", "GiB", "-"]
+    head, line = shell.hop("pool", "ls").text.splitlines()
+    assert (head.split()[:3], line.split()[:4]) == (["POOL", "NODES", "OPEN"], ["default", "1", "1", "0/4"])
+    assert [pool["name"] for pool in shell.hop("pool", "ls", "--json").json] == ["default"]
+    assert (
+        shell.hop("node", "ls", "--pool", "none").talk
+        == "no nodes in pool none; `hop pool ls` lists the pools\n"
+    )
+    assert "state    open" in shell.hop("node", "info", "box").text
+    assert shell.hop("node", "info", "box", "--json").json["runs"] == []
+
+
+def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
+    shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    shell.write("hi.py", "print('hi')\n")
+    stays = shell.hop("run", "--detach", "--json", "--no-preempt", "wait.py").json
+    assert shell.hop("node", "cordon", "box", "--reason", "dust").talk == "box is cordoned\n"
+    assert "state    cordoned: dust" in shell.hop("node", "info", "box").text
+    head, line = shell.hop("node", "ls").text.splitlines()
+    assert (head.split()[-1], line.split()[-1]) == ("REASON", "dust")
+    try:
+        waits = shell.hop("run", "--detach", "--json", "hi.py").json
+        assert waits["phase"] == "queued"
+        told = shell.hop("why", waits["name"]).text.splitlines()
+        assert told[told.index("cordoned:") + 1] == "  node box: dust"
+        assert "`hop node uncordon box` lets runs start there again" in told[-2]
+        assert "CORDONED" in shell.hop("status").text
+        drained = shell.hop("node", "drain", "box", "--reason", "new fans")
+        assert (
+            drained.text
+            == f"{stays['name']}  stays until it ends: it asked never to make room; --all asks it as well\n"
+        )
+    finally:
+        assert shell.hop("node", "uncordon", "box").talk == "box is open\n"
+    assert shell.hop("logs", "-f", waits["name"]).out == b"hi\n"
+    shell.hop("stop", stays["name"], "--grace", "0s")
+
+
+def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
+    shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run = shell.hop("run", "--detach", "--json", "wait.py").json["name"]
+    try:
+        wait_until(lambda: b"up" in shell.hop("logs", run).out)
+        assert (
+            shell.hop("node", "drain", "box", "--reason", "new fans").text
+            == f"{run}  is asked to save a checkpoint and to leave\n"
+        )
+        wait_until(lambda: shell.hop("info", run, "--json").json["position"] == 1)
+        (line,) = [line for line in shell.hop("ps").text.splitlines() if line.startswith(run)]
+        assert "  position 1" in line
+        assert line.endswith("; preempted")
+        ran_s = shell.hop("info", run, "--json").json["served_s"]
+        assert shell.hop("info", run).text.count(f"took        {format_duration(ran_s)}\n") == 1
+        assert "asked to make room: " in shell.hop("info", run).text
+        assert "it ran already, attempt 1: preempted; " in shell.hop("why", run).text
+    finally:
+        shell.hop("node", "uncordon", "box")
+        shell.hop("stop", run, "--grace", "0s")
+
+
+def test_who_follows_a_run_that_made_room_is_told_so(shell: Shell) -> None:
+    lines = (
+        "import hopyard as hop, time",
+        "for turn in hop.loop(range(200)):",
+        "    print(turn, flush=True)",
+        "    time.sleep(0.05)",
+    )
+    shell.write("turns.py", "\n".join(lines) + "\n")
+    with shell.terminal("run", "turns.py") as follower:
+        follower.expect(b"2\r\n")
+        shell.hop("node", "drain", "box")
+        shell.hop("node", "uncordon", "box")
+        follower.expect(b"attempt 2 starts from the beginning: the one before made room\r\n")
+        assert follower.wait() == 0
+
+
+def test_nodes_that_do_not_exist_or_are_there(shell: Shell) -> None:
+    assert "error: there is no node `bax`\nhint: did you mean `box`?" in shell.hop("node", "info", "bax").talk
+    assert "a/b` is not a name" in shell.hop("node", "cordon", "a/b").talk
+    refused = shell.hop("node", "rm", "box")
+    assert refused.code != 0 and "box is there" in refused.talk

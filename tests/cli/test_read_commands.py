@@ -1,0 +1,389 @@
+"""Looking at runs, and doing something with those that there are: every command once, with snapshots of what
+people read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.api_client.client import Client
+from hopyard.datasets.folder_scan import PATH, scan_folder
+from hopyard.datasets.ignore_rules import CODE_RULES
+from hopyard.errors import SpecError
+from tests.cli.conftest import TRAIN, shell_in
+from tests.cli.shell import Shell, normal, same_as_snapshot
+
+
+def test_ps(shell: Shell, trained: list[str]) -> None:
+    assert shell.hop("ps", "--project", "none").talk == "no run matches; `-a` looks among ended ones too\n"
+    same_as_snapshot("ps.txt", normal(shell.hop("ps", "-a", "--tag", "kind=trained").text))
+    assert [
+        run["name"] for run in shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "n=1").json
+    ] == [trained[0]]
+    assert shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "a=b").json == []
+    assert shell.hop("ps", "-a", "--json", "-n", "first", "--phase", "failed").json == []
+    refused = shell.hop("ps", "--phase", "runing")
+    assert (refused.code, refused.talk.splitlines()[:2]) == (
+        2,
+        ["error: --phase: `runing` is not a phase", "hint: did you mean `running`?"],
+    )
+
+
+def test_info(shell: Shell, trained: list[str]) -> None:
+    same_as_snapshot("info.txt", normal(shell.hop("info", trained[0]).text))
+    told = shell.hop("info", trained[1], "--json").json
+    assert told["name"] == trained[1]
+    assert [c["step"] for c in told["checkpoints"]]
+    assert shell.hop("info", "first", "--json").json["name"] == trained[0]
+
+
+def test_a_reason_of_many_lines_keeps_tables_whole(shell: Shell) -> None:
+    shell.write("hello.py", "print(1)\n")
+    shell.write("wrong.txt", "six==\n")
+    name = shell.hop("run", "--json", "--tag", "kind=wrong", "--requirements", "wrong.txt", "hello.py").json[
+        "name"
+    ]
+    lines = shell.hop("ps", "-a", "--tag", "kind=wrong").text.splitlines()
+    assert (len(lines), lines[1].split()[0]) == (2, name)
+    assert lines[1].endswith(" …")
+    told = shell.hop("info", name).text
+    assert "six==" in told
+    assert all(line.startswith(" " * 12) or not line.startswith(" ") for line in told.splitlines())
+
+
+def test_a_run_that_does_not_exist(shell: Shell, trained: list[str]) -> None:
+    done = shell.hop("info", trained[0] + "9")
+    assert done.code == 2
+    assert done.talk.startswith(f"error: there is no run `{trained[0]}9`\nhint: ")
+
+
+def test_logs(shell: Shell, trained: list[str]) -> None:
+    done = shell.hop("logs", trained[0])
+    assert (done.out, done.err) == (b"3\n", b"warning\n")
+    assert shell.hop("logs", trained[0], "--raw").out == b"\r0\r1\r2\r3\n"
+    followed = shell.hop("logs", "-f", trained[0])
+    assert followed.out == b"\r0\r1\r2\r3\n"
+    assert followed.talk.startswith(f"warning\n{trained[0]} succeeded after ")
+    assert shell.hop("logs", trained[0], "--stderr").out == b"warning\n"
+    assert shell.hop("logs", trained[0], "--stdout").err == b""
+    assert shell.hop("logs", trained[1], "--tail", "1").out == b"more\n"
+    assert shell.hop("logs", trained[1], "--tail", "1", "-f").out == b"more\n"
+    assert shell.hop("logs", trained[1], "--tail", "0").out == b""
+    assert shell.hop("logs", trained[1], "--attempt", "1", "--tail", "1").out == b"more\n"
+    assert "it has 1" in shell.hop("logs", trained[1], "--attempt", "2").talk
+    assert shell.hop("logs", trained[1], "--rank", "1").code == 2
+    assert shell.hop("logs", "--stdout", "--stderr").code == 2
+
+
+def test_the_newest_run_is_meant_where_none_is_named(shell: Shell) -> None:
+    shell.write("newest.py", "print('newest')")
+    name = shell.hop("run", "--json", "newest.py").json["name"]
+    assert shell.hop("info", "--json").json["name"] == name
+    assert "it has logged none" in shell.hop("plot", "last", "loss").talk
+    assert shell.hop("logs").out == b"newest\n"
+
+
+def test_plot(shell: Shell, trained: list[str]) -> None:
+    same_as_snapshot("plot.txt", shell.hop("plot", trained[0], "--width", "60", "--height", "10").text)
+    shell.environment["PYTHONIOENCODING"] = "ascii"
+    assert shell.hop("plot", trained[0], "acc").out.isascii()
+    both = shell.hop("plot", trained[0], "*_loss", "--with", trained[1], "--json").json
+    assert set(both) == set(trained)
+    assert both[trained[0]]["val_loss"]["values"] == pytest.approx([0.2, 0.1, 0.2 / 3, 0.05])
+    assert "o first acc" in shell.hop("plot", trained[0], "acc", "--with", trained[1]).text, (
+        "a label is said in place of the name"
+    )
+    timed = shell.hop("plot", trained[0], "acc", "--x", "time").text
+    assert timed.startswith("acc  0.75 after ")
+    assert timed.splitlines()[0].endswith(" seconds")
+    wrong = shell.hop("plot", trained[0], "train_los")
+    assert (wrong.code, wrong.talk.splitlines()[1]) == (2, "hint: did you mean `train_loss`?")
+
+
+def test_plot_as_png(shell: Shell, trained: list[str]) -> None:
+    pytest.importorskip("matplotlib")
+    done = shell.hop("plot", trained[0], "--png", "curves.png", "--with", trained[1], "--x", "time")
+    assert done.talk == "wrote curves.png\n"
+    assert (shell.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert shell.hop("plot", trained[0], "--png", "none/x.png").code == 2
+
+
+def test_plot_without_metrics(shell: Shell) -> None:
+    shell.write("empty.py", "")
+    name = shell.hop("run", "--json", "empty.py").json["name"]
+    assert "has logged no metric yet" in shell.hop("plot", name).talk
+
+
+def test_diff(shell: Shell, trained: list[str]) -> None:
+    same_as_snapshot("diff.txt", normal(shell.hop("diff", *trained).text))
+    told = shell.hop("diff", *trained, "--json").json
+    assert told["params"] == {"lr": [0.1, 0.5]}
+    assert told["resources"] == {"worker memory_bytes": [0, 2**30]}
+    assert [(f["path"], f["kind"]) for f in told["code"]] == [("old.txt", "removed"), ("train.py", "changed")]
+    assert shell.hop("diff", trained[0], trained[0]).text.splitlines()[1] == "no difference"
+
+
+def test_pull(shell: Shell, trained: list[str]) -> None:
+    done = shell.hop("pull", trained[1], "got")
+    assert (done.code, done.text) == (0, "got\n"), done.talk
+    got = shell.folder / "got"
+    assert (got / "code" / "train.py").read_text() == TRAIN + "print('more')\n"
+    assert (got / "files" / "model.txt").read_text() == "0.5"
+    assert (got / "logs" / "stdout.log").read_bytes() == b"\r0\r1\r2\r3\nmore\n"
+    assert json.loads((got / "run.json").read_text())["name"] == trained[1]
+    assert len(list(got.glob("checkpoint-*"))) == 1
+    assert not any(seen[PATH].startswith("got/") for seen in scan_folder(shell.folder, CODE_RULES).files), (
+        "it does not travel with the next run from here"
+    )
+    again = shell.hop("pull", trained[1], "got")
+    assert (again.code, again.talk.splitlines()[0]) == (2, "error: got is not empty")
+    assert shell.hop("pull", trained[0], "got", "--code", "--force").code == 0
+    assert (got / "code" / "train.py").read_text() == TRAIN
+    assert shell.hop("pull", trained[0], "other", "--step", "99").code == 2
+    assert not (shell.folder / "other").exists()
+    nowhere = shell.hop("pull", trained[0], "/proc/no/such")
+    assert (nowhere.code, nowhere.talk.splitlines()[0]) == (
+        2,
+        "error: /proc/no/such cannot be made: No such file or directory",
+    )
+
+
+def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
+    shell.write("train.py", "raise SystemExit('not this code')\n")
+    done = shell.hop(
+        "fork", trained[0], "-p", "lr=0.2", "-n", "forked", "--cpus", "0.5", "--tag", "kind=forked", "--json"
+    )
+    run = done.json["run"]
+    assert (run["phase"], run["params"], run["spec"]["label"]) == (
+        "succeeded",
+        {"lr": 0.2, "epochs": 4},
+        "forked",
+    )
+    assert run["spec"]["roles"][0]["resources"]["cpu_milli"] == 500
+    assert run["spec"]["tags"] == {"kind": "forked", "n": "1"}
+    assert run["spec"]["forked_from"] == client.get("/runs/resolve", ref=trained[0])["id"]
+    assert f"forked from {trained[0]}\n" in shell.hop("info", "forked").text
+    resumed = shell.hop(
+        "fork", trained[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json"
+    ).json["run"]
+    assert resumed["phase"] == "succeeded"
+    assert resumed["spec"]["resume"] is not None
+    refused = shell.hop("fork", trained[0], "--checkpoint", "99")
+    assert (refused.code, refused.talk.splitlines()[0]) == (
+        2,
+        f"error: run {trained[0]} has no checkpoint of step 99",
+    )
+    assert shell.hop("fork", trained[0], "--checkpoint", "best").talk.startswith(
+        "error: --checkpoint: `best`"
+    )
+
+
+def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: list[str]) -> None:
+    shell.write("train.py", TRAIN)
+    first = shell.hop("run", "-n", "slow", "train.py", "--json").json["run"]["name"]
+    forked = shell.hop("fork", "slow", "--json")
+    second = forked.json["run"]["name"]
+    assert f"forks {first}; `slow` now refers to {second} (use `--name` for another name)" in forked.talk
+    assert f"forks {second}; `slow` means" in shell.hop("fork", "slow", "--json").talk
+    assert "means" not in shell.hop("fork", "slow", "-n", "other", "--json").talk
+
+
+@pytest.mark.parametrize(("label", "means"), [("last", "the newest run"), ("12", "the run of that number")])
+def test_a_label_that_names_another_run_is_refused(
+    shell: Shell, trained: list[str], client: Client, label: str, means: str
+) -> None:
+    shell.write("train.py", TRAIN)
+    for words in (
+        ("run", "-n", label, "train.py"),
+        ("fork", trained[0], "-n", label),
+        ("update", trained[0], "--name", label),
+    ):
+        refused = shell.hop(*words)
+        assert (refused.code, refused.talk.splitlines()[0]) == (
+            2,
+            f"error: --name: `{label}` means {means} where a run is named",
+        ), words
+    with pytest.raises(SpecError, match=f"label: `{label}` means"):
+        client.patch(f"/runs/{client.get('/runs/resolve', ref=trained[0])['id']}", {"label": label})
+
+
+def test_an_empty_tag_is_shown_as_one(shell: Shell, trained: list[str]) -> None:
+    assert "tag c none -> ``" in shell.hop("update", trained[0], "--tag", "c=").talk
+    assert "tag c `` -> none" in shell.hop("update", trained[0], "--untag", "c").talk
+
+
+def test_board(shell: Shell) -> None:
+    shell.write("data/x.txt", "x")
+    assert shell.hop("dataset", "push", "tiny", "data").code == 0
+    shell.write("train.py", TRAIN)
+    for lr in ("0.1", "0.5", "0.3"):
+        assert shell.hop("run", "-d", "tiny", "-p", f"lr={lr}", "train.py").code == 0
+    same_as_snapshot("board.txt", normal(shell.hop("board", "tiny").text))
+    assert shell.hop("dataset", "board", "tiny").text == shell.hop("board", "tiny").text
+    assert [row["value"] for row in shell.hop("board", "tiny", "--json").json["rows"]] == pytest.approx(
+        [0.9, 0.7, 0.5]
+    )
+    assert shell.hop("board", "tny").code == 2
+    assert shell.hop("ps", "-a", "--json", "-d", "tiny").json[0]["spec"]["datasets"][0]["version"] == 1
+
+
+def test_stop_and_rm(shell: Shell) -> None:
+    shell.write("wait.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    name = shell.detach("wait.py")
+    refused = shell.hop("rm", "-y", name)
+    assert (refused.code, refused.talk) == (
+        1,
+        f"error: {name} has not ended\nhint: use --force to end live runs first\n",
+    )
+    wrong = shell.hop("stop", "no/such/1", name)
+    assert (wrong.code, "hint: nothing was stopped: leave it out to stop the others\n" in wrong.talk) == (
+        2,
+        True,
+    )
+    assert json.loads(shell.hop("ps", "--json").out)[0]["name"] == name
+    assert shell.hop("stop", "--grace", "1s", name).talk.startswith(f"{name}  ")
+    shell.hop("logs", "-f", name)
+    assert shell.hop("stop", name).talk == f"{name}  had ended already: cancelled\n"
+    assert shell.hop("rm", name).talk.startswith(
+        "error: stdin is not a terminal, so the deletion cannot be confirmed"
+    )
+    assert shell.hop("rm", "-y", name).talk == f"deleted {name}\n"
+    assert shell.hop("info", name).code == 2
+
+
+def test_rm_by_force_ends_what_is_alive(shell: Shell) -> None:
+    shell.write("wait.py", "import time\ntime.sleep(600)\n")
+    name = shell.detach("wait.py")
+    assert shell.hop("rm", "-y", "--force", name).code == 0
+    assert shell.hop("info", name).code == 2
+
+
+def without_torch(shell: Shell) -> None:
+    """Make the caller's interpreter one that does not take seconds to import torch."""
+    place = shell.folder.parent / "venv" / "bin"
+    place.mkdir(parents=True)
+    (place / "python").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+    shell.environment["VIRTUAL_ENV"] = str(place.parent)
+
+
+def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path) -> None:
+    told: dict[str, Any] = shell.hop("status", "--json").json
+    assert (told["running"], told["home"]) == (True, str(served_home))
+    lines = [line for line in shell.hop("status").text.splitlines() if not line.startswith("warning")]
+    assert [line.split()[0] for line in lines] == ["server", "home", "runs", "blobs", "node"]
+    assert lines[-1].startswith("node       box  in use: CPU 0 of 4, memory 0 B of 8.0 GiB; no GPU")
+    token = shell.hop("token", "--json").json
+    assert token == {"url": client.url + "/api/v1", "token_file": str(served_home / "token")}
+    assert client.token not in shell.hop("token").text + shell.hop("token").talk
+    bobs = client.post("/tokens", {"name": "elsewhere"})["secret"]
+    away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": bobs}).hop(
+        "token"
+    )
+    assert str(served_home) not in away.text + away.talk and "Bearer $HOPYARD_TOKEN" in away.talk, (
+        "the token of this home stays here"
+    )
+    without_torch(shell)
+    checks = {finding["check"]: finding["level"] for finding in shell.hop("doctor", "--json").json}
+    assert (
+        checks["server"]
+        == checks["database"]
+        == checks["home"]
+        == checks["settings"]
+        == checks["clock"]
+        == "ok"
+    )
+
+
+def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
+    shell.environment["HOPYARD_HOME"] = str(tmp_path / "another")
+    nothing = shell.hop("status")
+    assert (nothing.code, nothing.text) == (1, f"no server runs for {tmp_path / 'another'}\n")
+    away = Shell(
+        shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}
+    ).hop("status")
+    assert (
+        away.code == 1
+        and away.text.startswith("no server answers at http://127.0.0.1:1")
+        and "HOPYARD_URL names that address" in away.talk
+    )
+    assert Shell(
+        shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}
+    ).hop("status", "--json").json == {
+        "running": False,
+        "url": "http://127.0.0.1:1",
+    }
+    try:
+        assert shell.hop("up", "--json").json["started"] is True
+        assert shell.hop("up").talk.startswith("runs already: ")
+        shell.write("wait.py", "import time\ntime.sleep(600)\n")
+        shell.detach("wait.py")
+        refused = shell.hop("down")
+        assert refused.code == 1
+        assert refused.talk.splitlines()[1].startswith("hint: --keep-runs ")
+    finally:
+        assert shell.hop("down", "--stop-runs").talk == f"the server of {tmp_path / 'another'} has ended\n"
+    assert shell.hop("down").talk == f"no server runs for {tmp_path / 'another'}\n"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        ('"A100:4"', "config.yaml declares 4 x A100, which runs get without a check"),
+        ("0", "config.yaml declares none, so runs get none"),
+    ],
+)
+def test_doctor_says_which_gpus_are_declared(shell: Shell, tmp_path: Path, gpus: str, told: str) -> None:
+    home = tmp_path / "declared"
+    home.mkdir(mode=0o700)
+    (home / "config.yaml").write_text(f"node: {{gpus: {gpus}}}\n")
+    shell.environment["HOPYARD_HOME"] = str(home)
+    without_torch(shell)
+    (gpu,) = [finding for finding in shell.hop("doctor", "--json").json if finding["check"] == "gpu"]
+    assert gpu["text"].endswith(f"; {told}")
+
+
+def test_doctor_finds_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
+    home = tmp_path / "open"
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    (home / "config.yaml").write_text("nodes: {}\n")
+    (home / "hopyard.db").write_bytes(b"no database at all" * 100)
+    shell.environment["HOPYARD_HOME"] = str(home)
+    without_torch(shell)
+    done = shell.hop("doctor", "--json")
+    assert done.code == 1
+    found = {finding["check"]: finding for finding in done.json}
+    assert found["home"]["hint"] == f"chmod 700 {home}"
+    assert found["settings"]["level"] == found["database"]["level"] == "fail"
+
+
+def test_number_alone_means_the_run_of_this_folder(served_home: Path, tmp_path: Path, client: Client) -> None:
+    one, other = shell_in(tmp_path / "Left Side", served_home), shell_in(tmp_path / "right", served_home)
+    runs = {}
+    for shell in (one, other):
+        shell.write("a.py", "print('hello')\n")
+        runs[shell] = [shell.hop("run", "--json", "a.py").json["name"] for _ in range(2)]
+    assert [name.partition("/")[2] for name in runs[one] + runs[other]] == [
+        "Left-Side/1",
+        "Left-Side/2",
+        "right/1",
+        "right/2",
+    ]
+    for shell in (one, other):
+        for at, name in enumerate(runs[shell], 1):
+            assert shell.hop("info", "--json", str(at)).json["name"] == name
+    assert runs[one][1] in one.hop("rm", "--yes", "2").talk
+    assert {client.get("/runs/resolve", ref=name)["id"] for name in runs[other]}, (
+        "the other folder's runs are still there"
+    )
+    elsewhere = shell_in(tmp_path / "elsewhere", served_home).hop("info", "1")
+    assert (
+        elsewhere.code == 2
+        and "Left-Side/1" in elsewhere.talk
+        and "right/1" in elsewhere.talk
+        and "hint: " in elsewhere.talk
+    )

@@ -1,0 +1,351 @@
+"""What other people wrote never acts on a terminal: each command is shown answers in which every text is
+hostile."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pty
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.api_client.client import Client
+from hopyard.cli.command_table import COMMANDS
+from hopyard.cli.main import main
+from tests.cli.conftest import shell_in
+
+HOSTILE = (
+    "\x1b[8m\x1b]52;c;QUJD\x07\u202e\u200b\ufe0f\r\x9b2J\u2028"
+    + "\nroot/prod/7  succeeded"
+    + "\u0301" * 100
+    + "x" * 300
+)
+FORGED = "root/prod/7"
+# What programs compare or compute with; everything else that a server answers is text of people.
+_FIXED = re.compile(r"[0-9a-f]{64}|\d{4}-\d\d-\d\dT\S+|/.*|http://\S+|\S+/\S+/\d+", re.S)
+_CODED = frozenset(
+    [
+        "id",
+        "phase",
+        "kind",
+        "level",
+        "outcome",
+        "parallel",
+        "mode",
+        "goal",
+        "status",
+        "state",
+        "trial",
+        "run",
+        "attempt",
+        "rule",
+        "stream",
+        "scopes",
+        "next",
+    ]
+)
+_CODED |= {
+    "path",
+    "target",
+    "forked_from",
+    "parent",
+    "worker",
+    "type",
+    "node",
+    "engine",
+    "event",
+    "verdict",
+    "continues",
+}
+_ACTING = re.compile(
+    ".{0,40}(?:[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069]|\u0301{9}).{0,20}"
+)
+_MAPPINGS = frozenset(
+    [
+        "params",
+        "tags",
+        "latest",
+        "summary",
+        "metrics",
+        "env",
+        "packages",
+        "labels",
+        "series",
+        "extras",
+        "machine_env",
+        "detail",
+        "options",
+        "values",
+    ]
+)
+
+
+def hostile(value: Any, key: str = "") -> Any:
+    """The same answer with every text of people in it made hostile, names of metrics, parameters and tags
+    included."""
+    if isinstance(value, dict):
+        found = {name: hostile(inner, "" if key in _MAPPINGS else name) for name, inner in value.items()}
+        return {name + HOSTILE: inner for name, inner in found.items()} if key in _MAPPINGS else found
+    if isinstance(value, list):
+        return [hostile(inner, key) for inner in value]
+    if isinstance(value, str) and key not in _CODED and not _FIXED.fullmatch(value):
+        return value + HOSTILE
+    return value
+
+
+@contextmanager
+def hostile_server(real: Client) -> Iterator[str]:
+    """The address of a server that passes requests on, and makes answers hostile."""
+    host, port = real.url.removeprefix("http://").split(":")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            connection = http.client.HTTPConnection(host, int(port), timeout=30)
+            headers = {
+                name: value
+                for name, value in self.headers.items()
+                if name.lower() not in ("host", "connection")
+            }
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            data, kind = answer.read(), answer.headers.get("Content-Type", "")
+            connection.close()
+            if data and kind.startswith("application/json"):
+                data = json.dumps(hostile(json.loads(data))).encode()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                if name.lower() not in (
+                    "content-length",
+                    "connection",
+                    "transfer-encoding",
+                    "date",
+                    "server",
+                ):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_GET
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """stdout and stderr are a terminal; what it got."""
+    master, slave = pty.openpty()
+    seen: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(master, 65536):
+                seen.append(data)
+        except OSError:  # the other end was closed
+            pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with monkeypatch.context() as patched, open(slave, "w", encoding="utf-8") as screen:
+        patched.setenv("TERM", "xterm")
+        patched.delenv("NO_COLOR", raising=False)
+        patched.setattr(sys, "stdout", screen)
+        patched.setattr(sys, "stderr", screen)
+        yield seen
+        screen.flush()
+    reader.join(10)
+    os.close(master)
+
+
+def acts(text: str) -> list[str]:
+    """What of it a terminal would not just show, beside the colours of our own, and rows that were forged."""
+    lines = re.sub(r"\x1b\[(?:0|1|2|3[1-6])m|\r\x1b\[2?K", "", text).replace("\r\n", "\n").split("\n")
+    return [found[0] for line in lines for found in [_ACTING.search(line)] if found] + [
+        line for line in lines if line.startswith(FORGED)
+    ]
+
+
+@pytest.fixture(scope="module")
+def there(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """One of everything that is listed."""
+    shell = shell_in(tmp_path_factory.mktemp("hostile") / "study", served_home)
+    shell.write(
+        "t.py",
+        "import hopyard as hop\np = hop.params(lr=0.1)\nhop.log(loss=p.lr, step=1)\nhop.save(1)\n"
+        "hop.summary(loss=p.lr)\nprint('done')\n",
+    )
+    shell.write(
+        "s.yaml",
+        "{name: s, script: t.py, metric: loss, goal: min, searcher: grid, space: {lr: [0.1, 0.2]}, "
+        "resources: {cpus: 0.25}}",
+    )
+    shell.write("data/x.csv", "a\n1\n")
+    assert shell.hop("dataset", "push", "texts", "data", "-m", "a message", "--metric", "loss").code == 0
+    made = {
+        "run": shell.hop(
+            "run", "--json", "-d", "texts", "-n", "label", "--tag", "k=v", "-e", "K=V", "t.py"
+        ).json["name"]
+    }
+    assert shell.hop("update", made["run"], "--note", "a note").code == 0
+    failed = shell.hop("run", "--json", "--", sys.executable, "-c", "raise ValueError('text')").json
+    made["other"], made["failed"] = failed["name"], failed["name"]
+    made["fork"] = shell.hop("fork", made["run"], "--json").json["run"]["name"]
+    assert shell.hop("search", "s.yaml", "-n", "study").code == 0
+    made["study"] = shell.hop("search", "show", "--json", "study").json["study"]
+    made["waits"] = shell.detach("--cpus", "4", "--", "sleep", "100")
+    made["behind"] = shell.detach("--cpus", "4", "--", "true")
+    for words in (
+        ("secret", "set", "NAME"),
+        ("token", "create", "ci"),
+        ("user", "add", "bob"),
+        ("reserve", "exam", "--from", "+2h", "--for", "1h", "--nodes", "box", "--user", "bob"),
+    ):
+        done = shell.hop(*words, typed="value\n")
+        assert done.code == 0, done.talk
+    return made
+
+
+LISTINGS = [
+    *(
+        ("ps", "-a"),
+        ("ps", "-a", "--trials"),
+        ("info", "{run}"),
+        ("info", "{fork}"),
+        ("info", "{failed}"),
+        ("info", "{behind}"),
+        ("info", "{study}"),
+    ),
+    *(
+        ("plot", "{run}"),
+        ("plot", "{run}", "nope"),
+        ("diff", "{run}", "{other}"),
+        ("why", "{behind}"),
+        ("why", "{run}"),
+        ("logs", "{other}"),
+        ("logs", "{run}"),
+    ),
+    *(
+        ("board", "texts"),
+        ("dataset", "ls"),
+        ("dataset", "info", "texts"),
+        ("dataset", "versions", "texts"),
+        ("dataset", "board", "texts"),
+    ),
+    *(
+        ("search", "ls", "-a"),
+        ("search", "show", "{study}"),
+        ("search", "show", "{study}", "--trial", "0"),
+        ("search", "gantt", "{study}"),
+    ),
+    *(
+        ("queue", "ls"),
+        ("queue", "info", "default"),
+        ("node", "ls"),
+        ("node", "info", "box"),
+        ("pool", "ls"),
+        ("reserve", "ls"),
+        ("reserve", "info", "exam"),
+    ),
+    *(
+        ("usage",),
+        ("usage", "--by", "user,queue,project"),
+        ("audit",),
+        ("audit", "--refused"),
+        ("user", "ls"),
+        ("secret", "ls"),
+        ("token", "list"),
+        ("token",),
+        ("status",),
+        ("doctor",),
+    ),
+    *(
+        ("info", "nothing-like-it"),
+        ("dataset", "info", "nothing-like-it"),
+        ("reserve", "info", "nothing"),
+        ("queue", "info", "nothing"),
+        ("stop", "{failed}"),
+        ("update", "{behind}", "--note", "x"),
+    ),
+    *(
+        ("run", "--detach", "--", "true"),
+        ("fork", "{failed}", "--detach"),
+        ("search", "run", "s.yaml", "--detach"),
+    ),
+]
+AS_TABLE = [("usage", "--csv"), ("audit", "--csv"), ("queue", "export")]
+WITHOUT_JSON = frozenset(
+    [("logs", "{other}"), ("logs", "{run}"), ("update", "{behind}", "--note", "x"), ("stop", "{failed}")]
+)
+ABOUT_THIS_MACHINE = {"up", "down", "service", "backup", "restore", "sync", "help", "simulate"}
+WRITES_FILES = {"pull", "rm"}  # and name runs alone
+
+
+def test_every_command_is_here() -> None:
+    assert {entry.name for entry in COMMANDS} == {
+        given[0] for given in LISTINGS
+    } | ABOUT_THIS_MACHINE | WRITES_FILES
+
+
+def test_no_command_shows_text_of_other_people_raw(
+    there: dict[str, str],
+    client: Client,
+    served_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(
+        "{name: s, script: t.py, metric: loss, goal: min, searcher: grid, space: {lr: [0.1, 0.2]}}"
+    )
+    (tmp_path / "t.py").write_text("")
+    monkeypatch.setenv("HOPYARD_HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("HOPYARD_TOKEN", client.token)
+    wrong = list[str]()
+    with hostile_server(client) as url:
+        monkeypatch.setenv("HOPYARD_URL", url)
+        for given in (*LISTINGS, *AS_TABLE):
+            words = [word.format(**there) for word in given]
+            ways = [words] if given in WITHOUT_JSON or given in AS_TABLE else [words, [*words, "--json"]]
+            for way in ways:
+                capfd.readouterr()
+                code = main(way)
+                out, err = capfd.readouterr()
+                if "a fault of hop itself" in err:
+                    wrong.append(f"{way}: {err}")
+                if "--json" in way and out and code == 0:
+                    json.loads(out)
+                if "--csv" not in way:  # where CSV goes to a program, it is data
+                    wrong += [f"{way} (piped): {line[:300]!r}" for line in acts(out + "\n" + err)[:1]]
+                if "--json" in way:
+                    continue  # the same on a terminal
+                with on_a_terminal(monkeypatch) as seen:
+                    main(way)
+                wrong += [
+                    f"{way} (terminal): {line[:300]!r}"
+                    for line in acts(b"".join(seen).decode(errors="backslashreplace"))[:1]
+                ]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,116 @@
+"""What another user of the machine can do where a tree is put into a folder that both may write to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hopyard.datasets import open_folder
+from hopyard.datasets.open_folder import OpenFolder
+from hopyard.datasets.pack import pack_tree
+from hopyard.datasets.transfer import pull_tree, push_tree
+from hopyard.errors import SpecError
+from tests.datasets.shelf import FolderTransport, listing, make_tree, transport
+
+EVE = 65534
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FolderTransport]:
+    with transport(tmp_path / "blobs") as made:
+        yield made
+
+
+@pytest.fixture(params=[0o777, 0o1777], ids=["open", "sticky"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder that everybody may write to, reached through folders that everybody may enter."""
+    top = Path(tempfile.mkdtemp(prefix="shared-", dir="/tmp"))
+    top.chmod(request.param)
+    yield top
+    shutil.rmtree(top)
+
+
+def as_eve(script: str, folder: Path) -> None:
+    subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, user=EVE, group=EVE, extra_groups=[], check=False, timeout=30
+    )
+
+
+class Acting:
+    """Progress that lets another user act when the download begins."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def begin(self, what: str, total_bytes: int, /) -> None:
+        self._act()
+
+    def advance(self, size_bytes: int, /) -> None:
+        return
+
+
+def test_no_file_is_written_where_another_user_leads_to(
+    server: FolderTransport, shared: Path, tmp_path: Path
+) -> None:
+    """Folders that were there before, and ones that are put in place of ours while we write."""
+    tree, victim = (
+        pack_tree(make_tree(tmp_path / "tree", {"sub/authorized_keys": "attacker", "top": "x"})),
+        tmp_path / "victim",
+    )
+    push_tree(tree, server)
+    victim.mkdir()
+    plant = (
+        f"mkdir $n; ln -s {victim} $n/sub; mkdir -p $n/tree; ln -s {victim} $n/tree/sub; printf "
+        f"{tree.digest} > $n/manifest; chmod -R 777 $n"
+    )
+    as_eve(f"for n in .dest.{tree.digest[:16]}.part .dest.0123456789abcdef.part; do {plant}; done", shared)
+    swap = f"for p in .dest.*.part; do if mv $p taken-$p; then n=$p; {plant}; fi; done"
+    try:
+        pull_tree(tree.digest, shared / "dest", server, Acting(lambda: as_eve(swap, shared)))
+    except SpecError:
+        assert not (shared / "dest").exists()
+    else:
+        assert listing(shared / "dest") == listing(tmp_path / "tree")
+        assert (shared / "dest").stat().st_uid == 0
+    assert list(victim.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_no_place_of_ours(shared: Path) -> None:
+    as_eve("mkdir eves; chmod 777 eves; ln -s eves link", shared)
+    (shared / "open").mkdir()
+    (shared / "open").chmod(0o722)
+    with OpenFolder.open_path(shared) as top:
+        for name in ("eves", "open"):
+            with pytest.raises(SpecError, match="not a folder of yours alone"):
+                top.enter_private(name)
+        with pytest.raises(OSError):
+            top.enter_private("link")
+    for path in (shared / "eves", shared / "open"):
+        with pytest.raises(SpecError):
+            OpenFolder.open_private(path)
+
+
+@pytest.mark.parametrize("openat2", [None, False], ids=["as-the-kernel-has-it", "step-by-step"])
+def test_no_file_is_written_through_a_link_that_another_user_made(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openat2: bool | None
+) -> None:
+    monkeypatch.setattr(open_folder, "_has_openat2", openat2)
+    (tmp_path / "precious").write_text("mine")
+    as_eve(f"ln -s {tmp_path}/precious run.json; mkdir logs; chmod 777 logs; ln -s {tmp_path} sub", shared)
+    with OpenFolder.open_path(shared) as top:
+        with pytest.raises(OSError):
+            top.open("sub/precious", os.O_WRONLY)
+        assert top.write("run.json", [b"{", b"}"]) == 2
+        with pytest.raises(OSError):
+            top.open("sub/new", os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(OSError):
+            top.ensure_folder("sub")
+    assert (shared / "run.json").read_text() == "{}" and not (shared / "run.json").is_symlink()
+    assert (tmp_path / "precious").read_text() == "mine" and not (tmp_path / "new").exists()

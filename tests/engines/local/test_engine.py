@@ -1,0 +1,19 @@
+"""The local engine passes the contract, with cgroups where this machine lets us and by watching alone."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from hopyard.testing.engine_contract import EngineContract, EngineFixture
+from tests.engines.local.bench import local_bench
+
+
+class TestLocalEngine(EngineContract):
+    def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
+        return local_bench(folder)
+
+
+class TestLocalEngineThatWatches(EngineContract):
+    def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
+        return local_bench(folder, use_cgroups=False)

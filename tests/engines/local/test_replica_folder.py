@@ -1,0 +1,94 @@
+"""What the local engine makes of folders in odd states: it never calls a living replica dead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import ReplicaState
+from hopyard.engines.local.ports import choose_port
+from hopyard.engines.local.replica_folder import ReplicaFolder
+from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
+from tests.engines.local.bench import local_bench
+
+
+def kill(state: ReplicaState, folder: Path) -> None:
+    """Returns when it is dead for everybody who looks at its lock."""
+    os.kill(state.pid, signal.SIGKILL)
+    while ReplicaFolder(folder).is_alive():
+        time.sleep(0.005)
+
+
+def test_who_has_no_descriptors_left_does_not_say_that_nothing_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with local_bench(tmp_path) as bench:
+            await bench.launch("a.1", WAITING_SCRIPT)
+            await bench.running("a.1")
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))  # as if all were taken
+            try:
+                with pytest.raises(OSError):
+                    await bench.engine.observe()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert status_of(await bench.engine.observe(), "a.1") is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_next_launch(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with local_bench(tmp_path) as bench:
+            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
+            first = await bench.running("a.1", 0)
+            kill(await bench.running("a.1", 1), bench.folder("a.1", 1))
+            # what there is when engine and spawner die between two forks
+            for name in ("status.json", "lock"):
+                (bench.folder("a.1", 1) / name).unlink()
+            bench.engine = second = bench.new_engine()
+            try:
+                assert status_of(await second.observe(), "a.1") is None
+                await second.launch(await bench.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT))
+                again = await bench.running("a.1", 1)
+                assert (await bench.running("a.1", 0)).pid == first.pid, (
+                    "the one that lives is not started twice"
+                )
+                assert again.pid != first.pid
+                seen = status_of(await second.observe(), "a.1")
+                assert seen is not None and [status.rank for status in seen.replicas] == [0, 1]
+            finally:
+                await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_whose_word_is_unreadable_is_adopted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with local_bench(tmp_path) as bench:
+            await bench.launch("a.1", WAITING_SCRIPT)
+            kill(await bench.running("a.1"), bench.folder("a.1"))
+            (bench.folder("a.1") / "status.json").write_bytes(b"")  # as a power cut may leave it
+            bench.engine = second = bench.new_engine()
+            try:
+                (ended,) = await bench.wait_exits("a.1")
+                assert ended.kind == "lost"
+                await second.forget(AttemptId("a.1"))
+            finally:
+                await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_ports_are_all_tried_and_used_ones_left_out() -> None:
+    chosen = {choose_port(()) for _ in range(20)}
+    assert len(chosen) > 1
+    assert all(choose_port(chosen) not in chosen for _ in range(20))

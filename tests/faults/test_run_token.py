@@ -1,0 +1,63 @@
+"""What a command or a script inside a run can do: by the run's own token, never by a user's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopyard.datasets.tree_cache import remove_tree
+from tests.faults.world import World
+
+ASKS = """
+import json, os, subprocess, sys
+from hopyard.config.home import Home
+from hopyard.errors import HopyardError
+from hopyard.api_client.local_server import connect, start_server
+
+told = {"variables": dict(os.environ), "token": connect().token, "home": str(Home.default().root)}
+own = os.environ["HOPYARD_RUN"]
+for words in (["ps"], ["info", "--json", own], ["logs", own], ["status"], ["user", "ls"], ["up"],
+              ["down", "--stop-runs"]):
+    done = subprocess.run([sys.executable, "-m", "hopyard.cli", *words], capture_output=True, text=True)
+    told[words[0]] = [done.returncode, done.stdout, done.stderr]
+try:
+    start_server(Home.default())
+except HopyardError as refused:
+    told["start"] = refused.message
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def usual(tmp_path: Path) -> Iterator[World]:
+    """In the place where homes usually are, so that it would be found also without a variable."""
+    found = World(tmp_path, home=tmp_path / ".hopyard")
+    found.environment["HOME"] = str(tmp_path)
+    try:
+        yield found
+    finally:
+        found.end()
+        remove_tree(found.home.trees)
+
+
+def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usual: World) -> None:
+    usual.write("asks.py", ASKS)
+    run = usual.reaches(usual.detach("asks.py"), "succeeded", "failed")
+    told = json.loads(usual.log(run).splitlines()[-1])
+    owners = usual.home.read_token()
+    assert owners and owners not in json.dumps(told) and "HOPYARD_HOME" not in told["variables"]
+    assert told["token"].startswith("hopr_") and told["home"] == str(usual.replica(run) / "home")
+    assert told["info"][0] == 0 and json.loads(told["info"][1])["id"] == run["id"], told["info"]
+    assert told["logs"][0] == 0, told["logs"]
+    for word in ("ps", "status", "user"):
+        code, _, talk = told[word]
+        assert code != 0 and "a run's own token" in talk and "hint: " in talk and "HOPYARD_TOKEN" in talk, (
+            told[word]
+        )
+    for word in ("up", "down"):
+        assert told[word][0] != 0 and "which is not allowed inside a run" in told[word][2], told[word]
+    assert "none is started inside a run" in told["start"]
+    assert not (usual.replica(run) / "home").exists(), "nothing of these makes a home"

@@ -1,0 +1,216 @@
+"""A driver and workers as processes, to be killed and frozen; and what their journal must say in the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.mop_runtime.driver.journal_index import JournalIndex
+from hopyard.mop_runtime.driver.validation_metrics import weighted_means
+from hopyard.studies.journal import read_records
+from tests.mop_runtime.driver import toy
+
+ROOT = Path(__file__).parents[3]
+QUICK = {
+    "initial_wait_s": 3.0,
+    "absent_worker_s": 3.0,
+    "reconnect_s": 0.3,
+    "heartbeat_s": 1.0,
+    "no_worker_s": 20.0,
+    "checkpoint_interval_s": 1000.0,
+}
+
+
+class Cluster:
+    """trials: (params, budget) each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        trials: list[tuple[dict[str, Any], int]],
+        *,
+        workers: int = 3,
+        parts: int = 3,
+        unit_s: float = 0.01,
+        **said: Any,
+    ) -> None:
+        self.folder = folder
+        self.workers, self.unit_s, self.size = workers, unit_s, said.pop("size", 0)
+        self.worker = said.pop("worker", "toy_worker")
+        secret = os.urandom(16)
+        self.common = {
+            "secret": secret.hex(),
+            "shelf": hashlib.blake2b(secret, digest_size=8).hexdigest(),
+            "disk": str(folder),
+        }
+        self.said = {
+            **self.common,
+            "folder": str(folder),
+            "port": 0,
+            "workers": workers,
+            "parts": parts,
+            "trials": [{"params": params, "budget": budget} for params, budget in trials],
+            "patience": QUICK,
+            **said,
+        }
+        self.driver: subprocess.Popen[bytes] | None = None
+        self.crew: dict[str, subprocess.Popen[bytes]] = {}
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._all:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def _run(self, module: str, said: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        with open(self.folder / f"{module}-{len(self._all)}.log", "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"tests.mop_runtime.driver.{module}", json.dumps(said)],
+                cwd=ROOT,
+                stderr=log,
+            )
+        self._all.append(process)
+        return process
+
+    def start(self, **more: Any) -> Cluster:
+        self.drive(**more)
+        for at in range(self.workers):
+            self.join(f"w{at}")
+        return self
+
+    def drive(self, **more: Any) -> None:
+        """On the same port as before."""
+        self.said.update(more)
+        self.driver = self._run("toy_driver", self.said)
+        self.until((self.folder / "port").exists)
+        self.said["port"] = int((self.folder / "port").read_text())
+
+    def join(self, worker: str, **more: Any) -> None:
+        said = {
+            **self.common,
+            "worker": worker,
+            "driver": f"127.0.0.1:{self.said['port']}",
+            "unit_s": self.unit_s,
+            "size": self.size,
+            **more,
+        }
+        self.crew[worker] = self._run(
+            self.worker, said | {"study": self.said} if self.worker != "toy_worker" else said
+        )
+
+    def kill_driver(self) -> None:
+        assert self.driver is not None
+        self.driver.kill()
+        self.driver.wait()
+
+    def signal(self, worker: str, number: signal.Signals) -> None:
+        os.kill(self.crew[worker].pid, number)
+
+    def records(self) -> list[dict[str, Any]]:
+        try:
+            return list(read_records((self.folder / "journal").read_bytes()))
+        except FileNotFoundError:
+            return []
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records() if record["kind"] == kind]
+
+    def until(self, holds: Callable[[], object], timeout_s: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < deadline, "\n".join(["it did not come to that", *self.logs()])
+            time.sleep(0.005)  # how often the condition is looked at
+
+    def logs(self) -> list[str]:
+        return [f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log"))] + [
+            json.dumps(record)[:200] for record in self.records()[-20:]
+        ]
+
+    def finish(self, timeout_s: float = 40.0) -> list[dict[str, Any]]:
+        """Wait for the study's end, and check all that must be true of its journal, whatever happened."""
+        assert self.driver is not None
+        self.until(lambda: self.driver is not None and self.driver.poll() is not None, timeout_s)
+        assert self.driver.returncode == 0, "\n".join(self.logs())
+        records = self.records()
+        if self.worker == "toy_worker":
+            self.check(records)
+        return records
+
+    def check(self, records: list[dict[str, Any]]) -> None:
+        parts = self.said["parts"]
+        book = JournalIndex.from_records(records, parts)
+        failed = {record["trial"] for record in records if record["kind"] == "toy-over" and record["error"]}
+        hops = {record["state"]: record for record in records if record["kind"] == "hop"}
+        assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
+        told = Counter(
+            (record["trial"], record["step"]) for record in records if record["kind"] == "toy-told"
+        )
+        assert set(told.values()) <= {1}
+        for number, wanted in enumerate(self.said["trials"]):
+            trial = TrialId(str(number))
+            if trial in failed:
+                continue
+            states = replayed(book, hops, trial, wanted["params"], self.said.get("seed", 7))
+            visits = Counter(
+                (epoch, partition) for epoch, partitions in states.visits for partition in partitions
+            )
+            assert visits == {(epoch, part): 1 for epoch in range(wanted["budget"]) for part in range(parts)}
+            for state, did in states.did.items():
+                assert book.digests.get(state, toy.digest_of(did, self.size)) == toy.digest_of(did, self.size)
+            for step in range(1, wanted["budget"] + 1):
+                did = states.did[states.ends[step]]
+                expected = weighted_means(
+                    {PartitionId(at): ({"score": toy.measured(did, at)}, toy.rows(at)) for at in range(parts)}
+                )
+                (report,) = [
+                    one
+                    for one in records
+                    if one["kind"] == "toy-told" and (one["trial"], one["step"]) == (trial, step)
+                ]
+                assert report["metrics"] == expected, "the metrics are those of the state after the epoch"
+
+    def repeated(self) -> int:
+        """Visits beyond those that the trials' final states are made of."""
+        return (
+            sum(len(hop["partitions"]) for hop in self.of_kind("hop"))
+            - sum(trial["budget"] for trial in self.said["trials"]) * self.said["parts"]
+        )
+
+
+class Replayed:
+    def __init__(self) -> None:
+        self.visits: list[tuple[int, list[int]]] = []
+        self.did: dict[str, list[str]] = {}
+        self.ends: dict[int, str] = {}
+
+
+def replayed(
+    book: JournalIndex, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
+) -> Replayed:
+    """The trial done again from the order in which it hopped."""
+    out = Replayed()
+    did = toy.fresh(trial, params, seed)
+    for name, _ in reversed(list(book.ancestry(book.latest_states[trial]))):
+        hop = hops[name]
+        did = toy.trained(did, trial, hop["epoch"], hop["partitions"])
+        out.visits.append((hop["epoch"], hop["partitions"]))
+        out.did[name] = did
+    out.ends = book.epoch_end_states(trial, book.latest_states[trial])
+    return out

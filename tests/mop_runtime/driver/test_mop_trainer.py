@@ -1,0 +1,79 @@
+"""Trials hop between workers that are processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.mop_runtime.driver.cluster import Cluster
+
+EIGHT: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 2) for at in range(8)]
+
+
+def test_every_trial_is_trained_and_measured_once_on_each_partition(tmp_path: Path) -> None:
+    with Cluster(tmp_path, EIGHT, hybrid=False) as cluster:
+        cluster.start().finish()
+        assert cluster.repeated() == 0
+        hops = cluster.of_kind("hop")
+        assert [hop["n"] for hop in hops] == list(range(1, 49))
+        assert {tuple(hop["workers"]) for hop in hops} == {("w0",), ("w1",), ("w2",)}
+        assert len(cluster.of_kind("evaluated")) == 48
+        assert {record["state"] for record in cluster.of_kind("named")} == {hop["state"] for hop in hops}
+
+
+def test_states_that_nobody_needs_are_dropped(tmp_path: Path) -> None:
+    with Cluster(tmp_path, EIGHT) as cluster:
+        cluster.start().finish()
+        (best,) = cluster.of_kind("best")[-1:]
+        (saved,) = cluster.of_kind("saved")
+        assert list(saved["states"]) == [best["state"]]
+        assert [path.name for path in (tmp_path / "saved").iterdir()] == [best["state"]]
+
+
+def test_a_trial_that_fails_ends_alone(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [({}, 2), ({"fails_in": 1}, 2), ({}, 2)]) as cluster:
+        cluster.start().finish()
+        over = {record["trial"]: record["error"] for record in cluster.of_kind("toy-over")}
+        assert over["0"] == over["2"] == ""
+        assert "the user's own mistake" in over["1"]
+
+
+def test_fewer_trials_than_workers_go_in_groups(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
+        cluster.start().finish()
+        groups = [hop for hop in cluster.of_kind("hop") if len(hop["workers"]) > 1]
+        assert groups
+        assert all(len(hop["workers"]) == len(hop["partitions"]) for hop in groups)
+
+
+def test_workers_whose_code_cannot_train_in_groups_are_put_into_none(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
+        cluster.drive()
+        for at in range(cluster.workers):
+            cluster.join(f"w{at}", together=False)
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 2)
+        cluster.kill_driver()
+        cluster.drive()  # they have all open, and are not ready anew
+        cluster.finish()
+        assert all(len(hop["workers"]) == 1 for hop in cluster.of_kind("hop"))
+
+
+def test_fewer_workers_than_promised_share_all_partitions(tmp_path: Path) -> None:
+    patience = {
+        "initial_wait_s": 0.5,
+        "absent_worker_s": 1.0,
+        "reconnect_s": 0.3,
+        "heartbeat_s": 2.0,
+        "no_worker_s": 20.0,
+        "checkpoint_interval_s": 100.0,
+    }
+    with Cluster(tmp_path, EIGHT[:3], workers=3, parts=6, patience=patience) as cluster:
+        cluster.drive()
+        cluster.join("w0")
+        cluster.join("w1")
+        cluster.finish()
+
+
+def test_without_validation_states_are_measured_on_the_training_data(tmp_path: Path) -> None:
+    with Cluster(tmp_path, EIGHT[:2], validation=0.0) as cluster:
+        cluster.start().finish()

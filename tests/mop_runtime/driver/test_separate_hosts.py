@@ -1,0 +1,196 @@
+"""Workers on hosts of their own: states go from one to the other, or by way of the driver where they cannot
+reach each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopyard.mop_runtime.transport.handshake import connect
+from tests.mop_runtime.driver.cluster import Cluster
+
+CODE = """
+import numpy as np
+
+class Sums:
+    def init(self, config):
+        return {"w": np.zeros(50_000), "visits": 0}
+
+    def train(self, state, partition, config):
+        state["w"] += partition["x"].sum() * config["lr"]
+        state["visits"] += 1
+
+    def evaluate(self, state, partition, config):
+        return {"score": float(state["w"][0]), "visits": state["visits"]}
+"""
+PATIENCE = {
+    "initial_wait_s": 60.0,
+    "reconnect_s": 0.5,
+    "heartbeat_s": 5.0,
+    "no_worker_s": 60.0,
+    "checkpoint_interval_s": 0.5,
+}
+NOBODY = "127.0.0.2"  # nothing of the workers listens there
+TRIALS: list[tuple[dict[str, Any], int]] = [({"lr": 0.1 * at}, 3) for at in range(3)]
+
+
+TOGETHER = """
+    def train_together(self, state, partitions, config, reduce):
+        state["w"] += reduce([np.array([float(partition["x"].sum()) for partition in partitions])])[0].sum()
+        state["visits"] += 2
+"""
+
+
+def hosts(
+    folder: Path,
+    *addresses: str,
+    code: str = CODE,
+    trials: list[tuple[dict[str, Any], int]] = TRIALS,
+    unlent: int = 0,
+    damaged: int = 0,
+    **said: Any,
+) -> Cluster:
+    """One worker on each, where the others look for it at this address; the driver is on a host of its own,
+    too."""
+    (folder / "data").mkdir()
+    np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
+    (folder / "code.py").write_text(code)
+    for at in range(len(addresses) + 2):
+        (folder / f"memory-{at}" / "disk").mkdir(parents=True)
+    own = {
+        "memory": str(folder / f"memory-{len(addresses)}"),
+        "disk": str(folder / f"memory-{len(addresses)}" / "disk"),
+    }
+    cluster = Cluster(
+        folder,
+        trials,
+        worker="real_worker",
+        trainable="code.py:Sums",
+        patience=PATIENCE,
+        workers=len(addresses),
+        parts=2,
+        **said,
+    )
+    cluster.drive(**own)
+    for at, address in enumerate(addresses):
+        cluster.join(
+            f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent, damaged=damaged
+        )
+    return cluster
+
+
+def reported(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    assert not [record for record in records if record["kind"] == "toy-over" and record["error"]]
+    return {
+        (record["trial"], record["step"]): record["metrics"]["visits"]
+        for record in records
+        if record["kind"] == "toy-told"
+    }
+
+
+ALL = {(str(trial), step): 2 * step for trial in range(3) for step in range(1, 4)}
+
+
+@pytest.mark.parametrize(
+    "addresses", [("", ""), ("", NOBODY), (NOBODY, NOBODY)], ids=["both", "one", "neither"]
+)
+def test_states_hop_between_hosts_whoever_can_be_reached(tmp_path: Path, addresses: tuple[str, ...]) -> None:
+    with hosts(tmp_path, *addresses) as cluster:
+        records = cluster.finish(60)
+        assert reported(records) == ALL
+        visits = Counter(
+            (r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]
+        )
+        assert visits == {
+            (str(trial), epoch, part): 1 for trial in range(3) for epoch in range(3) for part in range(2)
+        }
+        assert sum(r["fetched_bytes"] for r in records if r["kind"] == "hop") > 0
+        assert cluster.of_kind("saved"), "the driver has them brought, too"
+        cluster.until(
+            lambda: all(not list((tmp_path / f"memory-{at}").glob("hopyard-*/state-*")) for at in range(3))
+        )
+
+
+def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
+    """Who waits for one of its states by way of the driver waits no longer, and another host takes its
+    place."""
+    with hosts(tmp_path, NOBODY, NOBODY) as cluster:
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 3)
+        cluster.crew["w1"].kill()
+        cluster.join("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
+        assert reported(cluster.finish(60)) == ALL
+
+
+def test_who_could_not_lend_a_state_is_asked_again(tmp_path: Path) -> None:
+    """Its connection failed, so the driver heard nothing: who waited for the state waited for ever."""
+    with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], unlent=1) as cluster:
+        assert reported(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("address", ["", NOBODY])
+def test_a_state_that_comes_damaged_again_and_again_is_as_good_as_lost(tmp_path: Path, address: str) -> None:
+    """It was asked for without end."""
+    with hosts(tmp_path, address, address, damaged=2) as cluster:
+        assert reported(cluster.finish(60)) == ALL
+        assert "is damaged on" in "".join(cluster.logs())
+
+
+def test_a_trial_whose_states_are_all_damaged_fails(tmp_path: Path) -> None:
+    """However often it goes back to an older one."""
+    with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
+        (over,) = [record for record in cluster.finish(60) if record["kind"] == "toy-over"]
+        assert "no worker could have the state that a unit of epoch 1 begins with, 5 times" in over["error"]
+
+
+def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_path: Path) -> None:
+    """Each time it went back to an older state, and how often a worker was lost was forgotten."""
+    code = CODE.replace("import numpy as np", "import os, signal\nimport numpy as np").replace(
+        '        state["visits"] += 1',
+        '        state["visits"] += 1\n        if state["visits"] == 3:\n'
+        "            os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    with hosts(tmp_path, "", code=code, trials=TRIALS[:1]) as cluster:
+
+        def is_over() -> bool:
+            if cluster.crew["w0"].poll() is not None:
+                cluster.join("w0", memory=str(tmp_path / "memory-0"), host="")
+            return bool(cluster.of_kind("toy-over"))
+
+        cluster.until(is_over, 60)
+        assert "was lost 3 times in the same unit" in cluster.of_kind("toy-over")[0]["error"]
+
+
+def test_who_names_no_state_is_refused_in_a_line(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [], workers=1) as cluster:
+        cluster.said["trials"] = [{"params": {}, "budget": 1}]
+        cluster.drive()
+        address, secret = f"127.0.0.1:{cluster.said['port']}", bytes.fromhex(cluster.common["secret"])
+        for name in ("../etc/passwd", "", "x" * 200, None):
+            wire = connect(address, secret)
+            wire.send({"kind": "fetch", "state": name})
+            head, _ = wire.receive_head()
+            while head == {"kind": "wait"}:
+                head, _ = wire.receive_head()
+            assert head["kind"] == "refused"
+            assert ("is no name of a state" in head["error"]) is (name is not None)
+            wire.close()
+        cluster.join("w0")
+        cluster.finish()
+        said = "".join(cluster.logs())
+        assert "Traceback" not in said
+        assert said.count("asks for a state: ") == 3
+
+
+@pytest.mark.parametrize("address", ["", NOBODY])
+def test_where_no_group_can_meet_trials_go_on_without(tmp_path: Path, address: str) -> None:
+    with hosts(tmp_path, address, address, code=CODE + TOGETHER, trials=TRIALS[:1]) as cluster:
+        records = cluster.finish(60)
+        assert reported(records) == {("0", step): 2 * step for step in (1, 2, 3)}
+        alone = [record for record in records if record["kind"] == "worker" and record["event"] == "alone"]
+        assert len(alone) == bool(address)
+        groups = any(len(record["workers"]) > 1 for record in records if record["kind"] == "hop")
+        assert groups is not bool(address)

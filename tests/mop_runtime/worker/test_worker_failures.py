@@ -1,0 +1,360 @@
+"""Workers that are killed or frozen, drivers that come and go: nothing that was done is lost, nobody waits
+for the dead."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+
+from hopyard.mop_runtime.messages import (
+    Acknowledge,
+    Cancel,
+    DigestComputed,
+    Heartbeat,
+    Hello,
+    HopResult,
+    Shutdown,
+    UnitFailure,
+)
+from tests.mop_runtime.worker.study import Driver, Workers, joined
+
+Drives = Callable[..., Driver]
+
+WAITS = """
+import time
+import numpy as np
+from pathlib import Path
+
+def init(config):
+    return {"w": np.zeros(1000), "seen": 0}
+
+def train(state, partition, config):
+    here = Path(config.folder)
+    (here / f"began-{config.trial}").touch()
+    while config.get("waits") and not (here / "go").exists():
+        time.sleep(0.005)
+    state["w"] += partition.index + 1
+    state["seen"] += 1
+
+def evaluate(state, partition, config):
+    return {"w": state["w"][0], "seen": state["seen"]}
+"""
+
+
+def began(driver: Driver, workers: Workers, trial: str) -> None:
+    while not (workers.folder / f"began-{trial}").exists():
+        driver.pump(0.01)
+
+
+def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
+    workers: Workers, drive: Drives
+) -> None:
+    """It had not written down what the workers had told it, and one of them was at work."""
+    workers.code(WAITS)
+    driver = drive(acknowledges=False)
+    joined(workers, driver, "a", "b")
+    folder = str(workers.folder)
+    done = driver.train(("a", 0), params={"folder": folder}, trial="1")
+    driver.expect(HopResult, unit=done)
+    driver.expect(DigestComputed, unit=done)
+    at_work = driver.train(("b", 1), params={"folder": folder, "waits": True}, trial="2")
+    began(driver, workers, "2")
+    port = driver.hub.port
+    driver.close()
+    (workers.folder / "go").touch()
+
+    heir = drive(port=port, acknowledges=False)
+    hello = heir.expect(Hello, "a")
+    assert hello.train == (0,) and done in hello.states and not hello.units_in_progress
+    again = heir.expect(HopResult, "a")
+    assert (again.unit, again.trial) == (done, "1") and heir.expect(DigestComputed, "a").unit == done
+    heir.expect(Heartbeat, "a")
+    assert heir.expect(HopResult, "b").unit == at_work
+    heir.send("a", Acknowledge((done,)))
+    heir.send("a", Acknowledge((), (done,)))
+    heir.expect(Heartbeat, "a")
+    heir.close()
+
+    last = drive(port=port)
+    assert last.expect(HopResult, "b").unit == last.expect(DigestComputed, "b").unit == at_work
+    last.expect(Hello, "a")
+    last.expect(Heartbeat, "a")
+    assert not [
+        message
+        for worker, message in last.heard
+        if worker == "a" and isinstance(message, (HopResult, DigestComputed))
+    ]
+    for name in ("a", "b"):
+        last.send(name, Shutdown())
+        assert workers.processes[name].wait(20) == 0
+
+
+def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
+    workers: Workers, drive: Drives
+) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a")
+    unit = driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="1", epoch=3)
+    began(driver, workers, "1")
+    for _ in range(3):
+        port = driver.hub.port
+        driver.close()
+        driver = drive(port=port)
+        (doing,) = driver.expect(Hello, "a").units_in_progress
+        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.is_training) == (
+            unit,
+            "1",
+            3,
+            (0,),
+            True,
+        )
+    (workers.folder / "go").touch()
+    assert driver.expect(HopResult).unit == unit
+
+
+def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
+    workers: Workers, drive: Drives
+) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    driver.train(("a", 0), params=params)
+    first = driver.expect(HopResult)
+    driver.train(("a", 0), state=first.state, params={**params, "waits": True}, trial="2")
+    began(driver, workers, "2")
+    workers.processes["a"].kill()
+    while ("a", "closed") not in driver.heard:
+        driver.pump(0.1)
+    # its partition is read elsewhere, and only the unit in flight is repeated
+    driver.open("b", (0, 1), (0, 1))
+    driver.train(("b", 0), state=first.state, params=params)
+    assert driver.expect(HopResult, "b").start_from == first.state
+    workers.start("a", driver.address)  # and who comes back finds all states
+    assert first.state in driver.expect(Hello, "a").states
+
+
+def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    busy = driver.train(("b", 1), params={"folder": str(workers.folder), "waits": True}, trial="1")
+    began(driver, workers, "1")
+    workers.processes["a"].send_signal(signal.SIGSTOP)
+    numbers = driver._connections
+    while driver.hub.seconds_since_message(numbers["a"]) < 3.0:
+        driver.pump(0.1)
+    assert (
+        driver.hub.seconds_since_message(numbers["b"]) < driver.hub.seconds_since_message(numbers["a"]) - 0.5
+    )
+    workers.processes["a"].send_signal(signal.SIGCONT)
+    while driver.hub.seconds_since_message(numbers["a"]) > 2.0:
+        driver.pump(0.1)
+    (workers.folder / "go").touch()
+    assert driver.expect(HopResult).unit == busy
+
+
+def test_one_without_the_secret_gets_nowhere(workers: Workers, drive: Drives) -> None:
+    driver = drive()
+    process = workers.start("a", driver.address, secret=b"another", patience_s=0.5)
+    assert process.wait(20) != 0 and not driver.heard
+    assert "does not know the secret" in workers.log("a")
+
+
+def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a")
+    driver.train(("a", 0), params={"folder": str(workers.folder)})
+    driver.expect(HopResult)
+    driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="2")
+    began(driver, workers, "2")
+    workers.processes["a"].terminate()
+    assert workers.processes["a"].wait(20) == 128 + signal.SIGTERM
+    assert not list((workers.folder / "memory").iterdir())
+
+
+# -- groups --------------------------------------------------------------------------------------------------
+
+TOGETHER = """
+import os, time
+import numpy as np
+import random
+from pathlib import Path
+
+def init(config):
+    return {"w": np.zeros(5000), "steps": 0}
+
+def train(state, partition, config):
+    state["steps"] += 1
+
+def train_together(state, partitions, config, reduce):
+    rng = np.random.default_rng(partitions[0].index)
+    for step in range(config.get("steps", 5)):
+        gradient, loss = rng.normal(size=5000), np.float32(partitions[0].index)
+        means = reduce([gradient.astype("f4"), loss])
+        state["w"] -= 0.1 * means[0]
+        state["steps"] += 1
+        Path(config.folder, f"step-{partitions[0].index}").touch()
+        if config.get("dies") == partitions[0].index and step == 2:
+            os.kill(os.getpid(), 9)
+        if config.get("raises") == partitions[0].index and step == 2:
+            raise ValueError("one of us")
+        if config.get("odd") == partitions[0].index:
+            reduce([np.zeros(3)])
+        random.random()
+
+def evaluate(state, partition, config):
+    return {"w": state["w"][0], "steps": state["steps"]}
+"""
+
+
+def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
+    workers: Workers, drive: Drives
+) -> None:
+    import numpy as np
+
+    from hopyard.trainables.protocol import average
+    from hopyard.trial_state.decode import decode
+    from tests.mop_runtime.worker.study import shelf_of
+
+    workers.code(TOGETHER)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    unit = driver.train(("a", 0), ("b", 1), params=params)
+    said = [driver.expect(HopResult, name, unit=unit) for name in ("a", "b")]
+    assert {one.state for one in said} == {unit} and said[0].partitions == (0, 1)
+    assert {driver.expect(DigestComputed, unit=unit).digest} == {
+        driver.expect(DigestComputed, unit=unit).digest
+    }
+    with_shelf = shelf_of(workers)
+    found = decode(with_shelf.read(unit))["state"]
+    with_shelf.close()
+    alone, streams = np.zeros(5000), [np.random.default_rng(index) for index in (0, 1)]
+    for _ in range(5):
+        alone -= 0.1 * average([[stream.normal(size=5000).astype("f4")] for stream in streams])[0]
+    assert found["steps"] == 5 and found["w"].tobytes() == alone.tobytes()
+    driver.train(("b", 1), state=unit, params=params)
+    assert driver.expect(HopResult).start_from == unit
+
+
+def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(workers: Workers, drive: Drives) -> None:
+    workers.code(TOGETHER)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    for index, raising, other in ((0, "a", "b"), (1, "b", "a")):
+        unit = driver.train(("a", 0), ("b", 1), params={**params, "raises": index})
+        assert driver.expect(UnitFailure, raising, unit=unit).error == "ValueError: one of us"
+        assert driver.expect(UnitFailure, other, unit=unit).kind == "group"
+    unit = driver.train(("a", 0), ("b", 1), params={**params, "odd": 1})
+    assert {driver.expect(UnitFailure, name, unit=unit).kind for name in ("a", "b")} == {"group"}
+    unit = driver.train(("a", 0), ("b", 1), params={**params, "dies": 1})
+    lost = driver.expect(UnitFailure, "a", unit=unit)
+    assert lost.kind == "group" and "went away" in lost.error
+    driver.train(("a", 0), params=params)  # and it is fit to go on
+    driver.expect(HopResult, "a")
+
+
+def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: Workers, drive: Drives) -> None:
+    workers.code(TOGETHER)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    for waits, missing in (("a", "b"), ("b", "a")):
+        workers.processes[missing].send_signal(signal.SIGSTOP)
+        unit = driver.train(("a", 0), ("b", 1), params=params)
+        driver.heard.clear()
+        for _ in range(2):
+            driver.expect(Heartbeat, waits)  # it has begun by then, and waits for the one that does not come
+        driver.send(waits, Cancel(unit))
+        alone = driver.train((waits, 0 if waits == "a" else 1), params=params)
+        assert driver.expect(HopResult, waits).unit == alone
+        driver.send(missing, Cancel(unit))
+        workers.processes[missing].send_signal(signal.SIGCONT)
+        alone = driver.train((missing, 0 if missing == "a" else 1), params=params)
+        assert driver.expect(HopResult, missing).unit == alone
+
+
+def test_code_that_cannot_train_together_says_so(workers: Workers, drive: Drives) -> None:
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    unit = driver.train(("a", 0), ("b", 1))
+    errors = [driver.expect(UnitFailure, name, unit=unit) for name in ("a", "b")]
+    assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
+
+
+def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
+    hangs = (
+        "import io, sys\nfrom hopyard.mop_runtime.worker import process_setup\n"
+        "def here(): process_setup.kill_process('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert "this worker is ended: 601 s on one unit" in done.stderr and "in here" in done.stderr
+
+
+HANGS = (
+    WAITS.replace(
+        "def train(state, partition, config):",
+        """
+def train(state, partition, config):
+    hang(Path(config.folder) / "hung")""",
+    )
+    + """
+def hang(mark):
+    import ctypes, multiprocessing
+    if not mark.exists():
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,)).start()
+        mark.touch()
+        ctypes.PyDLL(None).sleep(3600)  # with the interpreter's lock
+"""
+)
+
+
+def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
+    workers: Workers, drive: Drives
+) -> None:
+    """And so are the processes that it had started; another takes its place."""
+    workers.code(HANGS)
+    driver = drive()
+    parent = workers.start("a", driver.address, watched=True)
+    first = driver.expect(Hello, "a").pid
+    driver.open("a", (0,))
+    driver.train(("a", 0), params={"folder": str(workers.folder)})
+    while not (workers.folder / "hung").exists():
+        driver.pump(0.1)
+    hanging = psutil.Process(first)
+    started = hanging.children()
+    assert started
+    second = driver.expect(Hello, "a", where=lambda hello: hello.pid != first).pid
+    assert psutil.Process(second).ppid() == parent.pid
+    assert not hanging.is_running()
+    psutil.wait_procs(started, timeout=30)
+    assert not any(one.is_running() for one in started)
+    assert "hangs: nothing was heard of its process for 3 s" in workers.log("a")
+    assert "in hang" in workers.log("a"), "where it was"
+    driver.open("a", (0,))
+    driver.train(("a", 0), params={"folder": str(workers.folder)})
+    driver.expect(HopResult, "a")
+    driver.send("a", Shutdown())
+    assert parent.wait(20) == 0
+
+
+def test_a_worker_does_not_outlive_a_parent_that_is_killed(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    parent = workers.start("a", driver.address, watched=True)
+    worker = psutil.Process(driver.expect(Hello, "a").pid)
+    parent.kill()
+    parent.wait(20)
+    psutil.wait_procs([worker], timeout=30)
+    assert not worker.is_running()

@@ -1,0 +1,402 @@
+"""Code, data, checkpoints and outputs: what a run is given, and what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.ids import AttemptId, Digest
+from hopyard.domain.launch import Launch, RestorePoint
+from hopyard.domain.manifest import Manifest
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import DatasetRef
+from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.replica.output_files import changed_since, scan_stamps
+from tests.engines.local.bench import LocalBench
+from tests.replica.conftest import Play
+
+
+def changed(launch: Launch, **changes: object) -> Launch:
+    return dataclasses.replace(
+        launch, replicas=tuple(dataclasses.replace(r, **changes) for r in launch.replicas)
+    )  # type: ignore[arg-type]
+
+
+def folder(path: Path, **files: str) -> Path:
+    path.mkdir()
+    for name, text in files.items():
+        (path / f"{name}.txt").write_text(text)
+    return path
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode
+
+
+def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -> None:
+    script = (
+        "import json, os\n"
+        "print(open('main.txt').read()); open('main.txt', 'a').write('mine')\n"
+        "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers']; print(open(data + '/a.txt').read(), "
+        "data)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        code, data = (
+            bench.sink.put_tree(folder(tmp_path / "code", main="code")),
+            bench.sink.put_tree(folder(tmp_path / "data", a="one")),
+        )
+        said = []
+        for attempt in ("a.1", "b.1"):
+            launch = await bench.make_launch(attempt, script, code=code)
+            await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            assert [ended.is_success for ended in await bench.wait_exits(attempt)] == [True]
+            said.append(bench.sink.stream(attempt, 0, "stdout").decode().split())
+        assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
+        assert said[0][:2] == ["code", "one"]
+        assert (await bench.node()).holds == {data}, "the dataset, and no code: every run has another one"
+        assert mode(Path(said[0][2], "a.txt")) & 0o222 == 0
+
+    play(scenario)
+
+
+def test_a_run_cannot_change_what_another_reads(play: Play, tmp_path: Path) -> None:
+    """As root, too: either the kernel refuses, or the next run gets the data anew and says so."""
+    change = (
+        "import json, os\n"
+        "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers'] + '/a.txt'\n"
+        "print(open(data).read(), flush=True)\n"
+        "try:\n    os.chmod(data, 0o600); open(data, 'a').write(' and a cache line')\n    print('changed')\n"
+        "except OSError as bad: print(os.strerror(bad.errno).split()[0])"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        data, said = bench.sink.put_tree(folder(tmp_path / "data", a="one")), []
+        for attempt in ("a.1", "b.1"):
+            launch = await bench.make_launch(attempt, change)
+            await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            assert [ended.is_success for ended in await bench.wait_exits(attempt)] == [True]
+            said.append(bench.sink.stream(attempt, 0, "stdout").decode().split("\n"))
+        assert [words[0] for words in said] == ["one", "one"]
+        if said[0][1] == "changed":
+            assert b"dataset numbers had been changed" in bench.sink.stream("b.1", 0, "events")
+        else:
+            assert said[0][1] == "Read-only"
+
+    play(scenario)
+
+
+def test_the_environment_says_who_and_where(play: Play) -> None:
+    names = [
+        "HOPYARD_RUN",
+        "HOPYARD_RUN_ID",
+        "HOPYARD_ATTEMPT",
+        "HOPYARD_PARAMS",
+        "HOPYARD_TAGS",
+        "HOPYARD_URL",
+        "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "MINE",
+        "RANK",
+    ]
+    script = (
+        f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); "
+        "print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        asked = Resources(cpu_milli=1500, cpu_limited=True)
+        launch = await bench.make_launch("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
+        await bench.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
+        assert json.loads(first) == [
+            "tester/contract/1",
+            "a",
+            "a.1",
+            '{"lr": 0.1}',
+            '{"team": "a"}',
+            bench.sink.url,
+            "",
+            "1",
+            "yes",
+            "0",
+        ]
+        assert second == f"{bench.folder('a.1')}/work False"
+
+    play(scenario)
+
+
+def test_cpus_are_a_limit_only_where_somebody_asked_for_one(play: Play) -> None:
+    script = (
+        "import os, time; t = time.monotonic()\nwhile time.monotonic() < t + 1.0: pass\n"
+        "print(time.process_time() / (time.monotonic() - t), 'OMP_NUM_THREADS' in os.environ)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        if "cpu" not in find_cgroups():
+            pytest.skip("the kernel does not let us limit processors here")
+        shares = []
+        for attempt, limited in (("a.1", True), ("b.1", False)):
+            await bench.launch(attempt, script, resources=Resources(cpu_milli=100, cpu_limited=limited))
+            assert [ended.reason for ended in await bench.wait_exits(attempt)] == ["finished"]
+            share, threads = bench.sink.stream(attempt, 0, "stdout").decode().split()
+            assert threads == str(limited)
+            shares.append(float(share))
+        assert shares[0] < 0.3 and shares[1] > shares[0]
+
+    play(scenario)
+
+
+def test_files_that_the_run_made_or_changed_become_its_artifact(play: Play, tmp_path: Path) -> None:
+    script = (
+        "import os\nopen('model.bin', 'wb').write(b'm' * 1000); open('edited.txt', 'a').write('!')\n"
+        "os.makedirs('deep/er'); open('deep/er/x', 'w').write('x'); os.makedirs('__pycache__'); "
+        "open('__pycache__/y.pyc', 'w').write('y')\n"
+        "open('same.txt', 'w').write('same'); os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        code = bench.sink.put_tree(folder(tmp_path / "code", edited="text", same="same", untouched="u"))
+        await bench.launch("a.1", script, code=code)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
+        assert [file.path for file in manifest.files] == ["deep/er/x", "edited.txt", "model.bin"]
+        assert all(chunk in bench.sink.blobs for chunk in manifest.blobs())
+        await bench.launch("b.1", "pass", code=code)
+        await bench.wait_exits("b.1")
+        assert "b.1" not in bench.sink.artifacts
+
+    play(scenario)
+
+
+SAVES = """
+import json, os, time
+root = os.environ['HOPYARD_REPLICA_DIR']
+for step in (1, 2, 3):
+    os.makedirs(f'{root}/checkpoints/.tmp')
+    open(f'{root}/checkpoints/.tmp/state', 'w').write(f'state {step}')
+    os.rename(f'{root}/checkpoints/.tmp', f'{root}/checkpoints/{step}')
+    event = {'t': time.time(), 'kind': 'checkpoint', 'step': step, 'folder': f'checkpoints/{step}',
+             'offsets': {'stdout': step}, 'metrics': {'acc': step / 4}}
+    open(f'{root}/streams/events', 'a').write(json.dumps(event) + chr(10))
+os.makedirs(f'{root}/checkpoints/.tmp-4-half')
+"""
+
+
+def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", SAVES)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        found = bench.sink.checkpoints
+        assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [
+            (s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)
+        ]
+        assert datetime.fromisoformat(found[0]["created_at"]).tzinfo is not None
+        for checkpoint in found:
+            (file,) = Manifest.decode(bench.sink.blobs[checkpoint["manifest"]]).files
+            assert bench.sink.blobs[file.chunks[0]] == f"state {checkpoint['step']}".encode()
+
+    play(scenario)
+
+
+def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.disk_full_streams = 2
+        await bench.launch("a.1", SAVES)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
+        assert bench.sink.disk_full_streams == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("fault", [(500, "error"), (404, "not_found"), (422, "damaged")])
+def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play, fault: tuple[int, str]) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        # not found, damaged: something that the server was to read for it
+        bench.sink.faults, bench.sink.fault = 3, fault
+        await bench.launch("a.1", SAVES + "open('made', 'w').write('x')")
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
+        assert "a.1" in bench.sink.artifacts and bench.sink.faults == 0
+        assert b"unstored" not in bench.sink.stream("a.1", 0, "events")
+
+    play(scenario)
+
+
+def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.reject_checkpoints = True
+        await bench.launch("a.1", SAVES)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+        texts = [event["text"] for event in told if event["kind"] == "unstored"]
+        assert [text.partition(" could")[0] for text in texts] == [
+            f"the checkpoint of step {step}" for step in (1, 2, 3)
+        ]
+        for step, text in zip((1, 2, 3), texts, strict=True):
+            kept = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
+            assert (
+                kept / "state"
+            ).read_text() == f"state {step}" and "such checkpoints are not taken" in text
+
+    play(scenario)
+
+
+def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
+    work = folder(tmp_path / "work", same="s", edited="a text")
+    while "edited.txt" not in (before := scan_stamps(work)):  # until the file system's clock has gone on
+        (work / "latest").write_text("l")
+    (work / "edited.txt").write_text("A TEXT")
+    (work / "new").write_text("n")
+    for name in ("edited.txt", "new"):
+        os.utime(work / name, (0, 0))  # as on a machine whose clock is years behind
+    assert set(changed_since(work, before).files) == {"edited.txt", "new", "latest"}
+    assert set(changed_since(work, None).files) == {"edited.txt", "new", "latest", "same.txt"}
+
+
+ODD_OUTPUTS = r"""
+import os
+open('epoch3.pt', 'w').write('weights'); os.mkdir('runs'); open('runs/a', 'w').write('a')
+os.symlink('epoch3.pt', 'last.pt'); os.symlink(os.path.abspath('epoch3.pt'), 'runs/best.pt')
+os.symlink('runs', 'latest'); os.symlink('code.txt', 'copy.txt')
+os.symlink('/etc/passwd', 'out'); os.symlink('nowhere', 'dangling')
+for name in (b'tab\tbed', b'line\nbreak', b'back\\slash', b'lat\xe9'): open(name, 'wb').write(b'odd')
+os.symlink(b'tab\tbed', 'untabbed'); open('.netrc', 'w').write('password')
+os.makedirs('venv/out'); open('venv/out/x', 'w').write('x')
+os.makedirs('__pycache__'); open('__pycache__/note', 'w').write('n'); open('model.pyc', 'w').write('m')
+os.makedirs('real/bin'); open('real/pyvenv.cfg', 'w').write('')
+os.makedirs('node_modules/m'); open('node_modules/m/x', 'w').write('x')
+open('__pycache__/code.cpython-311.pyc', 'w').write('c')
+"""
+
+
+def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: Path) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        code = bench.sink.put_tree(folder(tmp_path / "code", code="the code"))
+        await bench.launch("a.1", ODD_OUTPUTS, code=code)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
+        files = {
+            file.path: b"".join(bench.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files
+        }
+        assert set(files) == {
+            "epoch3.pt",
+            "runs/a",
+            "copy.txt",
+            "untabbed",
+            "venv/out/x",
+            "__pycache__/note",
+            "model.pyc",
+        }
+        assert (files["copy.txt"], files["untabbed"]) == (b"the code", b"odd")
+        assert {link.path: link.target for link in manifest.links} == {
+            "last.pt": "epoch3.pt",
+            "runs/best.pt": "../epoch3.pt",
+            "latest": "runs",
+        }
+        told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+        found = {
+            (text := event["text"]).partition("(")[2].partition(")")[0]: text
+            for event in told
+            if event["kind"] == "unstored"
+        }
+        assert set(found) == {
+            r"`back\slash`, `lat\udce9`, `line\nbreak`, `tab\tbed`",
+            "`dangling`, `out`",
+            "`.netrc`",
+            "`node_modules`, `real`",
+        }
+        kept = next(
+            Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
+            for text in found.values()
+            if "kept in" in text
+        )
+        assert {
+            path.name.encode(errors="surrogateescape"): path.read_text() for path in kept.iterdir()
+        } == dict.fromkeys((b"tab\tbed", b"line\nbreak", b"back\\slash", b"lat\xe9"), "odd")
+
+    play(scenario)
+
+
+def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.disk_full_streams = 10**6
+        await bench.launch("a.1", SAVES)
+        bench.sink.wait(lambda sink: sink.disk_full_streams < 10**6)
+        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await bench.wait_exits("a.1")
+        assert bench.sink.checkpoints == []
+        assert b"could not be stored: no space is left" in bench.sink.stream("a.1", 0, "events")
+
+    play(scenario)
+
+
+def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")
+        (ended,) = await bench.wait_exits("a.1")
+        assert ended.reason.startswith("lost")
+        assert [c["step"] for c in bench.sink.checkpoints][-1] == 3
+
+    play(scenario)
+
+
+def test_a_checkpoint_is_restored(play: Play, tmp_path: Path) -> None:
+    script = (
+        "import os; print(os.environ['HOPYARD_RESTORE_STEP'], open(os.environ['HOPYARD_RESTORE_DIR'] + "
+        "'/state.txt').read())"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        manifest = Digest(bench.sink.put_tree(folder(tmp_path / "state", state="weights")))
+        await bench.engine.launch(
+            changed(await bench.make_launch("a.2", script), restore=RestorePoint(17, manifest))
+        )
+        assert [ended.reason for ended in await bench.wait_exits("a.2")] == ["finished"]
+        assert bench.sink.stream("a.2", 0, "stdout") == b"17 weights\n"
+
+    play(scenario)
+
+
+def test_missing_code_is_told(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "pass", code="0" * 64)
+        (ended,) = await bench.wait_exits("a.1")
+        assert (ended.kind, ended.code) == ("prepare-failed", 125)
+        assert "0" * 64 in ended.reason
+
+    play(scenario)
+
+
+def test_commands_that_cannot_run_say_why(play: Play, tmp_path: Path) -> None:
+    code = folder(tmp_path / "code", plain="echo hi")
+    (code / "script.sh").write_text("#!/no/such/shell\n")
+    (code / "script.sh").chmod(0o755)
+
+    async def scenario(bench: LocalBench) -> None:
+        digest = bench.sink.put_tree(code)
+        for attempt, word, code_told, reason in (
+            ("a.1", "./plain.txt", 126, "not executable"),
+            ("b.1", "./absent", 127, "there is no `./absent`"),
+            ("c.1", "./script.sh", 127, "interpreter"),
+        ):
+            await bench.launch(attempt, command=(word,), code=digest)
+            (ended,) = await bench.wait_exits(attempt)
+            assert (ended.kind, ended.code) == ("prepare-failed", code_told)
+            assert reason in ended.reason
+
+    play(scenario)
+
+
+def test_outputs_with_names_of_all_scripts_are_kept(tmp_path: Path) -> None:
+    kept = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
+    for name in (*kept, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
+        (tmp_path / name).touch()
+    assert set(changed_since(tmp_path, None).files) == kept

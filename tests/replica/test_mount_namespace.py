@@ -1,0 +1,234 @@
+"""What a run's process finds of a home and may change there, as root and as another user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hopyard.private_files import make_folder
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
+from tests.engines.local.bench import LocalBench
+from tests.replica.conftest import Play
+
+# The process under test is started by an ordinary replica's code, in a process that first becomes the user.
+_START = """
+import ctypes, os, sys
+from pathlib import Path
+from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode
+from hopyard.replica.user_process import ProcessSpec, start_process
+home, uid, undo = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+if uid:
+    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+    # dumpable, as after exec: only then its folder below /proc is its own
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+if detect_isolation_mode() is IsolationMode.MODES:
+    sys.exit(77)
+own = home / "attempts" / "abcdef.1"
+view = MountView(unmounted=[home], read_only=[home / "cache", home / "address"], writable=[own],
+            links={home / "server.json": Path("address/server.json")})
+pid = start_process(
+    ProcessSpec(["sh", "-c", undo], dict(os.environ), own, own / "out", own / "err", view=view)
+).pid
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.fixture(params=[0, 1234], ids=["root", "another user"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if os.getuid() != 0 and request.param != 0:
+        pytest.skip("only root becomes another user")
+    root = tmp_path / "home"
+    for folder in ("attempts/abcdef.1", "attempts/ghijkl.1", "cache/trees", "blobs", "address"):
+        make_folder(root / folder)
+    for file in ("token", "attempts/ghijkl.1/spec.json", "cache/trees/a.txt", "blobs/b"):
+        (root / file).write_text("as it was")
+    for path in (root, *root.rglob("*")):
+        os.chown(path, request.param or os.getuid(), -1)
+    for above in tmp_path, *tmp_path.parents[:3]:  # pytest's own folders
+        above.chmod(0o711)
+    return root
+
+
+def _run(home: Path, script: str) -> str:
+    """What the script prints, with its folder of the home as working folder."""
+    uid = home.stat().st_uid
+    done = subprocess.run(
+        [sys.executable, "-c", _START, str(home), str(uid), script],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 77:
+        pytest.skip("the kernel allows no mounts here")
+    assert done.returncode == 0, done.stderr
+    return (home / "attempts/abcdef.1/out").read_text()
+
+
+def test_a_run_changes_nothing_in_the_home_but_its_own_folder(home: Path) -> None:
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    me = os.getpid()
+    undo = f"""
+    for way in '' 'unshare --user --map-root-user --mount'; do
+        $way umount -l {home}; $way mount -o remount,bind,rw {home}; $way mount -o remount,rw {home}
+        $way sh -c 'umount -l {home}; mount -o remount,bind,rw {home}
+            echo no >> {home}/cache/trees/a.txt; echo no > {home}/config.yaml'
+        $way nsenter -t {me} -m sh -c 'echo no > {home}/config.yaml'
+        $way chmod -R 777 {home}/cache; $way mv {home}/cache {home}/old; $way rm -rf {home}/cache
+    done
+    echo no > /proc/{me}/root{home}/config.yaml; echo no > {home}/cache/trees/a.txt; mv {home} {home}.old
+    ln {home}/cache/trees/a.txt mine && echo no > mine
+    touch kept
+    """
+    _run(home, undo)
+    after = {
+        path: path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and path.parent.name != "abcdef.1"
+    }
+    assert after == before
+    assert (home / "attempts/abcdef.1/kept").exists()
+
+
+def test_a_run_reads_no_token_and_no_file_of_another_run(home: Path) -> None:
+    reading = f"""
+    for way in '' 'unshare --user --map-root-user --mount'; do
+        for f in token attempts/ghijkl.1/spec.json blobs/b; do
+            $way cat {home}/$f
+            $way sh -c 'umount -l {home}/token {home}/attempts {home}/blobs; cat {home}/'$f
+            cat /proc/{os.getpid()}/root{home}/$f /proc/1/root{home}/$f
+        done
+    done
+    cat {home}/cache/trees/a.txt; ls {home}/attempts
+    """
+    assert _run(home, reading).split("\n") == ["as it wasabcdef.1", ""]
+
+
+def test_a_run_keeps_its_user(home: Path) -> None:
+    assert _run(home, "id -u; stat -c %u .").split() == [str(home.stat().st_uid)] * 2
+
+
+def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_server_is_now(home: Path) -> None:
+    """A server that is started again makes the files of its database again, and they hold secrets in
+    clear."""
+    script = f"""
+    touch begun; while [ ! -e go ]; do sleep 0.01; done
+    cat {home}/hopyard.db-wal {home}/server.json; ls {home}
+    """
+    uid, own = home.stat().st_uid, home / "attempts/abcdef.1"
+    command = [sys.executable, "-c", _START, str(home), str(uid), script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as replica:
+        while not (own / "begun").exists() and replica.poll() is None:
+            time.sleep(0.01)
+        if replica.returncode == 77:
+            pytest.skip("the kernel allows no mounts here")
+        for file in ("hopyard.db-wal", "address/server.json"):
+            (home / file).write_text(f"{file}\n")
+            os.chown(home / file, uid, -1)
+        (own / "go").touch()
+    assert replica.returncode == 0
+    assert (own / "out").read_text().split() == [
+        "address/server.json",
+        "address",
+        "attempts",
+        "cache",
+        "server.json",
+    ]
+
+
+def test_a_run_of_root_reads_nothing_of_other_processes(home: Path) -> None:
+    """By their folders below /proc, in the name of any user."""
+    if home.stat().st_uid != 0:
+        pytest.skip("another user has no other names")
+    with subprocess.Popen(
+        ["sleep", "60"], user=65534, group=65534, extra_groups=[], env={"KEY": "s3cret"}
+    ) as other:
+        try:
+            script = f"""
+            for pid in {other.pid} {os.getpid()}; do
+                for uid in 0 65534; do
+                    {sys.executable} -I -c "
+import ctypes, os
+ctypes.CDLL(None).setfsuid($uid)
+for name in ('root', 'environ', 'mem', 'cwd'):
+    try: os.open(f'/proc/$pid/{{name}}', os.O_RDONLY); print('opened', name, $pid, $uid)
+    except OSError: pass
+"
+                done
+            done
+            """
+            assert _run(home, script) == ""
+        finally:
+            other.kill()
+
+
+def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> None:
+    """Old container engines start root with inheritable ones."""
+    if os.getuid() != 0:
+        pytest.skip("only root inherits any")
+    own, secret = tmp_path / "attempts" / "abcdef.1", tmp_path / "token"
+    make_folder(own)
+    secret.write_text("as it was")
+    script = f"umount -l {tmp_path}; umount -l {tmp_path}; cat {secret}; grep CapInh /proc/self/status"
+    for folder in ("cache", "address"):
+        make_folder(tmp_path / folder)
+    # A user namespace begins without any; this is the way without one.
+    start = _START.replace(
+        "if detect_isolation_mode()",
+        "from hopyard.replica import user_process\n"
+        "user_process.detect_isolation_mode = lambda: IsolationMode.MOUNTS\n"
+        "if detect_isolation_mode()",
+    )
+    command = [
+        "setpriv",
+        "--inh-caps",
+        "+sys_admin,+sys_ptrace,+dac_read_search",
+        sys.executable,
+        "-c",
+        start,
+        str(tmp_path),
+        "0",
+        script,
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("the kernel allows no mounts here")
+    assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], done.stderr
+
+
+def test_replicas_of_a_gang_may_look_into_each_other_and_into_no_other_run(play: Play) -> None:
+    """As libraries do that share memory of GPUs. Not where modes are the only protection."""
+    script = """
+import json, os, time
+gang = os.environ["HOPYARD_GANG_DIR"]
+rank = int(os.environ["RANK"])
+def at(rank, name):
+    return os.path.join(gang, str(rank), "work", name)
+open(at(rank, "me"), "w").write(str(os.getpid()))
+other = at(1 - rank, "me")
+while not os.path.exists(other) or not open(other).read():
+    time.sleep(0.01)
+def opens(pid):
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+print(json.dumps([opens(open(other).read()), opens(os.getppid())]))
+open(at(rank, "done"), "w").close()
+while not os.path.exists(at(1 - rank, "done")):
+    time.sleep(0.01)
+"""
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, script)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"] * 2
+        expected = [True, detect_isolation_mode() is IsolationMode.MODES]
+        assert [json.loads(bench.sink.stream("a.1", rank, "stdout")) for rank in (0, 1)] == [expected] * 2
+
+    play(scenario)

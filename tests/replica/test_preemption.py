@@ -1,0 +1,247 @@
+"""A run that makes room goes on later as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.ids import AttemptId, check_digest
+from hopyard.domain.launch import RestorePoint
+from hopyard.domain.replica import StopOrder
+from hopyard.engines.local.replica_folder import ReplicaFolder
+from hopyard.replica.exit_reasons import is_disk_full
+from hopyard.testing.engine_contract import LOOP_SCRIPT, WAITING_SCRIPT
+from tests.engines.local.bench import LocalBench
+from tests.replica.conftest import Play
+from tests.small_disk import small_disk
+
+torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+PREEMPTED = ExitKind.PREEMPTED
+
+# Batches are turns, and only the end of an epoch saves: it is preempted in the middle of one. The attempt
+# that ends trains another model beside, undisturbed. It leaves by os._exit, because PyTorch aborts now and
+# then as the interpreter ends (see test_torch.py).
+TRAIN = """
+import os, sys, time, torch, torch.distributed as dist, hopyard as hop
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+rank = dist.get_rank()
+
+def made():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    return net, torch.nn.parallel.DistributedDataParallel(net), torch.optim.Adam(net.parameters(), lr=0.05)
+
+def train(model, optimizer, epoch, batch):
+    torch.manual_seed(1000 * epoch + 10 * batch + rank)
+    x = torch.randn(8, 4)
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+
+net, model, optimizer = made()
+hop.bind(net=net, optimizer=optimizer)
+first = hop.run().restored_step is None
+for epoch in hop.loop(range(2)):
+    for batch in hop.loop(range(20), name='batch', every=1000):
+        train(model, optimizer, epoch, batch)
+        if epoch == 1 and batch == 4: print('middle', flush=True)
+        time.sleep(0.1 if first and epoch else 0)
+other, model, optimizer = made()
+for epoch in range(2):
+    for batch in range(20): train(model, optimizer, epoch, batch)
+dist.barrier()
+print(*(sum(w.double().sum() for w in each.parameters()).item().hex() for each in (net, other)))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+async def preempt(bench: LocalBench, attempt: str, grace_s: float = 60.0) -> None:
+    await bench.engine.stop(AttemptId(attempt), grace=timedelta(seconds=grace_s), preempt=True)
+
+
+@pytest.mark.torch
+@torch
+def test_a_preempted_gang_ends_with_the_weights_of_an_undisturbed_one(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        launch = await bench.make_launch("run.1", TRAIN, TRAIN)
+        await bench.engine.launch(launch)
+        await bench.wait_output("run.1", b"middle")
+        await preempt(bench, "run.1")
+        ended = await bench.wait_exits("run.1")
+        assert [one.kind for one in ended] == [PREEMPTED] * 2
+        saved = bench.sink.checkpoints[-1]
+        assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
+        again = await bench.make_launch("run.2", TRAIN, TRAIN)
+        restore = RestorePoint(saved["step"], check_digest(saved["manifest"]))
+        await bench.engine.launch(
+            replace(again, replicas=tuple(replace(one, restore=restore) for one in again.replicas))
+        )
+        assert [one.reason for one in await bench.wait_exits("run.2")] == ["finished"] * 2
+        said = [bench.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
+        assert said[0] == said[1]
+        resumed, undisturbed = said[0]  # and no word of the middle: it went on after it
+        assert resumed == undisturbed
+
+    play(scenario)
+
+
+def test_the_server_s_word_preempts_as_an_engine_does(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", LOOP_SCRIPT)
+        await bench.wait_output("a.1", b"up")
+        bench.sink.grace_s, bench.sink.preempt_requested, bench.sink.stop_requested = 3600.0, True, True
+        (ended,) = await bench.wait_exits("a.1")
+        (saved,) = bench.sink.checkpoints
+        assert ended.reason == f"preempted at step {saved['step']}, checkpoint saved"
+
+    play(scenario)
+
+
+def test_the_server_s_word_gives_less_time_than_the_engine_did(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "print('deaf', flush=True)"))
+        await bench.wait_output("a.1", b"up")
+        await preempt(bench, "a.1", grace_s=3600)
+        await bench.wait_output("a.1", b"deaf")
+        bench.sink.grace_s, bench.sink.stop_requested = 0.0, True
+        assert await bench.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 137, "stopped by request")]
+
+    play(scenario)
+
+
+def test_a_gang_saves_together_before_its_time_limit(play: Play) -> None:
+    script = LOOP_SCRIPT.replace("(1 + int(os.environ['RANK']))", "50")
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, script, time_limit_s=12.0)
+        first, second = await bench.wait_exits("a.1")
+        (saved,) = bench.sink.checkpoints
+        assert first == Exit(
+            ExitKind.TIME_LIMIT, 124, f"time limit of 12 s reached, saved at step {saved['step']}"
+        )
+        assert second == Exit(ExitKind.TIME_LIMIT, 124, "time limit of 12 s reached")
+        assert b"time limit" not in bench.sink.stream("a.1", 1, "stderr")  # once for the gang
+
+    play(scenario)
+
+
+def test_what_ends_by_itself_before_its_time_limit_ended_so(play: Play) -> None:
+    asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
+    script = LOOP_SCRIPT + (
+        f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
+        f"    if turn == 3: raise SystemExit({{code}})\n"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        for name, code in (("a.1", 0), ("b.1", 5)):
+            await bench.launch(name, script.format(code=code), time_limit_s=8.0)
+        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        (failed,) = await bench.wait_exits("b.1")
+        assert (failed.kind, failed.code) == (ExitKind.EXIT_CODE, 5)
+
+    play(scenario)
+
+
+def test_a_stop_while_the_time_limit_is_near_is_a_stop(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "exit(3)"), time_limit_s=3600.0)
+        await bench.wait_output("a.1", b"up")
+        ReplicaFolder(bench.folder("a.1")).request_stop(
+            StopOrder.for_time_limit(3000.0, "time limit of 3600 s reached")
+        )
+        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        assert await bench.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 3, "stopped by request")]
+
+    play(scenario)
+
+
+def test_a_run_that_finishes_while_it_is_waited_for_has_finished(play: Play) -> None:
+    asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
+    script = LOOP_SCRIPT + (
+        f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
+        f"    if turn == 3: raise SystemExit({{code}})\n"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script.format(code=0))
+        await bench.launch("b.1", script.format(code=5))
+        for name in ("a.1", "b.1"):
+            await bench.wait_output(name, b"up")
+            await preempt(bench, name, grace_s=3600)
+        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        assert await bench.wait_exits("b.1") == [
+            Exit(PREEMPTED, 5, "preempted; it ended by itself: exit code 5")
+        ]
+
+    play(scenario)
+
+
+def test_preempted_before_it_began_nothing_is_started(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        launch = await bench.make_launch("a.1", "print('began')", code=bench.sink.put_blob(b"no manifest"))
+        await asyncio.to_thread(bench.sink.stop_listening)
+        await bench.engine.launch(launch)
+        await bench.told("a.1", lambda state: state.detail == "waiting for the server")
+        await preempt(bench, "a.1", grace_s=3600)
+        await bench.told("a.1", lambda state: state.exit is not None)
+        bench.sink.listen_again()
+        bench.publish_address()
+        assert await bench.wait_exits("a.1") == [Exit(PREEMPTED, 143, "preempted")]
+        assert bench.sink.stream("a.1", 0, "stdout") == b""
+
+    play(scenario)
+
+
+def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.disk_full_streams = 2
+        await bench.launch("a.1", LOOP_SCRIPT)
+        await bench.wait_output("a.1", b"up")
+        await preempt(bench, "a.1")
+        await bench.wait_exits("a.1")
+        assert len(bench.sink.checkpoints) == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(
+    tmp_path: Path, play: Play, limited: bool
+) -> None:
+    fill = (
+        "    if turn == 3:\n        with open('ballast', 'wb', buffering=0) as file:\n"
+        "            for size in (65536, 1):\n                try:\n"
+        "                    while file.write(bytes(size)): pass\n"
+        "                except OSError: pass\n"
+    )
+    script = LOOP_SCRIPT + fill
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, time_limit_s=6.0 if limited else None)
+        if not limited:
+            await bench.told(
+                "a.1",
+                lambda _: (
+                    (bench.folder("a.1") / "work" / "ballast").exists() and is_disk_full(bench.home.root)
+                ),
+            )
+            bench.sink.grace_s, bench.sink.preempt_requested, bench.sink.stop_requested = 3.0, True, True
+        (ended,) = await bench.wait_exits("a.1")
+        kind, reason = (
+            (ExitKind.TIME_LIMIT, "time limit of 6 s reached") if limited else (PREEMPTED, "preempted")
+        )
+        assert (ended.kind, ended.reason) == (
+            kind,
+            f"{reason}; no checkpoint could be saved: the disk was full",
+        )
+
+    with small_disk(tmp_path, 80 * 1024**2):
+        play(scenario)

@@ -1,0 +1,567 @@
+"""Environments from requirements: built once per lock, shared, reused by a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import fcntl
+import io
+import os
+import shutil
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hopyard.datasets.tree_cache import remove_tree
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.ids import Digest
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import Environment
+from hopyard.private_files import make_folder
+from hopyard.replica import python_environment
+from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode
+from hopyard.replica.python_environment import locked_packages
+from tests.engines.local.bench import LocalBench
+from tests.replica.conftest import Play
+
+SHOWS = "import probe, sys; print(probe.__version__, sys.prefix)"
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages there are: one small wheel."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    about = "probe-1.5.dist-info"
+    files = {
+        "probe.py": "__version__ = '1.5'\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: probe\nVersion: 1.5\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": f"probe.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n",
+    }
+    with zipfile.ZipFile(folder / "probe-1.5-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # what people have set for pip counts for uv, too
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+
+
+def poison(environment: Path) -> None:
+    """What a run could do that is root, or changes modes."""
+    (module,) = environment.glob("lib/python*/site-packages/probe.py")
+    assert module.stat().st_mode & 0o222 == 0
+    assert module.stat().st_nlink == 1, "uv's cache has files of its own"
+    assert list(module.parent.glob("__pycache__/probe.*.pyc"))
+    module.chmod(0o600)
+    module.write_text("__version__ = 'POISONED'\n")
+
+
+def test_an_environment_that_was_changed_is_built_anew(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
+        await bench.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
+        poison(prefix)
+        await bench.launch("b.1", SHOWS)
+        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
+        assert bench.sink.stream("b.1", 0, "stdout") == bench.sink.stream("a.1", 0, "stdout")
+        assert b"had been changed on this node" in bench.sink.stream("b.1", 0, "events")
+
+    play(scenario)
+
+
+def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        wanted = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
+        two = Resources(2000)
+        bench.environment = wanted
+        await asyncio.gather(
+            bench.launch("a.1", SHOWS, resources=two), bench.launch("b.1", SHOWS, resources=two)
+        )
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
+        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("b.1", 0, "stdout")
+        prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
+        assert prefix.parent == bench.home.envs
+        assert len(list(bench.home.envs.glob("*/.ready"))) == 1
+        lock = bench.sink.locks["a.1"]
+        assert lock["packages"].keys() == {"probe"}
+        assert locked_packages(bench.sink.blobs[lock["lock"]]) == lock["packages"]
+
+        holds = (await bench.node()).holds
+        assert holds == {wanted.requirements, lock["lock"]}, "others that want it are placed here"
+
+        built_at = (prefix / ".ready").read_bytes()
+        shutil.rmtree(bench.home.envs / "locks")  # nothing is resolved again
+        bench.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
+        await bench.launch("c.1", SHOWS, resources=two)
+        assert [ended.reason for ended in await bench.wait_exits("c.1")] == ["finished"]
+        assert (prefix / ".ready").read_bytes() == built_at
+        assert "c.1" not in bench.sink.locks
+        (prefix / ".ready").unlink()  # as when it is evicted
+        shutil.rmtree(prefix)
+        await bench.observe_until(lambda seen: not seen.nodes[0].holds)
+
+    play(scenario)
+
+
+class Index(ThreadingHTTPServer):
+    """A package index that wants a password, over the folder of wheels."""
+
+    def __init__(self, wheels: Path) -> None:
+        self.wheels, self.refused = wheels, 0
+        super().__init__(("127.0.0.1", 0), _Asked)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://owner:INDEXPASSWORD@127.0.0.1:{self.server_port}/simple/"
+
+
+class _Asked(BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        wanted = "Basic " + base64.b64encode(b"owner:INDEXPASSWORD").decode()
+        found = self.server.wheels / self.path.rsplit("/", 1)[-1]
+        if self.headers.get("Authorization") != wanted:
+            self.server.refused += 1
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Basic")
+            data = b""
+        elif self.path in ("/simple/probe/", "/simple/src/"):
+            name = self.path.split("/")[2]
+            data = "".join(
+                f'<a href="/files/{file.name}">{file.name}</a>'
+                for file in self.server.wheels.glob(f"{name}-*")
+            ).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+        else:
+            data = found.read_bytes() if found.is_file() else b""
+            self.send_response(200 if data else 404)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.mark.parametrize("named_in", ["settings", "requirements"])
+def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
+    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named_in: str
+) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    index = Index(tmp_path / "wheels")
+    first = f"--index-url {index.address}\n" if named_in == "requirements" else ""
+    if named_in == "settings":
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
+
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(f"{first}probe\n".encode())))
+        await bench.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+        lock = Digest(bench.sink.locks["a.1"]["lock"])
+        assert b"probe==1.5" in bench.sink.blobs[lock]
+        shutil.rmtree(bench.home.envs)
+        shutil.rmtree(bench.home.envs.parent / "uv")
+        bench.environment = dataclasses.replace(bench.environment, lock=lock)  # as a fork
+        await bench.launch("b.1", SHOWS)
+        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
+        bench.environment = Environment(
+            requirements=Digest(bench.sink.put_blob(f"{first}probe==99\nnothere\n".encode()))
+        )
+        await bench.launch("c.1", SHOWS)
+        (ended,) = await bench.wait_exits("c.1")
+        assert ended.kind is ExitKind.PREPARE_FAILED
+        said = [
+            ended.reason.encode(),
+            bench.sink.blobs[lock],
+            *(bench.sink.stream(f"{name}.1", 0, "events") for name in "abc"),
+        ]
+        said += [
+            file.read_bytes()
+            for file in bench.home.root.rglob("*")
+            if file.is_file() and file.suffix in (".txt", ".log")
+        ]
+        assert not [text for text in said if b"INDEXPASSWORD" in text or b"owner" in text]
+
+    try:
+        play(scenario)
+    finally:
+        index.shutdown()
+        index.server_close()
+
+
+def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    index, home = Index(tmp_path / "wheels"), tmp_path / "home"
+    address = index.address.replace("INDEXPASSWORD", "${INDEX_TOKEN}")
+    blobs = {
+        Digest("1" * 64): f"--index-url {address}\nprobe\n".encode(),
+        Digest("2" * 64): f"--index-url {address}\nprobe==99\n".encode(),
+    }
+    # A secret may be called anything: what uv itself would obey is not handed to it by that name.
+    secrets = {"INDEX_TOKEN": "INDEXPASSWORD", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
+    environments = python_environment.Environments(
+        home / "cache" / "envs", blobs.__getitem__, lambda _: None, secrets=secrets, user="bob"
+    )
+    try:
+        with ExitStack() as stack:
+            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            assert (
+                found.lock is not None and b"probe==1.5" in found.lock and b"INDEXPASSWORD" not in found.lock
+            )
+            with pytest.raises(PrepareFailed) as failed:
+                environments.prepare(Environment(requirements=Digest("2" * 64)), stack, cwd=tmp_path)
+        assert "INDEXPASSWORD" not in failed.value.exit.reason
+        assert not [
+            file
+            for file in (home / "cache" / "envs").rglob("*")
+            if file.is_file() and not file.is_symlink() and b"INDEXPASSWORD" in file.read_bytes()
+        ]
+    finally:
+        index.shutdown()
+        index.server_close()
+
+
+def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evicted: list[Path] = []
+    held = python_environment._lock_file
+
+    @contextmanager
+    def late(file: Path, how: int) -> Iterator[int]:
+        if file.suffix == ".use" and not evicted:
+            evicted.append(file.with_suffix(""))
+            shutil.rmtree(evicted[0])  # another run's doing, between our build and our lock
+        with held(file, how) as descriptor:
+            yield descriptor
+
+    monkeypatch.setattr(python_environment, "_lock_file", late)
+    environments = python_environment.Environments(tmp_path / "envs", lambda _: b"", lambda _: None)
+    with ExitStack() as stack:
+        found = environments.prepare(Environment(lock=Digest("0" * 64)), stack, cwd=tmp_path)
+        assert found.virtual_env == evicted[0]
+        assert Path(found.path).exists()
+
+
+def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_environment, "MAX_ENVIRONMENTS", 2)
+    locks = {Digest(str(number) * 64): f"# {number}".encode() for number in range(4)}
+    environments = python_environment.Environments(
+        tmp_path / "envs", lambda digest: locks[digest], lambda _: None
+    )
+
+    def folder(digest: Digest, stack: ExitStack) -> Path:
+        found = environments.prepare(Environment(lock=digest), stack, cwd=tmp_path).virtual_env
+        assert found is not None
+        return found
+
+    with ExitStack() as long:
+        first = folder(Digest("0" * 64), long)
+        second, third = (folder(digest, ExitStack()) for digest in list(locks)[1:3])
+        os.utime(second / ".ready", (1, 1))
+        with ExitStack() as stack:
+            assert first.exists()
+            assert folder(Digest("3" * 64), stack).exists()
+        assert [one.exists() for one in (first, second, third)] == [True, False, True]
+
+
+def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = tmp_path / "uv"
+
+    def build(user: str, number: int) -> None:
+        remove_tree(tmp_path / "envs")
+        environments = python_environment.Environments(
+            tmp_path / "envs", lambda _: b"probe", lambda _: None, user=user
+        )
+        environments.prepare(Environment(requirements=Digest(str(number) * 64)), ExitStack(), cwd=tmp_path)
+
+    build("bob", 0)
+    build("alice", 1)
+    assert (caches / "users/bob").is_dir() and (caches / "common").is_dir()
+    os.utime(caches / "locks/users/bob", (1, 1))
+    with python_environment._lock_file(caches / "locks/users/bob", fcntl.LOCK_SH):
+        build("alice", 2)
+        assert (caches / "users/bob").is_dir(), "in use"
+    build("alice", 3)
+    assert (
+        not (caches / "users/bob").exists()
+        and (caches / "users/alice").is_dir()
+        and (caches / "common").is_dir()
+    )
+    monkeypatch.setattr(python_environment, "MAX_CACHE_BYTES", 1)
+    build("bob", 4)
+    assert [path.name for path in (caches / "users").iterdir()] == ["alice"], (
+        "what alice has is measured when she builds"
+    )
+    assert not (caches / "common").exists()
+
+
+_BACKEND = """
+import pathlib, zipfile
+
+for place in {places}:
+    try:
+        (pathlib.Path(place) / "poison").write_text("no")
+    except OSError:
+        pass
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    about = "src-1.dist-info"
+    files = {{"src.py": "", f"{{about}}/METADATA": "Metadata-Version: 2.1\\nName: src\\nVersion: 1\\n",
+             f"{{about}}/RECORD": "",
+             f"{{about}}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\n"
+                                 "Root-Is-Purelib: true\\nTag: py3-none-any\\n"}}
+    with zipfile.ZipFile(pathlib.Path(folder) / "src-1-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return "src-1-py3-none-any.whl"
+"""
+
+
+def _pack_source(folder: Path, backend: str) -> None:
+    """Make the package `src`, which there is no wheel of."""
+    pyproject = (
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\n'
+        'name = "src"\nversion = "1"\n'
+    )
+    with tarfile.open(folder / "src-1.tar.gz", "w:gz") as archive:
+        for name, text in (
+            ("pyproject.toml", pyproject),
+            ("backend.py", backend),
+            ("PKG-INFO", "Metadata-Version: 2.1\nName: src\nVersion: 1\n"),
+        ):
+            about = tarfile.TarInfo(f"src-1/{name}")
+            about.size = len(text)
+            archive.addfile(about, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"UV_DEFAULT_INDEX": "{index}"},
+        {"PIP_INDEX_URL": "{index}"},
+        {
+            "UV_DEFAULT_INDEX": "{index}",
+            "UV_INDEX": "{index}other/ {index}more/",
+            "UV_PUBLISH_PASSWORD": "INDEXPASSWORD",
+        },
+        {
+            "UV_DEFAULT_INDEX": "the-lab={plain}",
+            "UV_INDEX_THE_LAB_USERNAME": "owner",
+            "UV_INDEX_THE_LAB_PASSWORD": "INDEXPASSWORD",
+        },
+    ],
+    ids=["default", "pip", "several", "named"],
+)
+def test_code_of_packages_sees_no_password_of_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    seen = tmp_path / "seen"
+    looks = (
+        f"import os\nwith open({str(seen)!r}, 'a') as file: file.write(repr(dict(os.environ)) + "
+        "open('/proc/%d/environ' % os.getppid()).read())\n"
+    )
+    _pack_source(tmp_path / "wheels", looks + _BACKEND.format(places=[]))
+    index = Index(tmp_path / "wheels")
+    for name, value in settings.items():
+        monkeypatch.setenv(
+            name, value.format(index=index.address, plain=index.address.replace("owner:INDEXPASSWORD@", ""))
+        )
+    environments = python_environment.Environments(
+        tmp_path / "cache" / "envs", lambda _: b"src\nprobe\n", lambda _: None, user="bob"
+    )
+    try:
+        with ExitStack() as stack:
+            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+        assert found.lock is not None and b"src==1" in found.lock and b"INDEXPASSWORD" not in found.lock
+        assert "UV_CACHE_DIR" in seen.read_text() and "INDEXPASSWORD" not in seen.read_text()
+    finally:
+        index.shutdown()
+        index.server_close()
+
+
+def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) -> None:
+    if detect_isolation_mode() is IsolationMode.MODES:
+        pytest.skip("the kernel allows no mounts here")
+    home = tmp_path / "home"
+    caches, own = home / "cache", home / "attempts" / "abcdef.1"
+    kept = caches / "uv"
+    places = [
+        home,
+        caches,
+        caches / "envs",
+        kept / "common",
+        kept / "users" / "alice",
+        kept / "users" / "bob",
+    ]
+    for folder in (own, *places):
+        make_folder(folder)
+    _pack_source(tmp_path / "wheels", _BACKEND.format(places=[str(place) for place in places]))
+
+    def folder_of(user: str, lock: bytes) -> Path | None:
+        environments = python_environment.Environments(
+            caches / "envs", lambda _: lock, lambda _: None, user=user, view=MountView([home], [], [own])
+        )
+        with ExitStack() as stack:
+            return environments.prepare(Environment(lock=Digest("0" * 64)), stack, cwd=own).virtual_env
+
+    with_code = folder_of("bob", b"src==1\n")
+    assert {path.parent for path in home.rglob("poison")} == {kept / "users" / "bob"}, (
+        "the code ran, and reached the caches of bob alone"
+    )
+    assert folder_of("alice", b"src==1\n") != with_code
+    assert folder_of("alice", b"probe==1.5\n") == folder_of("bob", b"probe==1.5\n")
+
+
+def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe==99\n")))
+        await bench.launch("a.1", "print('never')")
+        (ended,) = await bench.wait_exits("a.1")
+        assert ended.kind is ExitKind.PREPARE_FAILED
+        assert "requirements" in ended.reason
+        assert "probe==99" in ended.reason
+        assert bench.sink.stream("a.1", 0, "stdout") == b""
+
+    play(scenario)
+
+
+def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    index = Index(tmp_path / "wheels")
+    requirements = f"--index-url {index.address.replace('http:', 'https:')}\nprobe\n".encode()
+    environments = python_environment.Environments(
+        tmp_path / "home" / "envs", lambda _: requirements, lambda _: None, user="bob"
+    )
+    try:
+        with ExitStack() as stack, pytest.raises(PrepareFailed) as failed:
+            environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+    finally:
+        index.shutdown()
+        index.server_close()
+    assert failed.value.exit.kind is ExitKind.LOST
+    assert "received corrupt message of type InvalidContentType" in failed.value.exit.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind"),
+    [
+        (
+            2,
+            (
+                "error sending request for url (https://index/probe/)\n"
+                "  Caused by: invalid peer certificate: UnknownIssuer"
+            ),
+            ExitKind.LOST,
+        ),
+        (
+            2,
+            (
+                "error sending request for url (https://index/probe/)\n"
+                "  Caused by: received fatal alert: HandshakeFailure"
+            ),
+            ExitKind.LOST,
+        ),
+        (
+            2,
+            (
+                "error sending request for url (https://index/probe/)\n"
+                "  Caused by: Connection refused (os error 111)"
+            ),
+            ExitKind.NODE_FAULT,
+        ),
+        (-9, "error sending request\n  Caused by: invalid peer certificate: Expired", ExitKind.NODE_FAULT),
+        (1, "no version of probe==99", ExitKind.PREPARE_FAILED),
+    ],
+)
+def test_the_words_of_uv_tell_whose_fault_a_failed_build_is(code: int, words: str, kind: ExitKind) -> None:
+    assert python_environment.uv_error(code, words).exit == Exit(kind, 125, words)
+
+
+def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(interpreter="/no/such/python")
+        await bench.launch("a.1", "pass")
+        (ended,) = await bench.wait_exits("a.1")
+        assert (ended.kind, ended.reason) == (
+            ExitKind.PREPARE_FAILED,
+            "the interpreter /no/such/python is not on this node",
+        )
+
+    play(scenario)
+
+
+def test_a_lock_is_read_as_packages() -> None:
+    lock = (
+        b"--index-url https://example.org/simple\nsix==1.17.0\n"
+        b"uvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
+    )
+    assert locked_packages(lock) == {"six": "1.17.0", "uvicorn": "0.3"}
+
+
+@pytest.mark.parametrize("option", ["--find-links wheels", "-f ./wheels", "--find-links=wheels"])
+def test_packages_of_a_folder_that_requirements_name_come_from_no_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
+) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    index = Index(tmp_path / "empty")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
+    blobs = {Digest("1" * 64): f"--no-index\n{option}\nprobe\n".encode()}
+    environments = python_environment.Environments(
+        tmp_path / "home" / "cache" / "envs", blobs.__getitem__, lambda _: None, user="bob"
+    )
+    try:
+        with ExitStack() as stack:
+            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            assert found.lock is not None and found.lock.startswith(b"--no-index\n")
+            blobs[Digest("2" * 64)] = found.lock
+            assert (
+                environments.prepare(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path
+                == found.path
+            )
+            shutil.copy(
+                tmp_path / "wheels" / "probe-1.5-py3-none-any.whl",
+                tmp_path / "wheels" / "other-1.5-py3-none-any.whl",
+            )
+            assert (
+                environments.prepare(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path
+                != found.path
+            ), "other files, another environment"
+    finally:
+        index.shutdown()
+        index.server_close()

@@ -1,0 +1,198 @@
+"""Event files, written by a real writer, by hand, in pieces, and damaged."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.replica.protobuf import MalformedMessage, iterate_fields
+from hopyard.replica.tfevents import EventFiles, _masked_crc, decode_scalars
+from tests.cli.shell import wait_until
+
+tensorboardX = pytest.importorskip("tensorboardX")
+from tensorboardX.proto.event_pb2 import Event  # noqa: E402
+from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata  # noqa: E402
+from tensorboardX.proto.tensor_pb2 import TensorProto  # noqa: E402
+from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto  # noqa: E402
+
+
+def framed(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked_crc(length)) + data + struct.pack("<I", _masked_crc(data))
+
+
+def event(tag: str, value: float, step: int = 0) -> bytes:
+    return framed(
+        Event(
+            wall_time=1000.5 + step,
+            step=step,
+            summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]),
+        ).SerializeToString()
+    )
+
+
+def test_the_checksum_is_crc_32c() -> None:
+    unmasked = (_masked_crc(b"123456789") - 0xA282EAD8) & 0xFFFFFFFF
+    assert (unmasked << 15 | unmasked >> 17) & 0xFFFFFFFF == 0xE3069283
+
+
+def test_a_real_writer(tmp_path: Path) -> None:
+    files = EventFiles(tmp_path)
+    assert list(files.poll()) == []
+    with tensorboardX.SummaryWriter(str(tmp_path / "runs" / "Nov20_07-39-41_host")) as writer:
+        for step in range(3):
+            writer.add_scalar("loss", 1 / (step + 1), step)
+        writer.add_text("note", "hello", 1)
+        writer.add_histogram("weights", np.arange(100), 1)
+        writer.add_image("picture", np.zeros((3, 400, 400), np.uint8), 1)
+        first: list[tuple[str, int, float]] = []
+
+        def arrived() -> bool:
+            """A thread of the writer's writes, for which its `flush` does not wait."""
+            writer.flush()
+            first.extend((s.tag, s.step, s.value) for s in files.poll())
+            return len(first) >= 3
+
+        wait_until(arrived)
+        assert first == [("loss", 0, 1.0), ("loss", 1, 0.5), ("loss", 2, pytest.approx(1 / 3))]
+        writer.add_scalar("loss", math.inf, 3)
+        writer.add_scalars("both", {"a": 1.0, "b": 2.0}, 3)
+        writer.flush()
+    second = [(s.tag, s.step, s.value) for s in files.poll()]
+    assert second[0] == ("loss", 3, math.inf)
+    assert sorted(tag for tag, _, _ in second[1:]) == ["both/a/both", "both/b/both"]
+    assert list(files.poll()) == []
+
+
+@pytest.mark.torch
+def test_the_writer_of_pytorch(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="torch.utils.tensorboard needs it")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("loss", 0.5, 7)
+        writer.add_scalar("new", 0.25, 8, new_style=True)
+    assert [(s.tag, s.step, s.value) for s in EventFiles(tmp_path).poll()] == [
+        ("loss", 7, 0.5),
+        ("new", 8, 0.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (TensorProto(dtype=1, float_val=[0.5]), 0.5),
+        (TensorProto(dtype=2, double_val=[0.1]), 0.1),
+        (TensorProto(dtype=3, int_val=[-3]), -3.0),
+        (TensorProto(dtype=9, int64_val=[2**40]), float(2**40)),
+        (TensorProto(dtype=10, bool_val=[True]), 1.0),
+        (TensorProto(dtype=1, tensor_content=np.float32(2.5).tobytes()), 2.5),
+        (TensorProto(dtype=2, tensor_content=np.float64(0.1).tobytes()), 0.1),
+        (TensorProto(dtype=9, tensor_content=np.int64(-7).tobytes()), -7.0),
+        (TensorProto(dtype=19, tensor_content=np.float16(1.5).tobytes()), 1.5),
+        (
+            TensorProto(
+                dtype=1, float_val=[1.5], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+            ),
+            1.5,
+        ),
+        (
+            TensorProto(
+                dtype=1, float_val=[1, 2], tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=2)])
+            ),
+            None,
+        ),
+        (TensorProto(dtype=1, tensor_content=np.zeros(2, np.float32).tobytes()), None),
+        (TensorProto(dtype=7, string_val=[b"text"]), None),
+        (TensorProto(dtype=1), None),
+    ],
+)
+def test_scalars_as_tensors(tensor: TensorProto, expected: float | None) -> None:
+    def said(plugin: str) -> list[float]:
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
+        value = Summary.Value(tag="x", tensor=tensor, metadata=metadata)
+        return [
+            s.value
+            for s in decode_scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString())
+            if s.step == -2
+        ]
+
+    assert said("scalars") == ([] if expected is None else [expected])
+    assert said("hparams") == []
+
+
+def test_a_record_that_is_written_in_pieces_is_read_once(tmp_path: Path) -> None:
+    data = b"".join(event("loss", float(i), i) for i in range(5))
+    path, files, found = tmp_path / "events.out.tfevents.1.host", EventFiles(tmp_path), []
+    with path.open("wb", buffering=0) as file:
+        for at in range(0, len(data), 7):
+            file.write(data[at : at + 7])
+            found += list(files.poll())
+    assert [(s.step, s.value) for s in found] == [(i, float(i)) for i in range(5)]
+    assert found[3].wall_time == 1003.5
+
+
+def test_a_damaged_record_ends_a_file_and_only_that(tmp_path: Path) -> None:
+    good, bad = event("a", 1.0), bytearray(event("b", 2.0))
+    bad[20] ^= 1
+    path, files = tmp_path / "events.out.tfevents.1", EventFiles(tmp_path)
+    path.write_bytes(good + bad)
+    (tmp_path / "events.out.tfevents.2").write_bytes(event("other", 4.0))
+    assert sorted(s.tag for s in files.poll()) == ["a", "other"]
+    with path.open("ab") as file:
+        file.write(event("c", 3.0))
+    assert list(files.poll()) == [] and list(files.poll()) == []
+
+
+def test_bytes_that_come_late_are_waited_for(tmp_path: Path) -> None:
+    """A page of zeros that is filled afterwards, as some network file systems show it."""
+    path, files, data = tmp_path / "events.out.tfevents.1", EventFiles(tmp_path), event("a", 1.0)
+    path.write_bytes(bytes(len(data)))
+    assert list(files.poll()) == []
+    path.write_bytes(data)
+    assert [s.tag for s in files.poll()] == ["a"]
+
+
+def test_files_that_rotate_are_replaced_or_appear_in_sub_folders(tmp_path: Path) -> None:
+    files = EventFiles(tmp_path)
+    (tmp_path / "events.out.tfevents.1").write_bytes(event("a", 1.0))
+    assert [s.tag for s in files.poll()] == ["a"]
+    (tmp_path / "events.out.tfevents.2").write_bytes(event("a", 2.0, 1))
+    for folder in ("train", "logs/validation", "lightning_logs/version_3", ".git"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "events.out.tfevents.1").write_bytes(event("loss", 3.0))
+    assert sorted((s.tag, s.value) for s in files.poll()) == [
+        ("a", 2.0),
+        ("loss", 3.0),
+        ("train/loss", 3.0),
+        ("validation/loss", 3.0),
+    ]
+    fresh = tmp_path / "fresh"
+    fresh.write_bytes(event("b", 5.0))
+    fresh.replace(tmp_path / "events.out.tfevents.1")
+    assert [(s.tag, s.value) for s in files.poll()] == [("b", 5.0)]
+    (tmp_path / "events.out.tfevents.2").unlink()
+    assert list(files.poll()) == []
+
+
+def test_there_need_be_no_folder(tmp_path: Path) -> None:
+    files = EventFiles(tmp_path / "later")
+    assert list(files.poll()) == []
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "events.out.tfevents.1").write_bytes(event("a", 1.0))
+    assert [s.tag for s in files.poll()] == ["a"]
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reader(data: bytes) -> None:
+    list(decode_scalars(data))
+    try:
+        list(iterate_fields(data))
+    except MalformedMessage:
+        pass

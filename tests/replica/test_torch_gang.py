@@ -1,0 +1,40 @@
+"""A gang trains together as with torchrun."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from hopyard.domain.resources import Resources
+from tests.engines.local.bench import LocalBench
+from tests.replica.conftest import Play
+
+# It leaves by os._exit: what is tested is that replicas meet and end, and PyTorch, taking gloo's threads
+# apart while the interpreter ends, aborts now and then ("terminate called without an active exception", also
+# without Hopyard).
+DDP = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+model(torch.randn(8, 4)).sum().backward()
+gradient = [round(float(g), 4) for g in model.module.weight.grad.flatten()]
+print(dist.get_rank(), dist.get_world_size(), gradient)
+dist.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+def test_two_replicas_train_together(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", DDP, DDP, resources=Resources(1000))
+        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished", "finished"]
+        said = [bench.sink.stream("a.1", rank, "stdout").decode().split(maxsplit=2) for rank in (0, 1)]
+        assert [words[:2] for words in said] == [["0", "2"], ["1", "2"]]
+        assert said[0][2] == said[1][2], "gradients are averaged"
+
+    play(scenario)

@@ -1,0 +1,310 @@
+"""The parts of a turn, each against the plain way to do the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import HoldReason, Running
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.persistent_sequence import PersistentMap
+from hopyard.domain.queue import GPU
+from hopyard.scheduler.cycle.cluster_state import rank_function_for
+from hopyard.scheduler.cycle.fair_sharing import FairSharingOrder
+from hopyard.scheduler.cycle.pending_gangs import PendingGangs, submission_order
+from hopyard.scheduler.cycle.pending_iterator import PendingIterator
+from hopyard.scheduler.cycle.snapshot_diff import changed_keys, diff_sequences
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
+from tests.scheduler.worlds import T0, World, gang, machine, queue, seconds, tree
+
+some = settings(max_examples=100, deadline=None)
+
+
+class Thing:
+    """Equal only to itself."""
+
+
+THINGS = [Thing() for _ in range(40)]
+
+
+@some
+@given(st.permutations(THINGS), st.data())
+def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObject) -> None:
+    old = tuple(data.draw(st.permutations(order_))[: data.draw(st.integers(0, 40))])
+    kept = [one for one in old if data.draw(st.integers(0, 5))]
+    new = list(kept)
+    for one in THINGS:
+        if one not in old and data.draw(st.integers(0, 9)) == 0:
+            new.insert(data.draw(st.integers(0, len(new))), one)
+    if data.draw(st.integers(0, 3)) == 0:
+        new = list(data.draw(st.permutations(new)))
+    gone, come = diff_sequences(old, tuple(new))
+    assert {id(one) for one in gone} == {id(one) for one in old} - {id(one) for one in new}
+    assert {id(one) for one in come} == {id(one) for one in new} - {id(one) for one in old}
+    assert len(gone) == len(set(map(id, gone)))
+    assert len(come) == len(set(map(id, come)))
+
+
+@some
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "drop", "look"]), st.integers(0, 39)), max_size=80),
+    st.integers(1, 6),
+)
+def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[str, int]], size: int) -> None:
+    waiting: PersistentMap[int, Thing] = PersistentMap(size)
+    before = waiting.to_sequence()
+    for step, number in steps:
+        if step == "add":
+            waiting[number] = THINGS[number]
+        elif step == "drop":
+            waiting.discard(number)
+        else:
+            after = waiting.to_sequence()
+            gone, come = diff_sequences(before, after)
+            assert sorted(map(id, gone)) == sorted({*map(id, before)} - {*map(id, after)})
+            assert sorted(map(id, come)) == sorted({*map(id, after)} - {*map(id, before)})
+            before = after
+
+
+def test_a_difference_in_the_middle_of_many_is_found() -> None:
+    many = tuple(Thing() for _ in range(5000))
+    new = Thing()
+    assert diff_sequences(many, (*many[:700], *many[701:])) == ([many[700]], [])
+    assert diff_sequences(many, (*many[:4000], new, *many[4000:])) == ([], [new])
+    assert diff_sequences(many, (*many[1:], many[0])) == ([], [])
+    assert diff_sequences(many, (*many[:10], new, *many[11:])) == ([many[10]], [new])
+
+
+def test_keys_changed_where_the_object_is_another() -> None:
+    one, other = Thing(), Thing()
+    assert changed_keys({"a": one, "b": one, "c": one}, {"a": one, "b": other, "d": one}) == ["b", "d", "c"]
+
+
+LEAVES = tree(
+    queue("root"),
+    queue("x", "root", sure=2),
+    queue("a", "x", sure=1),
+    queue("b", "x"),
+    queue("c", "root", time_slices=True),
+)
+waiting = st.lists(
+    st.builds(
+        lambda gpus, priority, user, at, leaf, script, served: replace(
+            gang("", gpus, priority=priority, user=user, at=at, queue=leaf, script=script), served_s=served
+        ),
+        st.sampled_from([1, 1, 2]),
+        st.sampled_from([10, 50]),
+        st.sampled_from("xyz"),
+        st.integers(0, 5),
+        st.sampled_from("abc"),
+        st.sampled_from(["", "s.py"]),
+        st.sampled_from([0.0, 1000.0]),
+    ),
+    max_size=25,
+)
+
+
+def numbered(gangs: list[Gang]) -> list[Gang]:
+    return [replace(one, id=GangId(f"g{number:02}")) for number, one in enumerate(gangs)]
+
+
+def accounts_of(running: list[Running] | None = None) -> QuotaUsage:
+    return QuotaUsage.of(LEAVES, [machine("n", 8)], running or [], {}, T0)
+
+
+@some
+@given(waiting, st.data())
+def test_a_line_is_the_same_however_it_was_formed(gangs: list[Gang], data: st.DataObject) -> None:
+    gangs = numbered(gangs)
+    at_once = PendingGangs(gangs, rank_function_for(LEAVES))
+    little_by_little = PendingGangs([], rank_function_for(LEAVES))
+    others = numbered([gang("", 1, queue="a")] * 30)
+    for one in data.draw(st.permutations(gangs)):
+        little_by_little.add(one)
+    for number in range(data.draw(st.integers(0, 5))):
+        stranger = replace(others[number], id=GangId(f"x{number}"))
+        little_by_little.add(stranger)
+        little_by_little.remove(stranger)
+    assert len(at_once) == len(little_by_little) == len(gangs)
+    for line in (at_once, little_by_little):
+        for name, leaf in line.queues.items():
+            there = [one for one in gangs if one.queue == name]
+            assert sum(leaf.class_counts.values()) == len(there)
+            for rank, users in leaf.by_rank.items():
+                for user, kinds in users.items():
+                    for (shape, script, limit_s), alike in kinds.items():
+                        assert alike == sorted(alike, key=submission_order)
+                        for one in alike:
+                            assert (
+                                rank_function_for(LEAVES)(one),
+                                one.user,
+                                one.script,
+                                one.time_limit_s,
+                            ) == (
+                                rank,
+                                user,
+                                script,
+                                limit_s,
+                            )
+                            assert line.class_of(one) is shape
+                            assert shape.key == (one.roles, one.topology)
+    assert {shape.key: shape.pending_count for shape in at_once.classes} == Counter(
+        (one.roles, one.topology) for one in gangs
+    )
+    assert {shape.key: shape.pending_count for shape in little_by_little.classes} == Counter(
+        (one.roles, one.topology) for one in gangs
+    )
+
+
+@some
+@given(waiting)
+def test_a_walk_goes_by_rank_then_user_then_submission(gangs: list[Gang]) -> None:
+    """Nothing is charged: who comes first of those that are left can be said by looking at all."""
+    gangs = numbered(gangs)
+    accounts = accounts_of()
+    line = PendingGangs(gangs, rank_function_for(LEAVES))
+    walk = PendingIterator(
+        line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts, lambda *_: False
+    )
+    ranking, left = rank_function_for(LEAVES), list(gangs)
+    while (head := walk.head()) is not None:
+        firsts = {
+            name: min(
+                of_queue,
+                key=lambda one: (
+                    ranking(one),
+                    accounts.user_key(one.queue, one.user),
+                    one.user,
+                    submission_order(one),
+                ),
+            )
+            for name in "abc"
+            if (of_queue := [one for one in left if one.queue == name])
+        }
+        assert head is firsts[head.queue]
+        assert head is first_by_hand(firsts, accounts)
+        left.remove(head)
+        walk.advance(head)
+    assert not left
+
+
+def first_by_hand(firsts: dict[str, Gang], accounts: QuotaUsage) -> Gang:
+    """Of a and b the better stands for x, against c."""
+
+    def key(name: str, one: Gang) -> tuple[int, float, QueueName]:
+        return accounts.fair_share_key(QueueName(name), accounts.requested(one))
+
+    below = [name for name in "ab" if name in firsts]
+    best = {} if not below else {"x": firsts[min(below, key=lambda name: key(name, firsts[name]))]}
+    if "c" in firsts:
+        best["c"] = firsts["c"]
+    return best[min(best, key=lambda name: key(name, best[name]))]
+
+
+def test_what_is_charged_moves_a_queue_back() -> None:
+    accounts = accounts_of()
+    contest = FairSharingOrder(LEAVES.queues, accounts)
+    a, b = gang("a", 1, queue="a"), gang("b", 1, queue="b")
+    contest.update_heads({QueueName("a"): a})
+    contest.update_heads({QueueName("b"): b})
+    assert contest.head() is a  # sure of one GPU
+    world = World({NodeId("n"): machine("n", 8)}, LEAVES)
+    world.submit(gang("other", 1, queue="a"))
+    accounts.charge(world.turn().place[0])
+    contest.update_heads({QueueName("a"): a})
+    assert contest.head() is b
+    contest.update_heads({QueueName("b"): None})
+    assert contest.head() is a
+    contest.update_heads({QueueName("a"): None})
+    assert contest.head() is None
+
+
+def test_what_is_passed_over_is_not_seen_again() -> None:
+    gangs = numbered(
+        [
+            gang("", 1, queue="a"),
+            gang("", 2, queue="a"),
+            gang("", 1, queue="b"),
+            gang("", 1, queue="a", user="bob"),
+        ]
+    )
+    line = PendingGangs(gangs, rank_function_for(LEAVES))
+
+    def seen(walk: PendingIterator) -> set[GangId]:
+        found = set()
+        while (head := walk.head()) is not None:
+            found.add(head.id)
+            walk.advance(head)
+        return found
+
+    def walk() -> PendingIterator:
+        return PendingIterator(
+            line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts_of(), lambda *_: False
+        )
+
+    one_gpu = line.class_of(gangs[0])
+    queue_only, user_only, everywhere = walk(), walk(), walk()
+    queue_only.skip_queue(QueueName("a"), one_gpu)
+    assert seen(queue_only) == {"g01", "g02"}
+    user_only.skip_user(gangs[0], one_gpu)
+    assert seen(user_only) == {"g01", "g02", "g03"}
+    everywhere.skip_all([one_gpu])
+    assert seen(everywhere) == {"g01"}
+
+
+# five minutes; as long as it may run
+@pytest.mark.parametrize(("limit_s", "stand_back_at"), [(3600, 360), (120, 180)])
+def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(
+    limit_s: float, stand_back_at: int
+) -> None:
+    limited = tree(queue("root"), queue("a", "root", most=4), queue("b", "root"))
+    world = World({NodeId("n"): machine("n", 16)}, limited)
+    world.submit(*(gang(f"s{i}", 1, queue="a") for i in range(4)))
+    world.turn()
+    world.submit(gang("large", 4, queue="a", at=1, limit_s=limit_s, script="large.py"))
+    for second in range(60, 2000, 60):  # one ends a minute, one comes a minute
+        world.now = T0 + seconds(second)
+        smalls = [run for run in world.running.values() if not run.gang.id.startswith("u")]
+        world.end(min(smalls, key=lambda run: (run.placed_at, run.gang.id)).gang.id)
+        world.submit(gang(f"t{second}", 1, queue="a", at=second), gang(f"u{second}", 0, queue="a", at=second))
+        wanted = world.turn()
+        # asks for no GPU: in nobody's way
+        assert f"u{second}" in {placement.gang.id for placement in wanted.place}
+        if GangId("large") in world.running:
+            break
+        held = {hold.gang: hold for hold in wanted.hold}
+        assert (second >= stand_back_at) == (GangId(f"t{second}") in held)
+        if second >= stand_back_at:
+            assert held[GangId(f"t{second}")].reason is HoldReason.BEHIND
+            assert held[GangId(f"t{second}")].blocked_by == ("run:large",)
+    assert (world.started[GangId("large")] - T0).total_seconds() == stand_back_at + 3 * 60
+
+
+def test_a_gang_that_its_queue_can_never_start_stops_nobody() -> None:
+    world = World({NodeId("n"): machine("n", 16)}, tree(queue("root"), queue("a", "root", most=4)))
+    world.submit(gang("huge", 8, queue="a"))
+    world.turn()
+    world.now += seconds(4000)
+    world.submit(gang("small", 1, queue="a", at=4000))
+    assert [placement.gang.id for placement in world.turn().place] == ["small"]
+
+
+def test_a_user_at_the_limit_holds_back_nobody_else() -> None:
+    limited = tree(queue("root"), queue("a", "root", user_limit={GPU: 2000}))
+    world = World({NodeId("n"): machine("n", 16)}, limited)
+    world.submit(gang("mine", 1, queue="a"))
+    world.turn()
+    world.submit(gang("two", 2, queue="a"))
+    world.now += seconds(4000)
+    world.submit(gang("one", 1, queue="a", at=4000), gang("bobs", 1, queue="a", user="bob", at=4000))
+    wanted = world.turn()
+    assert [placement.gang.id for placement in wanted.place] == ["bobs"]
+    held = {hold.gang: hold for hold in wanted.hold}
+    assert held[GangId("two")].reason is HoldReason.USER_LIMIT
+    assert held[GangId("one")].reason is HoldReason.BEHIND
+    assert held[GangId("one")].blocked_by == ("run:two",)

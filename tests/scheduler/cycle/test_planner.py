@@ -1,0 +1,313 @@
+"""A Planner that remembers plans as one that does not, whatever happens between its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import Node, Snapshot
+from hopyard.domain.gang import ANY_NODE, Assignment, Gang, NodeSelector, Placement, Role
+from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName
+from hopyard.domain.persistent_sequence import PersistentMap
+from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.cycle import preemption_requests, promises, scheduling_cycle
+from hopyard.scheduler.cycle.planner import Planner, plan
+from tests.scheduler.futures import T0, asks, runs, snapshot
+from tests.scheduler.worlds import (
+    GIB,
+    World,
+    beyond_limits,
+    bookings,
+    gangs,
+    machine,
+    overcommitted,
+    queue,
+    seconds,
+    tree,
+    trees,
+    worlds,
+)
+
+histories = settings(max_examples=50, deadline=None)
+EVENTS = (
+    "submit",
+    "submit",
+    "submit",
+    "end",
+    "end",
+    "leave",
+    "time",
+    "time",
+    "save",
+    "lose",
+    "cordon",
+    "join",
+    "drop",
+    "tree",
+    "reserve",
+    "cancel",
+    "edit",
+    "edit",
+    "release",
+)
+
+
+def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
+    """Something that changes a cluster."""
+
+    def one_of(items: object) -> object:
+        found = list(items)  # type: ignore[call-overload]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    stopping = [one.gang.id for one in world.running.values() if one.stopping]
+    if event == "submit":
+        world.submit(
+            *(
+                data.draw(gangs(f"h{count}.{i}", world.queues, at=count))
+                for i in range(data.draw(st.integers(1, 3)))
+            )
+        )
+    elif event == "end" and (one := one_of(world.running)):
+        world.end(GangId(str(one)))
+    elif event == "leave" and (one := one_of(stopping)):
+        world.leave(GangId(str(one)))
+    elif event == "time":
+        world.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000, -60, -9000])))
+    elif event == "save" and (one := one_of(world.running)):
+        gang = GangId(str(one))
+        world.running[gang] = replace(world.running[gang], saved_at=world.now)
+    elif event in ("lose", "cordon", "drop") and (name := one_of(world.nodes)):
+        node = world.nodes[name]  # type: ignore[index]
+        if event == "drop":
+            del world.nodes[node.id]
+        else:
+            world.nodes[node.id] = (
+                replace(node, ready=not node.ready)
+                if event == "lose"
+                else replace(node, cordoned=not node.cordoned)
+            )
+    elif event == "join":
+        joined = machine(f"n{data.draw(st.integers(0, 7))}", data.draw(st.sampled_from([2, 8])))
+        world.nodes[joined.id] = joined
+    elif event == "tree":
+        world.queues = data.draw(trees())
+    elif event == "reserve" and world.nodes:
+        world.reservations = (
+            () if world.reservations else (data.draw(bookings(list(world.nodes.values()), world.queues)),)
+        )
+    elif event == "cancel" and (one := one_of(world.pending)):
+        del world.pending[GangId(str(one))]
+    elif event == "edit" and (one := one_of(world.pending)):
+        gang_id = GangId(str(one))
+        known = world.pending[gang_id]
+        other = data.draw(gangs(str(gang_id), world.queues))
+        field = data.draw(st.sampled_from(["priority", "queue", "time_limit_s", "roles"]))
+        resized = tuple(replace(role, resources=other.roles[0].resources) for role in known.roles)
+        edited: Gang = replace(known, **{field: resized if field == "roles" else getattr(other, field)})
+        world.pending[gang_id] = edited
+    elif event == "release":  # it waits for long, and is seen only now; to hold one is to cancel it
+        world.submit(data.draw(gangs(f"r{count}", world.queues, at=-1000)))
+
+
+def as_stored(snapshot: Snapshot, waiting: PersistentMap[GangId, Gang]) -> Snapshot:
+    """With those who wait as a store gives them: `waiting` is what it keeps."""
+    pending = {gang.id: gang for gang in snapshot.pending}
+    for gone in set(waiting) - pending.keys():
+        del waiting[gone]
+    for gang in pending.values():
+        if waiting.get(gang.id) is not gang:
+            waiting[gang.id] = gang
+    return replace(snapshot, pending=waiting.to_sequence())
+
+
+@histories
+@given(worlds(), st.data())
+def test_a_planner_with_a_memory_plans_as_one_without(world: World, data: st.DataObject) -> None:
+    planner, waiting = Planner(), PersistentMap[GangId, Gang](data.draw(st.integers(1, 4)))
+    for count in range(data.draw(st.integers(2, 8))):
+        snapshot = world.snapshot()
+        remembered = planner(as_stored(snapshot, waiting))
+        assert remembered == plan(snapshot)
+        if data.draw(st.integers(0, 4)):
+            world.apply(remembered)
+        for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
+            happen(world, event, data, count)
+
+
+@histories
+@given(worlds(most_pending=12), st.integers(1, 3), st.data())
+def test_so_it_does_where_a_plan_places_so_many_at_most(world: World, most: int, data: st.DataObject) -> None:
+    """Whoever is left to the next plan has a hold like everybody else, and nothing is given out twice."""
+    planner = Planner()
+    for count in range(data.draw(st.integers(2, 8))):
+        snapshot = replace(world.snapshot(), max_placements=most)
+        remembered = planner(snapshot)
+        assert remembered == plan(snapshot)
+        placed, held = {one.gang.id for one in remembered.place}, {one.gang for one in remembered.hold}
+        assert placed | held == world.pending.keys() and not placed & held
+        # who was promised a start starts before anybody else is looked at
+        walked = placed - snapshot.promises.keys()
+        assert len(walked) <= most
+        world.apply(remembered)
+        running = [one.placement for one in world.running.values()]
+        assert overcommitted(world.nodes, running) == beyond_limits(world.queues, world.nodes, running) == []
+        for event in data.draw(
+            st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)
+        ):
+            happen(world, event, data, count)
+
+
+@histories
+@given(worlds(), st.data())
+def test_so_it_does_with_gangs_of_several_roles(world: World, data: st.DataObject) -> None:
+    """Who uses up, while a place is looked for, what the others of the gang are looked for on."""
+    planner = Planner()
+    for count in range(data.draw(st.integers(2, 6))):
+        for one in [one for one in world.pending.values() if len(one.roles) == 1]:
+            asked = Resources(1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2)))
+            world.submit(
+                replace(
+                    one,
+                    roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), asked)),
+                    topology=None,
+                )
+            )
+        snapshot = world.snapshot()
+        remembered = planner(snapshot)
+        assert remembered == plan(snapshot)
+        if data.draw(st.booleans()):
+            world.apply(remembered)
+        for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
+            happen(world, event, data, count)
+
+
+def test_pieces_come_to_what_one_plan_does() -> None:
+    """On a cluster with room for all that may start."""
+    nodes = [machine(f"n{at}", 8) for at in range(4)]
+    waiting = [asks(f"w{at:02}", 1 + at % 3) for at in range(20)]
+    whole = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
+    world = World(
+        {node.id: node for node in nodes},
+        snapshot(nodes, [], []).queues,
+        pending={one.id: one for one in waiting},
+    )
+    planner = Planner()
+    pieces = [planner(replace(world.snapshot(), max_placements=4))]
+    while len(pieces[-1].place) == 4:
+        world.apply(pieces[-1])
+        pieces.append(planner(replace(world.snapshot(), max_placements=4)))
+    assert {one.gang.id for piece in pieces for one in piece.place} == whole
+    assert len(pieces) > 3
+
+
+@histories
+@given(worlds())
+def test_it_forgets_nothing_when_nothing_changes(world: World) -> None:
+    snapshot = world.snapshot()
+    planner = Planner()
+    assert planner(snapshot) == planner(snapshot) == plan(snapshot)
+
+
+@histories
+@given(worlds(most_pending=12), st.data())
+def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, data: st.DataObject) -> None:
+    """As in a large cluster: one promise, one look for victims a turn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(promises, "MAX_PROMISES", 1)
+        patch.setattr(preemption_requests, "GANG_SEARCH_BUDGET", (1, 1))
+        patch.setattr(scheduling_cycle, "SEARCHES_PER_QUEUE", 1)
+        planner = Planner()
+        for count in range(data.draw(st.integers(2, 6))):
+            snapshot = world.snapshot()
+            remembered = planner(snapshot)
+            assert remembered == plan(snapshot)
+            world.apply(remembered)
+            for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
+                happen(world, event, data, count)
+
+
+def test_so_it_does_where_the_clock_was_set_back() -> None:
+    """What was expected of a run that had outlived everything is not what is expected of the same run while
+    it is young."""
+    running = [runs(Placement(asks("r", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    planner = Planner()
+    for at_s in (0, 100_000, 10, 5000, 0):
+        seen = snapshot(
+            [machine("n1", 2)],
+            running,
+            [asks("w", 2)],
+            now=T0 + seconds(at_s),
+            durations={"all": (100.0,) * 20},
+        )
+        assert planner(seen) == plan(seen)
+
+
+@pytest.mark.parametrize(
+    ("roles", "sizes", "on_a100"),
+    [
+        pytest.param([("any", 8, 1, (), "p")], (4,), 4, id="elastic, in the pool of that model"),
+        pytest.param(
+            [("any", 8, 1, ("A100", "H100"), None)], (4,), 4, id="elastic, of another model that nobody has"
+        ),
+        pytest.param([("any", 8, 1, (), None)], (8,), 0, id="elastic, where others are free"),
+        pytest.param(
+            [("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), None)],
+            (1, 4),
+            1,
+            id="with one that has no choice",
+        ),
+        pytest.param(
+            [("lead", 2, 0, ("A100",), None), ("any", 8, 1, (), None)], (2, 8), 2, id="elastic, with such"
+        ),
+        pytest.param(
+            [("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), "q")],
+            (1, 4),
+            1,
+            id="whose others go elsewhere",
+        ),
+    ],
+)
+def test_a_limit_on_one_model_leaves_what_others_there_are(
+    roles: Sequence[tuple[str, int, int, tuple[str, ...], str | None]], sizes: tuple[int, ...], on_a100: int
+) -> None:
+    """8 A100 GPUs in pool p of which the queue may use 4, and 8 T4 GPUs in pool q."""
+    nodes = [
+        Node(
+            NodeId(pool), "local", 64_000, 64 * GIB, tuple(Gpu(i, model, 0) for i in range(8)), PoolName(pool)
+        )
+        for pool, model in (("p", "A100"), ("q", "T4"))
+    ]
+    queues = tree(replace(queue("default"), maximum={"gpu:a100": 4000}))
+    asked = [
+        Role(
+            name,
+            most,
+            Resources(1000, GIB, 1, models),
+            fewest,
+            NodeSelector((PoolName(pool),)) if pool else ANY_NODE,
+        )
+        for name, most, fewest, models, pool in roles
+    ]
+    world = World({node.id: node for node in nodes}, queues)
+    world.submit(Gang(GangId("g"), tuple(asked), T0, QueueName("default")))
+    (found,) = world.turn().place
+    assert tuple(role.replicas for role in found.gang.roles) == sizes
+    assert sum(assignment.node == "p" for assignment in found.assignments) == on_a100
+
+
+def test_runs_that_outlived_their_like_are_expected_to_end_whenever_it_is_asked() -> None:
+    """Many that began at once, at the very moment at which what was worked out for them holds no more."""
+    nodes = [machine(f"n{i}", 2) for i in range(9)]
+    held = [
+        runs(Placement(asks(f"r{i}", 2, limit_s=None), (Assignment(0, nodes[i].id, (0, 1)),)), T0)
+        for i in range(9)
+    ]
+    planner = Planner()
+    for at_s in (1.1, 2.0, 3600.0):
+        seen = snapshot(nodes, held, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (0.5,) * 20})
+        found = planner(seen)
+        assert found == plan(seen) and [promise.gang for promise in found.promises] == ["w"]

@@ -1,0 +1,512 @@
+"""What holds for every place that is found, whatever the cluster and the gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import HoldReason, Node
+from hopyard.domain.gang import ANY_NODE, NODE_LEVEL, Closeness, Gang, NodeSelector, Placement, Role, Topology
+from hopyard.domain.ids import GangId, NodeId, PoolName
+from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.scheduler.placement.optimistic_fit import OptimisticFit
+from hopyard.scheduler.placement.score_rules import FRAGMENTATION_SCORES, SCORES
+from hopyard.scheduler.placement.topology_check import obeys_topology
+from hopyard.scheduler.placement.workload_mix import WorkloadMix
+from tests.scheduler.placement.clusters import Ledger, broken, gangs, illegal, nodes, requests, reversed_cards
+from tests.scheduler.placement.test_topology_domains import divisions
+from tests.scheduler.worlds import GIB, T0
+
+many = settings(max_examples=100, deadline=None)
+some = settings(max_examples=50, deadline=None)
+scores = st.sampled_from(sorted([*SCORES, *FRAGMENTATION_SCORES]))
+mixes = st.lists(st.tuples(requests(), st.just(ANY_NODE), st.integers(1, 9)), max_size=4).map(WorkloadMix.of)
+
+
+def state(capacity: Capacity) -> list[list[int]]:
+    free = capacity._free
+    return [
+        free.cpu.tolist(),
+        free.memory.tolist(),
+        *free.gpu.tolist(),
+        *(free.extras[name].tolist() for name in sorted(free.extras)),
+    ]
+
+
+def filled(
+    machines: list[Node], wanted: list[Gang], score: str = "fragmentation"
+) -> tuple[Capacity, list[Placement]]:
+    """As many of these gangs as fit, one after another."""
+    capacity, placed = Capacity.of(machines), []
+    for gang in wanted:
+        found = capacity.place(gang, score=score)
+        if found is not None:
+            capacity.allocate(found)
+            placed.append(found)
+    return capacity, placed
+
+
+@many
+@given(nodes(), st.lists(gangs(), max_size=6), scores)
+def test_a_gang_is_placed_whole_and_nothing_is_given_twice(
+    machines: list[Node], wanted: list[Gang], score: str
+) -> None:
+    capacity, ledger = Capacity.of(machines), Ledger(machines)
+    for gang in wanted:
+        before = state(capacity)
+        found = capacity.place(gang, score=score)
+        assert state(capacity) == before, "looking takes nothing"
+        if found is not None:
+            assert illegal(gang, found, machines) is None
+            capacity.allocate(found)
+            ledger.add(found)
+    assert ledger.over() == []
+
+
+@many
+@given(nodes(), st.lists(gangs(), max_size=5), gangs(), mixes, st.randoms(use_true_random=False), scores)
+def test_the_order_in_which_things_are_told_does_not_matter(
+    machines: list[Node], before: list[Gang], wanted: Gang, mix: WorkloadMix, random: Random, score: str
+) -> None:
+    capacity, placed = filled(machines, before)
+    other_nodes, other_placed = [reversed_cards(node) for node in machines], list(placed)
+    random.shuffle(other_nodes)
+    random.shuffle(other_placed)
+    other = Capacity.of(other_nodes, other_placed)
+    for one in (capacity, other):
+        one.update_weights(mix)
+    assert other.place(wanted, score=score) == capacity.place(wanted, score=score)
+
+
+@many
+@given(nodes(least=1), st.lists(gangs(), max_size=4), st.data(), mixes)
+def test_what_was_remembered_is_what_would_be_found_anew(
+    machines: list[Node], wanted: list[Gang], data: st.DataObject, mix: WorkloadMix
+) -> None:
+    """Places are taken and given back, nodes change, vanish and return; every now and then all is
+    compared."""
+    capacity, live = Capacity.of(machines), list[Placement]()
+    there = {node.id: node for node in machines}
+    for _ in range(data.draw(st.integers(1, 12))):
+        step = data.draw(
+            st.sampled_from(["take", "take", "take", "back", "all", "copy", "node", "drop", "weigh"])
+        )
+        if step == "take" and wanted:
+            found = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
+            if found is not None:
+                capacity.allocate(found)
+                live.append(found)
+        elif step == "back" and live:
+            capacity.release(live.pop(data.draw(st.integers(0, len(live) - 1))))
+        elif step == "all":
+            some = live[: data.draw(st.integers(0, len(live)))]
+            without = [array.tolist() for array in capacity.free_totals_without(some)]
+            capacity.release_all(some)
+            assert state(capacity) == state(Capacity.of(there.values(), live[len(some) :]))
+            shrunk = any((array < 0).any() for array in capacity.free_totals()[:2])
+            assert shrunk or without == [array.tolist() for array in capacity.free_totals()]
+            capacity.allocate_all(some)
+        elif step == "copy":
+            left, capacity = capacity, capacity.copy()
+            left.close_nodes(there)  # what happens to the one it was copied from is not its business
+        elif step == "node":
+            node = data.draw(st.sampled_from(machines))
+            there[node.id] = replace(
+                node,
+                cpu_milli=data.draw(st.sampled_from([2000, node.cpu_milli])),
+                ready=data.draw(st.booleans()),
+            )
+            capacity.set_node(there[node.id])
+        elif step == "drop":
+            gone = data.draw(st.sampled_from(machines)).id
+            there.pop(gone, None)
+            capacity.drop_node(gone)
+        fresh = Capacity.of(there.values(), live)
+        for one in (capacity, fresh):
+            one.update_weights(mix)
+        assert state(capacity) == state(fresh)
+        score = data.draw(scores)
+        assert [capacity.place(gang, score=score) for gang in wanted] == [
+            fresh.place(gang, score=score) for gang in wanted
+        ]
+
+
+@st.composite
+def of_several_roles(draw: st.DrawFn) -> Gang:
+    """Whose roles use up what the others are looked for on; most nodes suit one of them as well as the
+    next."""
+    roles = []
+    for number in range(draw(st.integers(2, 3))):
+        gpus, cpus = draw(st.integers(0, 2)), draw(st.sampled_from([0, 1, 3]))
+        milli = 0 if gpus else draw(st.sampled_from([0, 250, 400]))
+        asked = Resources(1000 * cpus, draw(st.sampled_from([0, 5 * GIB])), gpus, gpu_milli=milli)
+        roles.append(Role(f"r{number}", draw(st.integers(1, 3)), asked))
+    return Gang(
+        GangId("s"),
+        tuple(roles),
+        T0,
+        topology=draw(st.sampled_from([None, None, Topology(NODE_LEVEL, Closeness.SPREAD, 2)])),
+    )
+
+
+@many
+@given(
+    nodes(least=2),
+    st.lists(gangs(), max_size=3),
+    st.lists(of_several_roles(), min_size=1, max_size=3),
+    mixes,
+    st.data(),
+)
+def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
+    machines: list[Node], before: list[Gang], wanted: list[Gang], mix: WorkloadMix, data: st.DataObject
+) -> None:
+    score = data.draw(scores)
+    asked, placed = filled(machines, before, score)
+    fresh = Capacity.of(machines, placed)
+    for one in (asked, fresh):
+        one.update_weights(mix)
+    alone = [
+        replace(gang, roles=(replace(role, replicas=1),), topology=None)
+        for gang in wanted
+        for role in gang.roles
+    ]
+    for gang in data.draw(st.permutations([*wanted, *alone])):
+        assert asked.place(gang, score=score) == fresh.copy().place(gang, score=score)
+
+
+@some
+@given(nodes(), st.lists(gangs(), max_size=5), st.lists(gangs(), max_size=3))
+def test_taking_and_giving_back_and_meeting(
+    machines: list[Node], before: list[Gang], more: list[Gang]
+) -> None:
+    capacity, placed = filled(machines, before)
+    untouched, copy = state(capacity), capacity.copy()
+    for gang in more:
+        found = copy.place(gang)
+        if found is not None:
+            copy.allocate(found)
+    assert state(capacity) == untouched, "a copy changes alone"
+    emptier = Capacity.of(machines, placed[1:])
+    met, turned = copy.copy(), emptier.copy()
+    met.intersect(emptier)
+    turned.intersect(copy)
+    least = [np.minimum(a, b).tolist() for a, b in zip(state(copy), state(emptier), strict=True)]
+    assert state(met) == state(turned) == least
+    for gang in before:
+        if copy.place(gang) is None or emptier.place(gang) is None:
+            assert len(gang.roles) > 1 or gang.topology or gang.roles[0].topology or met.place(gang) is None
+    for placement in placed:
+        capacity.release(placement)
+    assert state(capacity) == state(Capacity.of(machines))
+
+
+def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, int]:
+    """How many replicas of one role each node has room for, one after another."""
+    found: dict[str, int] = {}
+    for node in machines:
+        for count in range(role.replicas, -1, -1):
+            ledger = Ledger(machines)
+            for placement in used:
+                ledger.add(placement)
+            if count == 0 or _fits_alone(role, node, ledger, count):
+                found[node.id] = count
+                break
+    return found
+
+
+def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
+    request = role.resources
+    if not node.schedulable or (role.where.pools and node.pool not in role.where.pools):
+        return False
+    if any(node.labels.get(name) != value for name, value in role.where.labels):
+        return False
+    for what, asked, total in (
+        ("cpu", request.cpu_milli, node.cpu_milli),
+        ("memory", request.memory_bytes, node.memory_bytes),
+    ):
+        if asked and ledger.used[node.id, what] + count * asked > total:
+            return False
+    for name, asked in request.extras:
+        if asked and ledger.used[node.id, "extra", name] + count * asked > node.extras.get(name, 0):
+            return False
+    wanted = {model.lower() for model in request.gpu_models}
+    left = [
+        (gpu, 1000 - ledger.used[node.id, "gpu", str(gpu.index)])
+        for gpu in node.gpus
+        if not wanted or gpu.model.lower() in wanted
+    ]
+    if request.gpus:
+        return sum(free >= 1000 for _, free in left) >= count * request.gpus
+    return (
+        not request.is_gpu_share
+        or sum(max(free, 0) // request.gpu_milli_on(gpu) for gpu, free in left) >= count
+    )
+
+
+@many
+@given(nodes(most=5), st.lists(gangs(), max_size=2), gangs())
+def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(
+    machines: list[Node], before: list[Gang], wanted: Gang
+) -> None:
+    role = replace(wanted.roles[0], topology=wanted.topology or wanted.roles[0].topology)
+    gang = replace(wanted, roles=(role,), topology=None)
+    capacity, placed = filled(machines, before)
+    room, best = rooms(role, machines, placed), 0
+    for engine in {node.engine for node in machines}:
+        there = [node for node in machines if node.engine == engine]
+        domains = [
+            node.id
+            if role.topology is None or role.topology.level == NODE_LEVEL
+            else node.labels.get(role.topology.level)
+            for node in there
+        ]
+        held = {
+            domain: sum(room[n.id] for n, d in zip(there, domains, strict=True) if d == domain)
+            for domain in domains
+            if domain is not None
+        }
+        if sum(held.values()) > 0:
+            best = max(
+                [
+                    best,
+                    *(
+                        count
+                        for count in range(role.required_replicas, role.replicas + 1)
+                        if _divisible(role, count, list(held.values()))
+                    ),
+                ]
+            )
+    found = capacity.place(gang)
+    assert (0 if found is None else found.gang.size) == best
+
+
+def _divisible(role: Role, count: int, held: list[int]) -> bool:
+    rule = role.topology
+    if rule is None:
+        return sum(held) >= count
+    if rule.rule is Closeness.SAME:
+        return max(held) >= count
+    slices = [rule.slice] * (count // rule.slice) + ([count % rule.slice] if count % rule.slice else [])
+    return any(
+        rule.rule is not Closeness.SPREAD or len(set(one)) == len(one) for one in divisions(slices, held)
+    )
+
+
+@some
+@given(
+    nodes(), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"])
+)
+def test_nodes_that_hold_nobody_change_nothing(
+    machines: list[Node], before: list[Gang], wanted: Gang, score: str
+) -> None:
+    """Too small for anything; the other rules measure nodes by the largest, and may choose otherwise."""
+    wanted = replace(
+        wanted,
+        roles=tuple(
+            replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500))
+            for role in wanted.roles
+        ),
+    )
+    before = [
+        replace(
+            one,
+            roles=tuple(
+                replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500))
+                for role in one.roles
+            ),
+        )
+        for one in before
+    ]
+    _, placed = filled(machines, before)
+    mix = WorkloadMix.of(
+        [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
+    )
+    useless = [
+        Node(
+            NodeId(name),
+            "local",
+            400,
+            64 * GIB,
+            tuple(Gpu(i, "A100", 80 * GIB) for i in range(8)),
+            PoolName("p"),
+            labels={"rack": "r1"},
+        )
+        for name in ("a", "n1x", "z")
+    ]
+    fewer, more = Capacity.of(machines, placed), Capacity.of([*useless, *machines], placed)
+    for one in (fewer, more):
+        one.update_weights(mix)
+    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+
+
+@some
+@given(
+    nodes(),
+    nodes(least=1),
+    st.lists(gangs(), max_size=4),
+    gangs(),
+    st.sampled_from(["fragmentation", "fgd", "first-fit"]),
+)
+def test_nodes_that_are_closed_change_nothing(
+    machines: list[Node], others: list[Node], before: list[Gang], wanted: Gang, score: str
+) -> None:
+    """However large they are: what they have is room for nobody, and what is scarce without them stays
+    scarce."""
+    closed = [
+        replace(node, id=NodeId(f"{'anz'[at % 3]}-closed{at}"), ready=at % 2 == 1, cordoned=at % 2 == 1)
+        for at, node in enumerate(others)
+    ]
+    _, placed = filled(machines, before)
+    mix = WorkloadMix.of(
+        [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
+    )
+    fewer, more = Capacity.of(machines, placed), Capacity.of([*closed, *machines], placed)
+    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+    for one in (fewer, more):
+        one.update_weights(mix)
+    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+
+
+@many
+@given(nodes(), st.lists(gangs(), max_size=4), gangs())
+def test_what_does_not_fit_says_why_and_what_never_fits_does_not_fit_an_empty_cluster(
+    machines: list[Node], before: list[Gang], wanted: Gang
+) -> None:
+    capacity, _ = filled(machines, before)
+    never = never_fits(wanted, machines)
+    if capacity.place(wanted) is None:
+        reason, why = capacity.why_not(wanted)
+        assert why
+        assert (reason is HoldReason.NO_NODES) == (not any(node.schedulable for node in machines))
+        assert capacity.why_not_reason(wanted) is reason
+    else:
+        assert never is None
+    empty = Capacity.of(replace(node, ready=True, cordoned=False) for node in machines)
+    assert (never is None) == (not machines or empty.place(wanted, score="first-fit") is not None)
+
+
+@many
+@given(nodes(), st.lists(gangs(), max_size=4), gangs(), st.data())
+def test_what_is_hoped_for_is_no_less_than_what_fits(
+    machines: list[Node], before: list[Gang], wanted: Gang, data: st.DataObject
+) -> None:
+    capacity, placed = filled(machines, before)
+    gone = [one for one in placed if data.draw(st.booleans())]
+    hope = OptimisticFit(capacity, gone)
+    for one in gone:
+        capacity.release(one)
+    smallest = wanted.with_replica_counts([role.required_replicas for role in wanted.roles])
+    if capacity.place(smallest, score="first-fit") is not None:
+        assert hope.may_fit(smallest)
+
+
+@some
+@given(nodes(), gangs())
+def test_what_is_legal_is_judged_as_here(machines: list[Node], wanted: Gang) -> None:
+    loose = replace(wanted, topology=None, roles=tuple(replace(role, topology=None) for role in wanted.roles))
+    found = Capacity.of(machines).place(loose)
+    if found is not None:
+        by_id = {node.id: node for node in machines}
+        sized = replace(wanted.with_replica_counts([role.replicas for role in found.gang.roles]))
+        start, why = 0, broken(wanted.topology, found.assignments, by_id) if wanted.topology else None
+        for role in sized.roles:
+            if role.topology:
+                why = why or broken(role.topology, found.assignments[start : start + role.replicas], by_id)
+            start += role.replicas
+        assert obeys_topology(sized, found.assignments, machines) == (why is None)
+
+
+@some
+@given(nodes(), st.sets(st.sampled_from(["a100", "T4", "gpu"])))
+def test_models_that_are_closed_are_not_used(machines: list[Node], closed: set[str]) -> None:
+    gang = Gang(GangId("g"), (Role("w", 2, Resources(0, gpus=1)),), T0)
+    found = Capacity.of(machines).place(gang, closed_models=frozenset(closed))
+    usable = [
+        sum(gpu.model.lower() not in {m.lower() for m in closed} for gpu in n.gpus)
+        for n in machines
+        if n.schedulable
+    ]
+    if found is None:
+        by_engine = {
+            e: sum(
+                u
+                for u, n in zip(usable, [m for m in machines if m.schedulable], strict=True)
+                if n.engine == e
+            )
+            for e in ("local", "ray")
+        }
+        assert max(by_engine.values()) < 2
+    else:
+        by_id = {node.id: node for node in machines}
+        for assignment in found.assignments:
+            models = {
+                gpu.model.lower() for gpu in by_id[assignment.node].gpus if gpu.index in assignment.gpus
+            }
+            assert not models & {model.lower() for model in closed}
+
+
+@st.composite
+def of_roles_together(draw: st.DrawFn) -> Gang:
+    roles = [
+        Role(
+            f"r{number}",
+            draw(st.integers(1, 2)),
+            Resources(
+                1000 * draw(st.integers(0, 3)), GIB * draw(st.integers(0, 2)), gpus=draw(st.integers(0, 2))
+            ),
+            where=NodeSelector((PoolName(draw(st.sampled_from(["p", "q"]))),))
+            if draw(st.integers(0, 2)) == 0
+            else ANY_NODE,
+        )
+        for number in range(draw(st.integers(2, 3)))
+    ]
+    return Gang(GangId("g"), tuple(roles), T0)
+
+
+@many
+@given(
+    nodes(least=1, most=3), of_roles_together(), st.sampled_from(["first-fit", "fragmentation", "best-fit"])
+)
+def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(
+    machines: list[Node], wanted: Gang, score: str
+) -> None:
+    """And so whatever the rule: what is promised where it is found by one starts where it is looked for by
+    another."""
+    machines = [replace(node, engine="local", extras={}) for node in machines]
+    roles = [role for _, role in wanted.replica_roles()]
+    ways = product([node for node in machines if node.schedulable], repeat=len(roles))
+    possible = any(_holds_each(dict(_grouped(way, roles)), machines) for way in ways)
+    found = Capacity.of(machines).place(wanted, score=score)
+    assert (found is not None) == possible
+    if found is not None:
+        assert not illegal(wanted, found, machines)
+
+
+def _grouped(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:
+    return (
+        (node.id, [role for there, role in zip(way, roles, strict=True) if there is node]) for node in way
+    )
+
+
+def _holds_each(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node]) -> bool:
+    for node in machines:
+        there = held.get(node.id, ())
+        asked = [role.resources for role in there]
+        if any(role.where.pools and node.pool not in role.where.pools for role in there):
+            return False
+        if (
+            sum(one.cpu_milli for one in asked) > node.cpu_milli
+            or sum(one.memory_bytes for one in asked) > node.memory_bytes
+        ):
+            return False
+        if sum(one.gpus for one in asked) > len(node.gpus):
+            return False
+    return True

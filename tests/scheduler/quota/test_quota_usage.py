@@ -1,0 +1,397 @@
+"""Small trees by hand: what is refused and in which words, what is owed, and who comes first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from hopyard.domain.cluster import HoldReason, Node, Snapshot
+from hopyard.domain.gang import Gang, Role
+from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, QueueName, Version
+from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
+from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.quota.queue_report import queue_report, user_report
+from hopyard.scheduler.quota.quota_usage import QuotaRefusal, QuotaUsage
+from tests.scheduler.queues import ENDLESS, T0, accounts, cluster, gang, queue, running, tree
+
+
+def refused(books: QuotaUsage, one: Gang) -> tuple[str, str, str] | None:
+    found = books.refusal(one)
+    return None if found is None else (found.reason, found.queue, found.detail)
+
+
+def test_a_maximum_holds_at_the_queue_and_above_it() -> None:
+    of = tree(queue("top", maximum={"gpu": 6}), queue("a", "top", maximum={"gpu": 4}), queue("b", "top"))
+    books = accounts(of, gang("1", "a", gpus=3), gang("2", "b", gpus=2))
+    assert refused(books, gang("x", "a", gpus=1)) is None
+    assert refused(books, gang("x", "a", gpus=2)) == (
+        "quota",
+        "a",
+        "requests 2 GPUs; queue a uses 3 of at most 4 GPUs",
+    )
+    assert refused(books, gang("x", "b", gpus=2)) == (
+        "quota",
+        "top",
+        "requests 2 GPUs; queue top uses 5 of at most 6 GPUs",
+    )
+    assert refused(books, gang("x", "b", cpus=100)) is None
+
+
+def test_borrowing_is_limited_beyond_the_guarantee_own_or_of_those_below() -> None:
+    of = tree(
+        queue("top", borrow_limit={"gpu": 1}),
+        queue("a", "top", guarantee={"gpu": 2}),
+        queue("b", "top", guarantee={"gpu": 1}, borrow_limit={"gpu": 0}),
+    )
+    books = accounts(of, gang("1", "a", gpus=3))
+    assert refused(books, gang("x", "b", gpus=1)) is None
+    detail = "requests 2 GPUs; queue b uses 0 of its 1 GPU and may borrow 0 GPUs more"
+    assert refused(books, gang("x", "b", gpus=2)) == ("quota", "b", detail)
+    detail = "requests 2 GPUs; queue top uses 3 of its 3 GPUs and may borrow 1 GPU more"
+    assert refused(books, gang("x", "a", gpus=2)) == ("quota", "top", detail)
+
+
+def test_a_guarantee_by_models_of_gpus_counts_where_borrowing_is_refused() -> None:
+    books = accounts(tree(queue("a", guarantee={"gpu:a100": 3}, borrow_limit={"gpu": 0})))
+    detail = "requests 4 GPUs; queue a uses 0 of its 3 GPUs and may borrow 0 GPUs more"
+    assert refused(books, gang("x", "a", gpus=4)) == ("quota", "a", detail)
+
+
+def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
+    of = tree(
+        queue("team", guarantee={"gpu": 6}, lend_limit={"gpu": 2}),  # keeps 4
+        queue("a", "team", guarantee={"gpu": 3}, lend_limit={"gpu": 0}),  # keeps 3 of these
+        queue("b", "team"),
+        queue("other"),
+    )
+    books = accounts(of, gpus=8)
+    assert refused(books, gang("x", "other", gpus=4)) is None
+    detail = "requests 5 GPUs; queue other may use 4 GPUs more, the rest is not lent by a, team"
+    assert refused(books, gang("x", "other", gpus=5)) == ("quota", "other", detail)
+    # what the team keeps is its own, but not what `a` keeps
+    assert refused(books, gang("x", "b", gpus=5)) is None
+    assert refused(books, gang("x", "b", gpus=6)) is not None
+    books.charge(running(gang("1", "a", gpus=3)).placement)
+    assert refused(books, gang("x", "other", gpus=4)) is None
+    assert refused(books, gang("x", "other", gpus=5)) is not None
+    books.charge(running(gang("2", "b", gpus=2)).placement)
+    assert refused(books, gang("x", "other", gpus=3)) is None
+    assert refused(books, gang("x", "other", gpus=4)) is not None
+
+
+def test_where_nobody_keeps_anything_others_use_the_rest() -> None:
+    of = tree(queue("a", guarantee={"gpu": 2}, lend_limit={"gpu": 1}), queue("b"))
+    books = accounts(of, gang("1", "a", gpus=4), gpus=4)
+    detail = "requests 1 GPU; queue b may use 0 GPUs more, other queues use the rest"
+    assert refused(books, gang("x", "b", gpus=1)) == ("quota", "b", detail)
+
+
+def test_a_user_has_a_limit_in_a_leaf_and_over_all_leaves_below_a_queue() -> None:
+    of = tree(
+        queue("top", user_limit={"gpu": 3}), queue("a", "top", user_limit={"gpu": 2}), queue("b", "top")
+    )
+    books = accounts(of, gang("1", "a", gpus=2, user="ann"))
+    detail = "requests 1 GPU; ann uses 2 of at most 2 GPUs for one user in queue a"
+    assert refused(books, gang("x", "a", gpus=1, user="ann")) == ("user-limit", "a", detail)
+    assert refused(books, gang("x", "a", gpus=1, user="bob")) is None
+    assert refused(books, gang("x", "b", gpus=1, user="ann")) is None
+    assert refused(books, gang("x", "b", gpus=2, user="ann")) == (
+        "user-limit",
+        "top",
+        "requests 2 GPUs; ann uses 2 of at most 3 GPUs for one user in queue top",
+    )
+
+
+def test_a_queue_that_is_gone_or_has_others_below_it_takes_nothing() -> None:
+    of = tree(queue("top"), queue("a", "top"), queue("b", "top"))
+    books = accounts(of, gang("1", "gone", gpus=1))
+    assert refused(books, gang("x", "gone")) == ("no-queue", "gone", "queue gone no longer exists")
+    assert refused(books, gang("x", "top")) == (
+        "no-queue",
+        "top",
+        "queue top has child queues and takes no runs itself; use one of a, b",
+    )
+    assert books.used(QueueName("gone"))["gpu"] == 1000
+
+
+def test_models_have_limits_of_their_own() -> None:
+    of = tree(queue("a", maximum={"gpu:a100": 2, "gpu": 6}))
+    a100s = [Node(ENDLESS.id, "e", 8000, 0, ENDLESS.gpus[:8])]
+    books = QuotaUsage.of(of, a100s, [running(gang("1", "a", gpus=1))], {}, T0)
+    assert books.closed_models(gang("x", "a", gpus=1)) == frozenset()
+    assert books.closed_models(gang("x", "a", gpus=2)) == {"a100"}
+    assert refused(books, gang("x", "a", gpus=2)) == (
+        "quota",
+        "a",
+        "requests 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs",
+    )
+    assert refused(books, gang("x", "a", gpus=2, models=("T4",))) is None
+    both = QuotaUsage.of(of, [ENDLESS], [running(gang("1", "a", gpus=2))], {}, T0)
+    assert both.closed_models(gang("x", "a", gpus=1)) == {"a100"}
+    assert both.refusal(gang("x", "a", gpus=1)) is None  # there are T4s too
+    only = both.refusal(gang("x", "a", gpus=1, models=("A100",)))
+    assert only == QuotaRefusal(
+        HoldReason.QUOTA,
+        QueueName("a"),
+        "requests 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs",
+        frozenset({"a100"}),
+    )
+    assert both.closed_models(gang("x", "a", cpus=1)) == frozenset()
+
+
+def test_an_elastic_gang_is_bounded_by_what_its_queue_may_use() -> None:
+    of = tree(queue("a", maximum={"gpu": 4}))
+    books = accounts(of, gang("1", "a", gpus=1))
+    wants = gang("x", "a", gpus=1, replicas=8, least=2)
+    assert books.refusal(wants) is None
+    assert [role.replicas for role in books.limit_to_quota(wants).roles] == [3]
+    assert books.limit_to_quota(wants).roles[0].min_replicas == 2
+    fixed = gang("x", "a", gpus=1, replicas=8)
+    assert books.limit_to_quota(fixed) is fixed
+    two = Gang(
+        GangId("x"),
+        (Role("w", 3, Resources(0, 0, 1), 1), Role("v", 3, Resources(0, 0, 1), 1)),
+        T0,
+        QueueName("a"),
+    )
+    assert [role.replicas for role in books.limit_to_quota(two).roles] == [2, 1]
+    anywhere = replace(two, queue=DEFAULT_QUEUE)
+    assert accounts(SINGLE_QUEUE_TREE).limit_to_quota(anywhere) is anywhere
+
+
+def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
+    of = tree(queue("a", maximum={"gpu": 1}))
+    cards = [Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "A100", 80), Gpu(1, "T4", 16), Gpu(2, "old", 8)))]
+    books = QuotaUsage.of(of, cards, (), {}, T0)
+
+    def share(memory: int, replicas: int, models: tuple[str, ...] = ()) -> Gang:
+        return Gang(
+            GangId("x"),
+            (Role("w", replicas, Resources(0, gpu_memory_bytes=memory, gpu_models=models)),),
+            T0,
+            QueueName("a"),
+        )
+
+    assert books.refusal(share(10, 1)) is None
+    assert refused(books, share(10, 2)) == (
+        "quota",
+        "a",
+        "requests 1.25 GPUs; queue a uses 0 of at most 1 GPU",
+    )
+    assert books.refusal(share(10, 8, ("A100",))) is None
+    assert books.refusal(share(10, 9, ("A100",))) is not None
+
+
+def test_nobody_owes_where_nothing_is_guaranteed() -> None:
+    of = tree(queue("a"), queue("b"))
+    books = accounts(of, gang("1", "a", gpus=8))
+    assert books.reclaimable_queues(gang("x", "b", gpus=1)) == frozenset()
+    assert not books.is_borrowed(running(gang("1", "a", gpus=8)))
+
+
+def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
+    of = tree(
+        queue("one", guarantee={"gpu": 4}),
+        queue("a", "one", guarantee={"gpu": 3}),
+        queue("b", "one"),
+        queue("two", guarantee={"gpu": 4}),
+        queue("c", "two", guarantee={"gpu": 4}),
+        queue("d", "two"),
+        queue("e"),
+    )
+    books = accounts(of, gang("1", "b", gpus=4), gang("2", "c", gpus=3), gang("3", "e", gpus=1), gpus=8)
+    # `b` within its team, `e` beside it; `c` is within its guarantee
+    assert books.reclaimable_queues(gang("x", "a", gpus=3)) == {"b", "e"}
+    assert books.reclaimable_queues(gang("x", "a", gpus=4)) == frozenset()  # more than it is sure of
+    assert books.reclaimable_queues(gang("x", "c", gpus=1)) == {
+        "e"
+    }  # `one` as a whole uses no more than it is sure of
+    assert books.reclaimable_queues(gang("x", "d", gpus=1)) == {
+        "e"
+    }  # by the guarantee of `two`, which covers `d` too
+    assert books.reclaimable_queues(gang("x", "e", gpus=1)) == frozenset()
+    assert [books.is_borrowed(running(gang("y", name, gpus=1))) for name in "abcde"] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert books.reclaimable_queues(gang("x", "a", cpus=1)) == frozenset()  # CPUs are guaranteed to nobody
+
+
+def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere() -> None:
+    """`inner` keeps all that `team` is sure of, so that what `guest` uses is what others are sure of."""
+    of = tree(
+        queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
+        queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": 0}),
+    )  # fmt: skip
+    books = accounts(of, gang("1", "guest", gpus=3), gpus=6)
+    assert books.refusal(gang("x", "a", gpus=3)) is not None
+    assert books.reclaimable_queues(gang("x", "a", gpus=3)) == {"guest"}
+    books = accounts(of, gang("1", "a", gpus=4), gpus=7)
+    # nor may it take back for itself what `inner` keeps
+    assert books.reclaimable_queues(gang("x", "guest", gpus=1)) == frozenset()
+    assert books.reclaimable_queues(gang("x", "inner", gpus=3)) == {"a"}
+
+
+def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_card_for_it() -> None:
+    big, small, tiny = (
+        Node(NodeId(name), "e", 1, 1, (Gpu(0, name, memory << 30),))
+        for name, memory in (("big", 80), ("small", 24), ("tiny", 16))
+    )
+    closed = replace(small, cordoned=True)
+    of = tree(queue("a", user_limit={"gpu": 0.5}))
+    wants = Gang(
+        GangId("x"), (Role("w", 1, Resources(0, gpu_memory_bytes=20 << 30)),), T0, QueueName("a"), user="ada"
+    )
+    books = QuotaUsage.of(of, [big, closed], (), {}, T0)
+    assert refused(books, wants) is None  # a quarter of `big`
+    books.set_node(closed, small)
+    assert refused(books, wants) is not None  # five sixths of `small`, where it may land now
+    books.set_node(small, closed)
+    assert refused(books, wants) is None
+    assert books.requested(wants) == QuotaUsage.of(of, [big], (), {}, T0).requested(wants)
+    assert QuotaUsage.of(of, [closed, tiny], (), {}, T0).requested(wants) == QuotaUsage.of(
+        of, [small], (), {}, T0
+    ).requested(wants)
+
+
+@pytest.mark.parametrize(("kept", "lent"), [(0, 3000), (1, 2000), (3, 0)])
+def test_what_another_queue_keeps_is_not_free_for_who_lent(kept: int, lent: int) -> None:
+    """`guest` uses 3 GPUs; of the 3 that are idle `inner` keeps what it does not lend."""
+    of = tree(
+        queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
+        queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": kept}),
+    )  # fmt: skip
+    nodes = {node.id: node for node in cluster(gpus=6, cpus=8)}
+    snapshot = Snapshot(Version(1), T0, nodes, (), (running(gang("g", "guest", gpus=3)),), of)
+    found = {use.queue.name: dict(use.lent) for use in queue_report(snapshot)}
+    assert found == {"a": {"gpu": lent} if lent else {}, "team": {}, "guest": {}, "inner": {}}
+
+
+def test_a_queue_that_does_not_reclaim_waits() -> None:
+    of = tree(queue("a", guarantee={"gpu": 2}, reclaims=False), queue("b"))
+    books = accounts(of, gang("1", "b", gpus=8), gpus=8)
+    assert books.reclaimable_queues(gang("x", "a", gpus=1)) == frozenset()
+
+
+def test_runs_of_a_queue_that_was_removed_owe_everybody() -> None:
+    of = tree(queue("a", guarantee={"gpu": 2}))
+    books = accounts(of, gang("1", "gone", gpus=8), gpus=8)
+    assert books.reclaimable_queues(gang("x", "a", gpus=1)) == {"gone"}
+    assert books.is_borrowed(running(gang("1", "gone", gpus=8)))
+
+
+def test_below_the_guarantee_comes_first_then_the_smallest_borrowed_share_by_weight() -> None:
+    of = tree(
+        queue("a", guarantee={"gpu": 4}), queue("b", guarantee={"gpu": 8}), queue("c"), queue("d", weight=4)
+    )
+    books = accounts(
+        of,
+        gang("1", "a", gpus=3),
+        gang("2", "b", gpus=4),
+        gang("3", "c", gpus=2),
+        gang("4", "d", gpus=4),
+        gpus=16,
+    )
+
+    def order(**asks: int) -> list[str]:
+        return sorted(
+            asks, key=lambda name: books.queue_key(QueueName(name), gang("x", name, gpus=asks[name]))
+        )
+
+    assert order(a=1, b=1, c=1, d=1) == ["b", "a", "d", "c"]
+    # beyond its guarantee, `a` has borrowed nothing yet
+    assert order(a=2, b=1, c=1, d=1) == ["b", "a", "d", "c"]
+    assert order(a=2, b=5, c=1, d=1) == ["a", "b", "d", "c"]
+
+
+def test_between_users_use_now_and_in_the_past_count_on_one_scale() -> None:
+    name = QueueName("default")
+    week = timedelta(days=7)
+    used = {
+        (name, "busy"): PastUsage(0.25 * week.total_seconds(), T0),
+        (name, "long-ago"): PastUsage(0.25 * week.total_seconds(), T0 - 4 * week),
+    }
+    runs = [running(gang("1", "default", gpus=2, user="now"))]
+    books = QuotaUsage.of(SINGLE_QUEUE_TREE, cluster(gpus=8), runs, used, T0)
+    order = sorted(["now", "busy", "long-ago", "new"], key=lambda user: books.user_key(name, user))
+    assert order == ["new", "long-ago", "busy", "now"]
+    assert books.user_key(name, "now") == (0.25,)
+    assert books.user_key(name, "busy")[0] == pytest.approx(0.25 * 0.6931, rel=1e-3)
+
+
+def test_nodes_that_go_leave_what_was_charged_to_be_credited_exactly() -> None:
+    of = tree(queue("a", maximum={"gpu:a100": 8}))
+    books = QuotaUsage.of(of, [ENDLESS], (), {}, T0)
+    empty = books.copy()
+    one = running(gang("1", "a", gpus=2)).placement
+    books.charge(one)
+    books.set_nodes([])
+    assert books.used(QueueName("a"))["gpu:a100"] == 2000
+    books.credit(one)
+    assert books == empty
+
+
+def test_a_copy_is_apart() -> None:
+    books = accounts(tree(queue("a", maximum={"gpu": 1})))
+    other = books.copy()
+    other.charge(running(gang("1", "a", gpus=1)).placement)
+    assert other.refusal(gang("x", "a", gpus=1)) is not None
+    assert books.refusal(gang("x", "a", gpus=1)) is None
+    assert other != books
+
+
+def test_the_overview_tells_what_is_borrowed_and_lent() -> None:
+    of = tree(queue("sure", guarantee={"gpu": 6}), queue("free"), queue("rest"))
+    runs = tuple(
+        running(gang(user, of_queue, gpus=1, user=user[0]))
+        for user, of_queue in (("a1", "free"), ("a2", "free"), ("b", "free"), ("s", "sure"))
+    )
+    wanting = (gang("w", "sure", gpus=4), gang("v", "free", user="c"), gang("u", "lost"))
+    nodes = {node.id: node for node in cluster(gpus=8, cpus=8)}
+    used = {(QueueName("free"), "z"): PastUsage(1000.0, T0)}
+    snapshot = Snapshot(Version(1), T0, nodes, wanting, runs, of, used)
+    found = {use.queue.name: use for use in queue_report(snapshot)}
+    assert list(found) == ["free", "rest", "sure", "lost"]
+    assert found["free"].borrowed["gpu"] == 3000
+    # five are idle, and four are free
+    assert (found["sure"].lent, found["sure"].borrowed) == ({"gpu": 1000}, {})
+    assert (found["free"].running, found["free"].pending, found["lost"].pending) == (3, 1, 1)
+    assert found["free"].share == 3 / 8
+    assert [(one.user, one.running, one.pending) for one in user_report(snapshot, QueueName("free"))] == [
+        ("c", 0, 1),
+        ("z", 0, 0),
+        ("b", 1, 0),
+        ("a", 2, 0),
+    ]
+
+
+def test_a_queue_that_lost_its_place_as_a_leaf_still_counts_and_may_owe() -> None:
+    of = tree(queue("a", guarantee={"gpu": 4}), queue("b"), queue("b1", "b"))
+    books = accounts(of, gang("1", "b", gpus=6), gang("2", "b1", gpus=1), gpus=8)
+    assert books.used(QueueName("b"))["gpu"] == 7000
+    assert books.reclaimable_queues(gang("x", "a", gpus=4)) == {"b", "b1"}
+
+
+def test_weights_of_levels_above_decide_before_those_below() -> None:
+    of = QueueTree(
+        {
+            q.name: q
+            for q in (
+                queue("x", weight=3.0),
+                queue("y"),
+                queue("x1", "x"),
+                queue("x2", "x"),
+                queue("y1", "y"),
+            )
+        }
+    )
+    books = accounts(of, gang("1", "x1", gpus=2), gang("2", "y1", gpus=1), gpus=8)
+    order = sorted(
+        ["x1", "x2", "y1"], key=lambda name: books.queue_key(QueueName(name), gang("z", name, gpus=1))
+    )
+    assert order == ["x2", "x1", "y1"]

@@ -1,0 +1,155 @@
+"""Processes of a gang that is to make room leave at one turn, however they wait for each other."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.attempt import ExitKind
+from hopyard.domain.replica import STOP_FILE, StopOrder
+from hopyard.sdk import safe_points
+from hopyard.sdk.safe_points import SAFE_POINT_EXIT_CODE, SAFE_POINT_EXIT_FILE, SafePoints
+from tests.sdk.scripts import Replica
+from tests.small_disk import small_disk
+
+PATIENCE_S = 60.0
+
+
+def order(folder: Path, what: StopOrder | None = None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / "scratch"
+    scratch.write_bytes(msgspec.json.encode(what or StopOrder.for_preemption(60)))
+    scratch.replace(folder / STOP_FILE)
+
+
+def test_the_files_that_both_sides_name_are_the_same() -> None:
+    assert safe_points._STOP_FILE == STOP_FILE
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.integers(2, 4),
+    collective_every=st.sampled_from([1, 2, 7, 1000]),
+    asked_after=st.lists(st.integers(0, 12), min_size=4, max_size=4),
+    pauses=st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.01]), min_size=4, max_size=4),
+)
+def test_all_leave_at_one_turn(
+    size: int, collective_every: int, asked_after: list[int], pauses: list[float]
+) -> None:
+    """Each replica is asked at a turn of its own; in every n-th turn they wait for each other, as in a
+    collective operation."""
+    with TemporaryDirectory() as root:
+        gang, meeting, left = Path(root), threading.Barrier(size), {}
+        members = [SafePoints(str(gang / str(rank)), str(gang), rank, size) for rank in range(size)]
+        paused = threading.Event()
+
+        def train(rank: int) -> None:
+            for turn in range(1, 100_000):
+                if turn % collective_every == 0:
+                    meeting.wait(PATIENCE_S)
+                if turn > asked_after[rank]:
+                    order(gang / str(rank))
+                paused.wait(pauses[rank])  # never set: how long a turn takes
+                if members[rank].reach():
+                    left[rank] = turn
+                    members[rank].exit_preempted(turn)
+                    return
+
+        threads = [threading.Thread(target=train, args=(rank,)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert sorted(left) == list(range(size))
+        assert len(set(left.values())) == 1
+        assert json.loads((gang / "0" / SAFE_POINT_EXIT_FILE).read_text()) == {"rank": 0, "step": left[0]}
+
+
+SCRIPT = """
+import hopyard as hop
+bound = hop.bind(seen=[])
+for turn in hop.loop(range(5), every=2):
+    bound.seen.append(turn)
+    {body}
+print("end")
+"""
+
+
+@pytest.mark.parametrize("kind", [ExitKind.STOPPED, ExitKind.PEER_FAILED])
+def test_an_order_that_is_no_preemption_is_left_to_the_signal(replica: Replica, kind: ExitKind) -> None:
+    order(replica.folder, StopOrder(60, kind))
+    assert replica.run(SCRIPT.format(body="pass")).stdout == "end\n"
+
+
+def test_a_script_leaves_after_the_turn_with_a_checkpoint_and_a_code_of_its_own(replica: Replica) -> None:
+    order(replica.folder)
+    done = replica.run(SCRIPT.format(body="pass"), ok=False)
+    assert (done.returncode, done.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
+    assert "making room: the checkpoint of step 1 is saved" in done.stderr
+    assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text()) == {"rank": 0, "step": 1}
+
+
+def test_what_the_loop_saved_at_this_turn_is_not_saved_twice(replica: Replica) -> None:
+    body = f"import shutil; shutil.copy('asked', {STOP_FILE!r}) if turn == 1 else None"
+    (replica.folder / "asked").write_bytes(msgspec.json.encode(StopOrder.for_preemption(60)))
+    done = replica.run(SCRIPT.format(body=body + "; import time; time.sleep(0.03)"), ok=False)
+    assert (done.returncode, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, [2])
+
+
+def test_finally_is_run_and_except_exception_does_not_hold_it(replica: Replica) -> None:
+    order(replica.folder)
+    code = (
+        "import hopyard as hop\ntry:\n  for turn in hop.loop(range(5)):\n    try: pass\n"
+        "    except Exception: pass\nfinally: print('tidy')\n"
+    )
+    done = replica.run(code, ok=False)
+    assert (done.returncode, done.stdout) == (SAFE_POINT_EXIT_CODE, "tidy\n")
+    assert "nothing could be saved" in done.stderr
+
+
+def test_a_process_that_is_started_again_after_its_gang_left_does_nothing(replica: Replica) -> None:
+    order(replica.folder)
+    replica.run(SCRIPT.format(body="pass"), ok=False)
+    again = replica.run(SCRIPT.format(body="print('works')"), ok=False)
+    assert (again.returncode, again.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
+    assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text())["step"] == 1
+
+
+FILLS = """
+import errno, os
+with open("ballast", "wb", buffering=0) as file:
+    for size in (65536, 1):
+        try:
+            while file.write(bytes(size)): pass
+        except OSError as full:
+            assert full.errno == errno.ENOSPC
+"""
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(
+    replica: Replica, freed: bool
+) -> None:
+    with small_disk(replica.folder, 1024**2):
+        (replica.folder / "streams").mkdir()
+        order(replica.folder, StopOrder.for_preemption(60 if freed else 2))
+        process = replica.start(SCRIPT.format(body=f"exec({FILLS!r}) if turn == 0 else None"))
+        assert process.stderr is not None
+        refused = process.stderr.readline()
+        assert "no checkpoint of step 1: No space left on device" in refused
+        if freed:
+            (replica.folder / "ballast").unlink()
+        assert process.wait(PATIENCE_S) == SAFE_POINT_EXIT_CODE
+        left = json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text())
+        process.stderr.close()
+        assert replica.checkpoints == ([1] if freed else [])
+        assert left == (
+            {"rank": 0, "step": 1} if freed else {"rank": 0, "step": None, "why": "the disk was full"}
+        )

@@ -1,0 +1,598 @@
+"""Limits of the server over real sockets: what strangers and users may take of it, and that others are served
+meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from hopyard.config.server_limits import LimitSettings
+from hopyard.config.settings import ServerSettings
+from hopyard.errors import ServerUnavailable, TooManyRequests
+from hopyard.server.blob_frames import MAX_FRAMES
+from hopyard.server.body_memory import CLOSED_KEY, BodyMemory
+from hopyard.server.protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL_BYTES, AllowedHosts
+from hopyard.server.rates import TokenBucket, UserRateLimits
+from hopyard.server.user_locks import UserLocks
+from tests.server.stage import TOKEN, Stage, play
+from tests.server.test_stream_followers import listening
+
+HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n"
+PUT = b"PUT /api/v1/blobs/%b HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n"
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+QUICK = LimitSettings(header_timeout_s=0.4, body_timeout_s=0.8)
+
+
+def serve(
+    folder: Path,
+    scene: Callable[[Stage, int], Awaitable[None]],
+    limits: LimitSettings | None = None,
+    hosts: tuple[str, ...] = (),
+) -> None:
+    async def whole(stage: Stage) -> None:
+        async with listening(stage, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
+            await scene(stage, port)
+
+    play(folder, whole, loops=False, limits=limits)
+
+
+async def link(port: int) -> Link:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def ask(port: int, request: bytes) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of the answer."""
+    reader, writer = await link(port)
+    try:
+        writer.write(request)
+        return await answer(reader)
+    finally:
+        writer.close()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
+    async with asyncio.timeout(30):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = head.strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        body = await reader.readexactly(int(headers["content-length"]))
+    return int(first.split()[1]), headers, json.loads(body)
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes the connection, within a deadline."""
+    async with asyncio.timeout(30):
+        try:
+            return await reader.read() == b""
+        except ConnectionError:
+            return True
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (MAX_URL_BYTES + 1)), 414),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (MAX_URL_BYTES * 4)), 414),
+        (HEALTH + b"X-A: %b\r\n\r\n" % (b"a" * MAX_HEADER_BYTES), 431),
+        (HEALTH + b"X-A: a\r\n" * (MAX_HEADERS + 1) + b"\r\n", 431),
+        (HEALTH.replace(b"localhost", b"evil.example:80") + b"\r\n", 421),
+        (HEALTH.replace(b"localhost", b"127.0.0.1.evil.example") + b"\r\n", 421),
+        (b"\x16\x03\x01 no http\r\n\r\n", 400),
+    ],
+)
+def test_a_request_over_a_limit_is_refused_in_json_and_its_connection_closed(
+    tmp_path: Path, request_head: bytes, status: int
+) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        writer.write(request_head)
+        got, headers, body = await answer(reader)
+        assert (got, headers["content-type"], headers["x-content-type-options"]) == (
+            status,
+            "application/json",
+            "nosniff",
+        )
+        assert body["error"]["message"]
+        assert await closed(reader)
+        writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+    serve(tmp_path, scene)
+
+
+def test_a_header_without_end_is_cut_off_long_before_it_fills_memory(tmp_path: Path) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        sent = 0
+        writer.write(HEALTH + b"X-A: ")
+        with pytest.raises(ConnectionError):
+            while sent < 2**30:
+                writer.write(b"a" * 2**20)
+                sent += 2**20
+                await asyncio.wait_for(writer.drain(), 30)
+                if reader.at_eof():
+                    raise ConnectionResetError
+        assert sent < 2**28
+        writer.close()
+
+    serve(tmp_path, scene, QUICK)
+
+
+def test_a_client_that_stalls_is_closed(tmp_path: Path) -> None:
+    """Silent from the start, within the headers, within the body; an honest one beside them is served."""
+
+    async def scene(stage: Stage, port: int) -> None:
+        silent, half, body = await link(port), await link(port), await link(port)
+        half[1].write(HEALTH)
+        body[1].write(PUT % (b"0" * 64) + b"Content-Length: 200000\r\n\r\n" + b"x" * 150_000)
+        follower = await link(port)
+        run = await stage.submit(plan=0)
+        follower[1].write(
+            (
+                f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
+                f"Authorization: Bearer {TOKEN}\r\n\r\n"
+            ).encode()
+        )
+        await follower[0].readuntil(b'"kind":"state"')
+        assert await closed(silent[0])
+        assert (await answer(half[0]))[0] == 408
+        assert (await answer(body[0]))[0] == 408
+        assert await closed(half[0])
+        assert await closed(body[0])
+        assert not follower[0].at_eof()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        for _, writer in (silent, half, body, follower):
+            writer.close()
+
+    serve(tmp_path, scene, QUICK)
+
+
+def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
+    """With more half-open connections than the server takes, every new one is served."""
+
+    async def scene(_stage: Stage, port: int) -> None:
+        attack = [await link(port) for _ in range(200)]
+        for _, writer in attack:
+            writer.write(HEALTH)
+        for _ in range(20):
+            assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        for _, writer in attack:
+            writer.close()
+
+    serve(tmp_path, scene, LimitSettings(connections=16, connections_per_peer=16))
+
+
+def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
+    async def scene(stage: Stage, port: int) -> None:
+        run = await stage.submit(plan=0)
+        head = (
+            f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n"
+        ).encode()
+        busy = [await link(port) for _ in range(16)]
+        for reader, writer in busy:
+            writer.write(head)
+            await reader.readuntil(b'"kind":"state"')
+        status, headers, body = await ask(port, HEALTH + b"\r\n")
+        assert (status, headers["retry-after"], body["error"]["code"]) == (503, "1", "server_unavailable")
+        busy.pop()[1].close()
+
+        async def served() -> bool:
+            return (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+        await stage.until(served)
+        for _, writer in busy:
+            writer.close()
+
+    serve(tmp_path, scene, LimitSettings(connections=4096, connections_per_peer=16))
+
+
+def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
+    hosts = AllowedHosts(["Hop.Example.org"])
+    for good in (
+        b"localhost",
+        b"LOCALHOST:8765",
+        b"127.0.0.1:1",
+        b"[::1]:80",
+        b"10.1.2.3",
+        b"hop.example.org:443",
+        b"hop.example.org.",
+        b"",
+    ):
+        assert hosts.is_allowed(good), good
+    for bad in (
+        b"evil.org",
+        b"xhop.example.org",
+        b"localhost.evil.org",
+        b"127.0.0.1.nip.io",
+        b"a b",
+        b"localhost:80@evil.org",
+        b"localhost\x00",
+    ):
+        assert not hosts.is_allowed(bad), bad
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+def test_a_header_of_200_kb_in_one_write_is_refused(tmp_path: Path, end: bytes) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        assert (await ask(port, HEALTH + b"X-A: " + b"a" * 200_000 + end))[0] == 431
+
+    serve(tmp_path, scene)
+
+
+def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
+    async def scene() -> None:
+        memory = BodyMemory(1000_000, timeout_s=0.05)
+        first, second, other = memory.lease("bob"), memory.lease("bob"), memory.lease("alice")
+        await first.announce_size(450_000)
+        with pytest.raises(ServerUnavailable) as refused:
+            await second.announce_size(100_000)  # more than half for one user
+        assert refused.value.retry_after_s
+        await other.announce_size(500_000)
+        waiting = asyncio.create_task(BodyMemory.acquire(memory, "carol", 100_000))
+        await asyncio.sleep(0)
+        first.release()
+        await waiting
+        other.release()
+        memory.release("carol", 100_000)
+        assert memory.used_bytes == 0
+
+    asyncio.run(scene())
+
+
+def test_two_users_cannot_hold_all_memory_for_bodies() -> None:
+    async def scene() -> None:
+        memory = BodyMemory(1000_000, timeout_s=0)
+        for user in ("bob", "carol"):
+            with pytest.raises(ServerUnavailable):
+                for _ in range(100):
+                    await memory.acquire(user, 100_000)
+        assert memory.used_bytes <= 800_000
+        await memory.acquire("alice", 100_000)
+
+    asyncio.run(scene())
+
+
+def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
+    async def scene() -> None:
+        turns, log, go_on = UserLocks(), [], asyncio.Event()
+
+        async def request(user: str, name: str) -> None:
+            async with turns.hold(user):
+                log.append(name)
+                await go_on.wait()
+
+        tasks = [
+            asyncio.create_task(request(*one))
+            for one in (("bob", "b1"), ("bob", "b2"), ("alice", "a1"), ("bob", "b3"))
+        ]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log == ["b1", "a1"]
+        tasks[1].cancel()
+        go_on.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert log == ["b1", "a1", "b3"]
+        assert not turns._locks
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\na\r\n" * 20_000,
+        (HEALTH + b"\r\n") * 1000,
+    ],
+)
+def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, request_text: bytes) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        writer.write(request_text)
+        async with asyncio.timeout(30):
+            data = b""
+            with suppress(ConnectionError):
+                while part := await reader.read(65536):
+                    data += part
+        assert data.count(b"HTTP/1.1 200") < 50
+        assert b"HTTP/1.1 40" in data
+        writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+    serve(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"0\r\nX: ", b"a" * 50_000),
+        (b"0\r\n", b"X: " + b"a" * 1000 + b"\r\n"),
+        (b"4;x=", b"a" * 50_000),
+        (b"", b"0" * 50_000),
+    ],
+    ids=["a trailer", "trailers", "an extension", "a size"],
+)
+def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_refused(
+    tmp_path: Path, begin: bytes, more: bytes
+) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        head = (
+            b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        writer.write(head % TOKEN.encode() + begin)
+        sent, refused = 0, asyncio.create_task(reader.readuntil(b"\r\n"))
+        async with asyncio.timeout(30):
+            while not refused.done() and sent < 20 * 2**20:
+                writer.write(more)
+                sent += len(more)
+                await asyncio.sleep(0)
+            assert (await refused).startswith(b"HTTP/1.1 431")
+        writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+    serve(tmp_path, scene)
+
+
+def test_a_chunked_body_with_an_extension_and_a_trailer_is_taken(tmp_path: Path) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        head = (
+            b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        ) % TOKEN.encode()
+        status, _, told = await ask(port, head + b'e;a=b\r\n{"digests":[]}\r\n0\r\nX-Sum: 1\r\n\r\n')
+        assert (status, told) == (200, {"missing": []})
+
+    serve(tmp_path, scene)
+
+
+def test_a_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        assert (await ask(port, HEALTH + b"Host: evil.example\r\n\r\n"))[0] == 400
+
+    serve(tmp_path, scene)
+
+
+def test_requests_behind_a_refused_one_leave_nothing_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        for _ in range(5):
+            reader, writer = await link(port)
+            writer.write((HEALTH + b"\r\n") * 200)
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+    serve(tmp_path, scene)
+
+
+def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage, port: int) -> None:
+        size = 40 * 2**20
+        links = [await link(port) for _ in range(4)]
+        for _, writer in links:
+            writer.write(PUT % (b"0" * 64) + b"Content-Length: %d\r\n\r\n" % size)
+            writer.write(b"x" * 100_000)
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        # small ones pass
+        await stage.ask("PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b"")
+        for _, writer in links:
+            writer.close()
+
+    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+
+
+def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path) -> None:
+    async def scene(stage: Stage, port: int) -> None:
+        data = b"z" * (11 * 2**20)
+        digest = blake3(data).hexdigest()
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
+        fetch = (
+            b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Content-Length: %d\r\n\r\n%b"
+        )
+        links = [await link(port) for _ in range(6)]
+        for _, writer in links:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(fetch % (TOKEN.encode(), len(body), body))
+        memory = stage.app.routes[0].endpoint._request_guard.bodies
+        memory._timeout_s = 300  # a loaded machine may take longer than requests usually wait
+        await stage.until(lambda: len(memory._waiters) == 4)
+        assert memory.used_bytes <= 32 * 2**20
+        for reader, writer in links:
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert (await reader.readexactly(40 + len(data)))[40:] == data
+            writer.close()
+        await stage.until(lambda: memory.used_bytes == 0)
+
+    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20, body_timeout_s=300))
+
+
+@pytest.mark.parametrize("path", ["/health", "/runs/0"])
+def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path, path: str) -> None:
+    async def scene(stage: Stage) -> None:
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/v1" + path,
+            "query_string": b"",
+            "headers": [],
+            "root_path": "",
+        }
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(_message: Any) -> None:
+            # as uvloop says
+            raise RuntimeError(
+                "unable to perform operation on <TCPTransport closed=True reading=False>; the handler "
+                "is closed"
+            )
+
+        await stage.app({**scope, "state": {CLOSED_KEY: lambda: True}}, receive, send)
+        with pytest.raises(RuntimeError):
+            await stage.app({**scope, "state": {CLOSED_KEY: lambda: False}}, receive, send)
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_answers_that_are_read_too_slowly_are_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One client reads nothing, one reads all the time, but would take a minute for what it may take 0.8 s
+    for."""
+
+    async def scene(stage: Stage, port: int) -> None:
+        data = b"z" * (11 * 2**20)
+        digest = blake3(data).hexdigest()
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
+        fetch = (
+            b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Content-Length: %d\r\n\r\n%b"
+        )
+        silent, slow = [await link(port) for _ in range(2)]
+        silent[1].transport.pause_reading()  # type: ignore[attr-defined]
+        for _, writer in (silent, slow):
+            writer.write(fetch % (TOKEN.encode(), len(body), body))
+        memory = stage.app.routes[0].endpoint._request_guard.bodies
+        await stage.until(lambda: memory.used_bytes)
+        got = 0
+        with suppress(ConnectionError):
+            while piece := await slow[0].read(16 * 1024):
+                got += len(piece)
+                await asyncio.sleep(0.05)
+        assert got < len(data)
+        await stage.until(lambda: memory.used_bytes == 0)
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        for _, writer in (silent, slow):
+            writer.transport.abort()
+
+    with caplog.at_level("WARNING", "hopyard.server"):
+        serve(tmp_path, scene, QUICK)
+    assert next(record.message for record in caplog.records if "too slow" in record.message).endswith(
+        "read an answer too slowly"
+    )
+    assert "ASGI" not in caplog.text
+
+
+def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() -> None:
+    memory = BodyMemory(1000_000)
+    first, second = memory.lease("bob"), memory.lease("bob")
+    first.set_response_size(450_000, required=True)
+    with pytest.raises(ServerUnavailable):
+        second.set_response_size(100_000, required=True)
+    second.set_response_size(100_000, required=False)
+    first.release()
+    second.release()
+    assert memory.used_bytes == 0
+
+
+def test_a_token_bucket_grants_its_rate_and_tells_when_to_come_again() -> None:
+    bucket = TokenBucket(10, 20, now=0.0)
+    assert [bucket.take_or_wait_s(1, 0.0) for _ in range(20)] == [0.0] * 20
+    wait_s = bucket.take_or_wait_s(1, 0.0)
+    assert 0 < wait_s <= 0.1
+    assert bucket.take_or_wait_s(1, wait_s) == 0.0
+    assert bucket.take_or_wait_s(1000, 10.0) == 0.0, "what is larger than the burst passes once"
+    assert bucket.take_or_wait_s(1, 11.0) > 90
+
+
+def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        refused = await stage.send("GET", "/datasets")
+        assert refused.status_code == 200
+        while refused.status_code == 200:
+            refused = await stage.send("GET", "/datasets")
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "too_many_requests"
+        assert "requests_per_s" in refused.json()["error"]["hints"][0]
+
+    play(tmp_path, scene, loops=False, limits=LimitSettings(requests_per_s=1))
+    rates = UserRateLimits(LimitSettings(submissions_per_s=1), now=lambda: 0.0)
+    for _ in range(5):
+        rates.take_or_raise("bob", "submissions")
+    with pytest.raises(TooManyRequests):
+        rates.take_or_raise("bob", "submissions")
+    rates.take_or_raise("alice", "submissions")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"spec":{"priority":50.0,"project":"m","roles":[]', "not JSON"),
+        (b'{"spec":{"priority":50.0,"project":"\xff"}}', ""),
+        (b'{"spec":{"priority":50.0,"project":' + b"[" * 100_000, ""),
+    ],
+)
+def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(
+    tmp_path: Path, body: bytes, told: str
+) -> None:
+    async def scene(stage: Stage) -> None:
+        refused = await stage.send("POST", "/runs", body)
+        assert refused.status_code == 422
+        assert told in refused.text
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        # an empty blob
+        frame = bytes.fromhex("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262") + bytes(8)
+        for count, status in ((0, 422), (MAX_FRAMES, 200), (MAX_FRAMES + 1, 422)):
+            assert (await stage.send("POST", "/blobs/pack", frame * count)).status_code == status
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_page_of_large_runs_is_small_and_one_run_is_whole(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        large = {
+            "roles": [{"command": ["python", "x" * 60_000]}],
+            "env": {f"K{i}": "v" * 60_000 for i in range(3)},
+            "environment": {"packages": {"torch": "2"}},
+        }
+        made = [await stage.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
+        page = await stage.send("GET", "/runs")
+        assert len(page.content) < 64 * 1024
+        rows = page.json()["runs"]
+        assert [row["id"] for row in rows] == [run["id"] for run in reversed(made)]
+        assert {"tags", "roles", "label", "queue", "datasets", "env", "environment", "study"} <= set(
+            rows[0]["spec"]
+        )
+        assert (rows[0]["spec"]["tags"], rows[0]["spec"]["environment"]["packages"]) == ({"team": "a"}, {})
+        whole = await stage.ask("GET", f"/runs/{made[0]['id']}")
+        assert whole["spec"]["environment"]["packages"] == {"torch": "2"}
+        assert len(whole["spec"]["roles"][0]["command"][1]) == 60_000
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_blob_that_is_no_manifest_is_refused_again_without_being_read(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        data = b'{"files":[' + b"[]," * 200_000 + b"[]]}"
+        digest = blake3(data).hexdigest()
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        for _ in range(2):
+            refused = await stage.ask("POST", "/datasets/x/versions", {"manifest": digest}, status=400)
+            assert "is no manifest" in refused["error"]["message"]
+
+    play(tmp_path, scene, loops=False)

@@ -1,0 +1,132 @@
+"""The keys that tokens of runs are signed with: in a file of the home, rotated without cutting live runs
+off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.domain.ids import AttemptId
+from hopyard.errors import AuthError, IntegrityError
+from hopyard.server.authentication import TokenAuthenticator
+from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKey, SigningKeys, load_signing_keys
+from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.tables import secrets
+from tests.server.stage import Stage, play
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ATTEMPT = AttemptId("abcdefgh.1")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = NOW
+
+    def __call__(self) -> datetime:
+        return self.at
+
+
+def tokens(clock: Clock, keys: SigningKeys | None = None) -> TokenAuthenticator:
+    async def live(_attempt: AttemptId) -> bool:
+        return True
+
+    nothing: Any = None
+    return TokenAuthenticator(nothing, keys or SigningKeys(now=clock), now=clock, is_live_attempt=live)
+
+
+def test_a_token_of_the_key_before_counts_until_it_expires_and_is_renewed_at_once() -> None:
+    async def scene() -> None:
+        clock = Clock()
+        made = tokens(clock)
+        old = made.sign_token(ATTEMPT)
+        assert made.renew(old) is None
+        await made.authenticate(f"Bearer {old}")
+        made.rotate_key()
+        await made.authenticate(f"Bearer {old}")
+        fresh = made.renew(old)
+        assert fresh is not None and made.renew(fresh) is None
+        clock.at += RUN_TOKEN_LIFETIME
+        with pytest.raises(AuthError):
+            await made.authenticate(f"Bearer {old}")
+        await made.authenticate(f"Bearer {fresh}")
+        again = tokens(clock, made.keys)
+        with pytest.raises(AuthError):
+            await again.authenticate(f"Bearer {old}")
+
+    asyncio.run(scene())
+
+
+def test_a_retired_key_that_others_know_signs_nothing_new() -> None:
+    async def scene() -> None:
+        clock = Clock()
+        made = tokens(clock)
+        stolen = next(iter(made.keys))
+        made.rotate_key()
+        clock.at += timedelta(hours=1)
+        forged = tokens(clock, SigningKeys([stolen], now=clock)).sign_token(ATTEMPT)
+        with pytest.raises(AuthError, match="not one of this server's"):
+            await made.authenticate(f"Bearer {forged}")
+
+    asyncio.run(scene())
+
+
+def test_a_key_that_cannot_be_kept_is_not_used() -> None:
+    def full(_keys: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    keys = SigningKeys([SigningKey("ab" * 32, NOW.timestamp())], now=Clock(), save=full)
+    with pytest.raises(OSError, match="No space"):
+        keys.rotate()
+    assert keys.current_secret == b"\xab" * 32 and [key.retired_at for key in keys] == [None]
+
+
+def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_still_count(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        clock, file = Clock(), tmp_path / "home" / "signing-keys.json"
+        database = Database.open(tmp_path / "hopyard.db")
+        access = SqlAccessStore(database)
+        await database.write(
+            lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount
+        )
+        old = tokens(clock, SigningKeys([SigningKey((b"s" * 32).hex(), 0.0)], now=clock)).sign_token(ATTEMPT)
+        keys = await load_signing_keys(file, access, now=clock)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and keys.current_secret != b"s" * 32
+        assert await access.signing_secret() is None
+        made = tokens(clock, keys)
+        await made.authenticate(f"Bearer {old}")
+        assert made.renew(old)
+        assert list(await load_signing_keys(file, access, now=clock)) == list(keys), (
+            "the next start finds them in the file"
+        )
+        file.write_text("{")
+        with pytest.raises(IntegrityError, match=r"signing-keys\.json cannot be read"):
+            await load_signing_keys(file, access, now=clock)
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_live_runs_go_on_over_a_rotation(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        old = stage.token_of(run)
+        await stage.ask("POST", "/key/rotate", token=old, status=403)
+        told = await stage.ask("POST", "/key/rotate")
+        assert datetime.fromisoformat(told["until"]) > datetime.now(UTC) + timedelta(hours=23)
+        fresh = (await stage.sync(run, [("stdout", 0, b"x")], token=old))["token"]
+        assert fresh
+        assert (await stage.sync(run, [], token=fresh))["token"] is None
+        noted = (await stage.ask("GET", "/audit"))["records"]
+        (event,) = [one for one in noted if (one["action"], one["outcome"]) == ("server.rotate_key", "done")]
+        assert event["user"] == "alice" and fresh not in json.dumps(event)
+
+    play(tmp_path, scene)

@@ -1,0 +1,198 @@
+"""The figures of a report, by hand and against what they must be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.gang import Assignment, Gang, Placement, Role
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import GPU, Queue, QueueTree
+from hopyard.domain.resources import Resources
+from hopyard.simulator.allocation_audit import AllocationAudit, OvercommitError
+from hopyard.simulator.clock import START_TIME
+from hopyard.simulator.fairness import EntitlementCalculator, entitlements, jain_index
+from hopyard.simulator.fragmentation import RequestMix
+from hopyard.simulator.report import distribution, quantile
+from tests.simulator.workloads import GIB, node
+
+
+def placement(request: Resources, *gpus: int, on: str = "n0", milli: int = 1000) -> Placement:
+    gang = Gang(GangId("g"), (Role("worker", 1, request),), START_TIME)
+    return Placement(gang, (Assignment(0, NodeId(on), gpus, milli),))
+
+
+class TestFairness:
+    def test_what_is_left_over_goes_to_who_wants_it_by_weight(self) -> None:
+        assert entitlements(10, [2, 10, 10], [1, 1, 1]) == [2, 4, 4]
+        assert entitlements(12, [2, 10, 10], [1, 1, 3]) == [2, 2.5, 7.5]
+        assert entitlements(10, [1, 2], [1, 1]) == [1, 2]
+        assert entitlements(10, [], []) == []
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1, max_size=8),
+        st.integers(1, 100),
+    )
+    def test_max_min_fairness(self, asked: list[tuple[int, int]], capacity: int) -> None:
+        """Nothing is left while somebody wants more, and nobody who got less than it wants has less per
+        weight than another."""
+        wants, weights = [float(want) for want, _ in asked], [float(weight) for _, weight in asked]
+        shares = entitlements(capacity, wants, weights)
+        assert sum(shares) == pytest.approx(min(capacity, sum(wants)))
+        assert all(share <= want + 1e-9 for share, want in zip(shares, wants, strict=True))
+        for share, want, weight in zip(shares, wants, weights, strict=True):
+            if share < want - 1e-9:
+                assert all(
+                    share / weight >= other / theirs - 1e-6
+                    for other, theirs in zip(shares, weights, strict=True)
+                )
+
+    def test_jain(self) -> None:
+        assert jain_index([1, 1, 1, 1]) == 1
+        assert jain_index([1, 0, 0, 0]) == 0.25
+        assert jain_index([]) == 1
+
+    def test_what_is_guaranteed_comes_first_then_weights_within_limits(self) -> None:
+        """Of 16: a is sure of 8 (through those below it), b of 4; c of none, but it may have of what is
+        left."""
+        queues = [
+            Queue(QueueName("a")),
+            Queue(QueueName("b"), guarantee={GPU: 4}),
+            Queue(QueueName("c"), weight=3),
+            Queue(QueueName("a1"), QueueName("a"), guarantee={GPU: 6}),
+            Queue(QueueName("a2"), QueueName("a"), guarantee={GPU: 2}, maximum={GPU: 3}),
+        ]
+        entitled = EntitlementCalculator(QueueTree({queue.name: queue for queue in queues}), GPU)
+
+        def of(**wants: float) -> dict[str, float]:
+            return {
+                str(name): share
+                for name, share in entitled.entitlements_of(
+                    {QueueName(name): want for name, want in wants.items()}, 16
+                ).items()
+            }
+
+        assert of(a1=16, a2=16, b=16, c=16) == {
+            "a1": pytest.approx(6.4),
+            "a2": pytest.approx(2.4),
+            "b": pytest.approx(4.8),
+            "c": pytest.approx(2.4),
+        }
+        assert of(a1=16, c=16) == {"a1": 10, "c": 6}
+        assert of(a2=16, c=1) == {"a2": 3, "c": 1}
+        assert of(c=16) == {"c": 16}
+        assert of(a1=0, b=2) == {"b": 2}
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(0, 9), st.integers(1, 4), st.sampled_from([None, 3, 8]), st.integers(0, 20)
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        st.integers(1, 30),
+    )
+    def test_all_that_is_wanted_and_allowed_is_shared_out(
+        self, asked: list[tuple[int, int, int | None, int]], capacity: int
+    ) -> None:
+        """By queue: sure of, weight, maximum, wants."""
+        named = {QueueName(f"q{at}"): one for at, one in enumerate(asked)}
+        queues = {
+            name: Queue(
+                name, weight=weight, guarantee={GPU: sure}, maximum={GPU: max(limit, sure)} if limit else {}
+            )
+            for name, (sure, weight, limit, _) in named.items()
+        }
+        wants = {name: float(want) for name, (*_, want) in named.items()}
+        found = EntitlementCalculator(QueueTree(queues), GPU).entitlements_of(wants, capacity)
+        allowed = {
+            name: min(wants[name], max(limit, sure) if limit else wants[name])
+            for name, (sure, _, limit, _) in named.items()
+        }
+        assert sum(found.values()) == pytest.approx(min(capacity, sum(allowed.values())))
+        assert all(share <= allowed[name] + 1e-9 for name, share in found.items())
+        if sum(sure for sure, *_ in asked) <= capacity:
+            assert all(
+                found.get(name, 0) >= min(sure, wants[name]) - 1e-9 for name, (sure, *_) in named.items()
+            )
+
+
+class TestLedger:
+    def test_it_counts_and_forgets(self) -> None:
+        ledger = AllocationAudit([node(gpus=2, cpus=8)])
+        held = placement(Resources(3000, GIB, 2), 0, 1)
+        ledger.allocate(held)
+        assert (ledger.gpu_used, ledger.cpu_used, ledger.gpu.tolist(), ledger.cpu.tolist()) == (
+            2000,
+            3000,
+            [[0, 0]],
+            [5000],
+        )
+        ledger.release(held)
+        assert (ledger.gpu_used, ledger.cpu_used, ledger.gpu.tolist(), ledger.cpu.tolist()) == (
+            0,
+            0,
+            [[1000, 1000]],
+            [8000],
+        )
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            placement(Resources(1000, 0, 1), 0),
+            placement(Resources(9000, 0)),
+            placement(Resources(0, 600 * GIB)),
+        ],
+    )
+    def test_it_lets_nobody_have_what_is_not_there(self, more: Placement) -> None:
+        ledger = AllocationAudit([node(gpus=2, cpus=8)])
+        ledger.allocate(placement(Resources(1000, 0, 0, gpu_milli=400), 0, milli=400))
+        with pytest.raises(OvercommitError):
+            ledger.allocate(more)
+
+
+class TestFragments:
+    def test_nothing_is_lost_on_an_empty_machine(self) -> None:
+        assert (
+            RequestMix(
+                [Role("w", 1, Resources(1000, 0, 8)), Role("w", 1, Resources(1000, 0, 1))]
+            ).fragmentation(AllocationAudit([node()]))
+            == 0
+        )
+
+    def test_by_hand(self) -> None:
+        """On the first of two machines of 2 GPUs, one GPU is half taken.
+        Three of four runs ask for 2 GPUs, one for half of one."""
+        shapes = RequestMix(
+            [Role("large", 3, Resources(1000, 0, 2)), Role("small", 1, Resources(1000, 0, 0, gpu_milli=500))]
+        )
+        ledger = AllocationAudit([node("n0", gpus=2), node("n1", gpus=2)])
+        ledger.allocate(placement(Resources(1000, 0, 0, gpu_milli=500), 0, milli=500))
+        # free: 1.5 and 2. Of no use to the large ones: all 1.5 of the first; to small ones: nothing.
+        assert shapes.fragmentation(ledger) == pytest.approx(0.75 * 1.5 / 3.5)
+        ledger.allocate(placement(Resources(0, 0, 0, gpu_milli=200), 0, milli=200))
+        # 0.3 of a GPU are of no use to the small ones now
+        assert shapes.fragmentation(ledger) == pytest.approx((0.75 * 1.3 + 0.25 * 0.3) / 3.3)
+
+    def test_gpus_without_a_cpu_beside_them_are_of_no_use(self) -> None:
+        shapes, ledger = (
+            RequestMix([Role("w", 1, Resources(4000, 0, 1))]),
+            AllocationAudit([node(cpus=8, gpus=2)]),
+        )
+        ledger.allocate(placement(Resources(6000, 0)))
+        assert shapes.fragmentation(ledger) == 1
+
+    def test_lost_machines_have_nothing_free(self) -> None:
+        ledger = AllocationAudit([node()])
+        ledger.set_ready(NodeId("n0"), False)
+        assert RequestMix([Role("w", 1, Resources(1000, 0, 9))]).fragmentation(ledger) == 0
+
+
+def test_spreads() -> None:
+    found = distribution([3.0, 1.0, 2.0, 4.0])
+    assert (found.count, found.mean, found.median, found.most) == (4, 2.5, 2.5, 4.0)
+    assert found.p99 == pytest.approx(3.97)
+    assert distribution([]).count == 0
+    assert quantile([5.0], 0.99) == 5.0

@@ -1,0 +1,483 @@
+"""Any order of calls leaves the store where a plain model says."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import Connection
+
+from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.cluster import Hold, HoldReason, Observation, Plan, Preemption, Snapshot
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, GangId, NodeId, RunId, RunName, Version
+from hopyard.domain.queue import DEFAULT_PRIORITY
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
+from hopyard.errors import Conflict, NotFound, NotLeader
+from hopyard.interfaces.run_store import NewRun, RunFilter
+from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.database import Database
+from hopyard.testing.stores import ENGINE, Stores, make_digest, make_node, make_placement, new_run, time_at
+from tests.stores.sql.conftest import stores_over
+from tests.stores.sql.model import NODES, Model, ModelRun, Places
+from tests.stores.sql.postgres import PostgreSQL
+
+T = TypeVar("T")
+
+EXITS = (
+    (0, ExitKind.EXIT_CODE),
+    (3, ExitKind.EXIT_CODE),
+    (143, ExitKind.STOPPED),
+    (1, ExitKind.LOST),
+    (125, ExitKind.NODE_FAULT),
+    (143, ExitKind.PREEMPTED),
+    (137, ExitKind.OUT_OF_MEMORY),
+)
+SHARES = (0, 400, 1000)
+places_of = {
+    0: st.sampled_from([("n1", (), 1000), ("n2", (), 1000)]),
+    400: st.sampled_from(
+        [("n1", (0,), 400), ("n1", (1,), 400), ("n1", (0,), 1000), ("n1", (1,), 300), ("n2", (0,), 400)]
+    ),
+    1000: st.sampled_from(
+        [("n1", (0,), 1000), ("n1", (1,), 1000), ("n1", (2,), 1000), ("n2", (0,), 1000), ("n1", (), 1000)]
+    ),
+}
+replicas = st.one_of(
+    st.sampled_from([(ReplicaPhase.PREPARING, None), (ReplicaPhase.RUNNING, None)]),
+    st.sampled_from(EXITS).map(lambda end: (ReplicaPhase.EXITED, Exit(end[1], end[0], "told"))),
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Holds the real stores and the model; every rule does the same to both.
+
+    Two servers work on one database, and any of them does the next thing: what each keeps in mind must be as
+    true as what a third one reads that has just begun. Now and then a neighbour breaks the transaction that
+    they share, and all is done again.
+    """
+
+    def __init__(self, open_database: Callable[[], Database]) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.databases = [open_database() for _ in range(2)]
+        self.servers = [stores_over(database) for database in self.databases]
+        self.at = 0
+        self.epoch = 0
+        self.model = Model()
+        self.news: dict[RunId, NewRun] = {}
+        self.numbers = 0
+        self.clock = 0
+
+    def teardown(self) -> None:
+        for database in self.databases:
+            self.do(database.close())
+        self.loop.close()
+
+    @property
+    def stores(self) -> Stores:
+        return self.servers[self.at]
+
+    @rule()
+    def change_servers(self) -> None:
+        """The other one leads from now on."""
+        self.at = 1 - self.at
+        self.do(self.servers[1 - self.at].cluster.release_lease(f"server {1 - self.at}"))
+        self.lead()
+
+    def lead(self) -> None:
+        lease = self.do(
+            self.stores.cluster.acquire_lease(f"server {self.at}", now=self.now(), ttl=timedelta(days=1))
+        )
+        assert lease is not None
+        assert lease.epoch >= self.epoch
+        self.epoch = lease.epoch
+
+    @rule()
+    def look(self) -> None:
+        """What it looked at is older than what comes next."""
+        self.do(self.stores.cluster.snapshot(now=time_at(0)))
+
+    async def beside_a_fault(self, call: Coroutine[Any, Any, T]) -> T:
+        """What it wrote is undone with the transaction, which a neighbour ends too early; then it is run by
+        itself."""
+
+        def end(conn: Connection) -> None:
+            conn.exec_driver_sql("ROLLBACK")
+            raise RuntimeError("a neighbour")
+
+        database = self.databases[self.at]
+        busy = database.write(lambda conn: None)  # meanwhile the others come together
+        _, result, broken = await asyncio.gather(busy, call, database.write(end), return_exceptions=True)
+        assert isinstance(broken, RuntimeError)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(call)
+
+    def now(self) -> datetime:
+        self.clock += 1
+        return time_at(self.clock)
+
+    def run_of(self, data: st.DataObject) -> ModelRun:
+        return data.draw(st.sampled_from(list(self.model.runs.values())))
+
+    def attempt_of(self, data: st.DataObject) -> AttemptId:
+        """Mostly one that lives, sometimes an old one."""
+        ids = [attempt.id for run in self.model.runs.values() for attempt in run.attempts]
+        live = [attempt.id for _, attempt in self.model.live()]
+        return data.draw(st.sampled_from(live * 3 + ids) if ids else st.just(AttemptId("nobody.1")))
+
+    @initialize(sizes=st.lists(st.integers(1, 3), min_size=2, max_size=5))
+    def begin(self, sizes: list[int]) -> None:
+        seen = Observation(
+            tuple(make_node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
+        )
+        self.do(self.stores.cluster.record_observation(ENGINE, seen, now=self.now()))
+        self.lead()
+        for number, size in enumerate(sizes):
+            self.submit(size, SHARES[number % 3], 2)
+        self.plan_well()
+
+    @rule(
+        size=st.integers(1, 3),
+        share=st.sampled_from(SHARES),
+        max_attempts=st.integers(1, 3),
+        preemptible=st.booleans(),
+    )
+    def submit_one(self, size: int, share: int, max_attempts: int, preemptible: bool) -> None:
+        self.submit(size, share, max_attempts, preemptible)
+
+    def submit(self, size: int, share: int, max_attempts: int, preemptible: bool = True) -> None:
+        resources = Resources(1000, gpus=share // 1000, gpu_milli=share % 1000)
+        new, now = (
+            new_run(replicas=size, resources=resources, max_attempts=max_attempts, preemptible=preemptible),
+            self.now(),
+        )
+        (run,) = self.do(self.stores.runs.create([new], now=now))
+        self.numbers += 1
+        assert run.name == RunName("alice", "mnist", self.numbers)
+        self.news[run.id] = new
+        self.model.runs[run.id] = ModelRun(run.id, size, share, max_attempts, now, preemptible)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data())
+    def submit_again(self, data: st.DataObject) -> None:
+        run = self.run_of(data)
+        (there,) = self.do(self.stores.runs.create([self.news[run.id]], now=self.now()))
+        assert (there.id, there.phase.value) == (run.id, run.phase)
+
+    @rule(data=st.data())
+    def plan_badly(self, data: st.DataObject) -> None:
+        runs = data.draw(st.permutations(list(self.model.runs.values())))[:4]
+        sized = [
+            (run.id, st.lists(places_of[run.gpu_milli], min_size=run.size, max_size=run.size)) for run in runs
+        ]
+        self.apply([(run, data.draw(places)) for run, places in sized])
+
+    @precondition(lambda self: self.model.in_use())
+    @rule(data=st.data())
+    def plan_on_what_is_in_use(self, data: st.DataObject) -> None:
+        """A GPU that one gang holds is given to another: a stale plan, or a policy's fault."""
+        gpu = data.draw(st.sampled_from(self.model.in_use()))
+        share = data.draw(st.sampled_from(SHARES[1:]))
+        self.submit(1, share, 2)
+        *_, run = self.model.runs.values()
+        self.apply([(run.id, [("n1", (gpu,), share)])])
+
+    @rule()
+    def plan_well(self) -> None:
+        waiting = [run for run in self.model.runs.values() if run.waits]
+        self.apply([(run.id, places) for run in waiting if (places := self.model.somewhere(run)) is not None])
+
+    def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
+        placements = tuple(make_placement(self.gang(id_), *places) for id_, places in wanted)
+        applying = self.stores.cluster.apply(Plan(Version(0), placements), now=self.now(), epoch=self.epoch)
+        result = self.do(self.beside_a_fault(applying) if self.clock % 3 == 0 else applying)
+        assert list(result.applied) == self.model.apply(wanted)
+        assert set(result.applied) | set(result.rejected) == {placement.gang.id for placement in placements}
+
+    @rule(data=st.data())
+    def plan_without_leading(self, data: st.DataObject) -> None:
+        """It thinks that it leads: nothing of its plan is written, as the invariants see."""
+        wanted = [
+            (run.id, places)
+            for run in self.model.runs.values()
+            if (places := self.model.somewhere(run)) is not None
+        ]
+        attempt = self.attempt_of(data)
+        plan = Plan(
+            Version(0),
+            tuple(make_placement(self.gang(id_), *places) for id_, places in wanted),
+            preempt=(Preemption(attempt, GangId(""), GangId(""), "makes room"),),
+        )
+        for cluster in (server.cluster for server in self.servers):
+            with pytest.raises(NotLeader):
+                self.do(cluster.apply(plan, now=self.now(), epoch=self.epoch - 1))
+
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        attempt = self.attempt_of(data)
+        gone = GangId("gone")
+        waiting = [GangId(run.id) for run in self.model.runs.values() if run.waits]
+        preemptor = data.draw(st.sampled_from([*waiting, GangId(""), gone]))
+        wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
+        seen = self.do(self.stores.cluster.snapshot(now=time_at(0))).version
+        result = self.do(
+            self.stores.cluster.apply(Plan(seen, preempt=(wanted,)), now=self.now(), epoch=self.epoch)
+        )
+        assert result.preempted == ((attempt,) if preemptor != gone and self.model.preempt(attempt) else ())
+
+    @rule(data=st.data(), step=st.integers(1, 1000))
+    def save(self, data: st.DataObject, step: int) -> None:
+        attempt, now = self.attempt_of(data), self.now()
+        run = RunId(attempt.rpartition(".")[0])
+        if run in self.model.runs:
+            self.do(
+                self.stores.runs.record_checkpoint(
+                    Checkpoint(run, attempt, 0, step + self.clock * 1000, make_digest("c"), 1, now)
+                )
+            )
+            self.model.save(attempt, now)
+
+    @rule(name=st.sampled_from(sorted(NODES)), on=st.booleans())
+    def cordon(self, name: str, on: bool) -> None:
+        assert self.do(self.stores.cluster.set_cordon(NodeId(name), on)).cordoned is on
+        (self.model.cordoned.add if on else self.model.cordoned.discard)(name)
+
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        order = data.draw(st.permutations(list(self.model.runs.values())))
+        holds = tuple(
+            Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1)
+        )
+        version = self.do(self.stores.cluster.snapshot(now=self.now())).version
+        noting = self.stores.cluster.record_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
+        self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
+        for number, run in enumerate(order, 1):
+            run.position = number if run.waits else None
+
+    @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), told=replicas)
+    def say(self, data: st.DataObject, ranks: list[int], told: tuple[ReplicaPhase, Exit | None]) -> None:
+        attempt = self.attempt_of(data)
+        for rank in ranks:
+            self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+        self.contradict()
+
+    def contradict(self) -> None:
+        """Whoever has exited while the others of its gang go on says something else afterwards: its exit
+        stands."""
+        for run, old in self.model.exited():
+            assert old.exit is not None
+            code, kind = next(end for end in EXITS if end[1] is not old.exit.kind)
+            for status in (
+                ReplicaStatus(old.rank, ReplicaPhase.EXITED, "", Exit(kind, code, "late")),
+                ReplicaStatus(old.rank, ReplicaPhase.RUNNING),
+            ):
+                self.hear(run.attempts[-1].id, status)
+
+    @rule(data=st.data(), told=replicas)
+    def say_all(self, data: st.DataObject, told: tuple[ReplicaPhase, Exit | None]) -> None:
+        attempt = self.attempt_of(data)
+        for rank in range(3):
+            self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+
+    def hear(self, attempt: AttemptId, status: ReplicaStatus) -> None:
+        recorded = self.do(
+            self.stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=self.now())
+        )
+        before = self.phases()
+        self.model.say(attempt, status)
+        after = self.phases()
+        assert set(recorded.changed) == {id_ for id_ in after if after[id_] != before[id_]}
+
+    @rule(data=st.data())
+    def observe(self, data: st.DataObject) -> None:
+        live = [attempt.id for _, attempt in self.model.live()]
+        seen = data.draw(st.lists(st.sampled_from(live), unique=True)) if live else []
+        nodes = tuple(make_node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
+        observation = Observation(nodes, tuple(AttemptStatus(attempt, ()) for attempt in seen))
+        recording = self.stores.cluster.record_observation(ENGINE, observation, now=self.now())
+        recorded = self.do(self.beside_a_fault(recording) if self.clock % 3 == 0 else recording)
+        self.model.observe(seen)
+        assert {ended.attempt for ended in recorded.ended} == set(live) - {
+            attempt.id for _, attempt in self.model.live()
+        }
+        assert set(recorded.requeued) == {
+            id_ for id_ in recorded.changed if self.model.runs[id_].phase == "queued"
+        }
+
+    @rule(data=st.data(), kind=st.sampled_from([ExitKind.LOST, ExitKind.NODE_FAULT, ExitKind.PREPARE_FAILED]))
+    def fail_launch(self, data: st.DataObject, kind: ExitKind) -> None:
+        attempt = self.attempt_of(data)
+        self.do(self.stores.cluster.fail_launch(attempt, "no", now=self.now(), kind=kind))
+        self.model.fail_launch(attempt, kind)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data(), priority=st.sampled_from([None, 70]), held_by=st.sampled_from([None, "bob"]))
+    def change(self, data: st.DataObject, priority: int | None, held_by: str | None) -> None:
+        run = self.run_of(data)
+        known = self.do(self.stores.runs.get(run.id))
+        wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
+        changing = self.stores.cluster.update_run(
+            known, wanted, RunEvent(self.now(), RunEventKind.CHANGED, "by bob")
+        )
+        call = self.beside_a_fault(changing) if self.clock % 3 == 0 else changing
+        if self.model.change(run.id, priority, held_by):
+            self.do(call)
+        else:
+            with pytest.raises(Conflict):
+                self.do(call)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        run = self.run_of(data)
+        self.do(self.stores.cluster.request_stop(run.id, now=self.now()))
+        self.model.stop(run.id)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        run = self.run_of(data)
+        if not run.final:
+            with pytest.raises(Conflict):
+                self.do(self.stores.runs.delete(run.id))
+            return
+        self.do(self.stores.runs.delete(run.id))
+        del self.model.runs[run.id]
+        with pytest.raises(NotFound):
+            self.do(self.stores.runs.get(run.id))
+
+    @invariant()
+    def the_same_runs(self) -> None:
+        found = self.do(self.stores.runs.list(RunFilter(limit=1000)))
+        expected = list(reversed(self.model.runs.values()))
+        assert [run.id for run in found] == [run.id for run in expected]
+        for run, model in zip(found, expected, strict=True):
+            assert (run.phase.value, run.stop_requested, run.position) == (
+                model.phase,
+                model.stop_requested,
+                model.position,
+            )
+            assert (run.submitted_at, run.preemptions) == (model.submitted_at, model.preemptions)
+            assert (run.spec.priority, run.held_by) == (
+                model.priority,
+                model.held_by if model.phase == "queued" else None,
+            )
+            assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
+            attempts = self.do(self.stores.runs.attempts(run.id))
+            assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [
+                (one.id, one.phase, one.exit) for one in model.attempts
+            ]
+            assert run.attempt == (attempts[-1] if attempts else None)
+
+    @invariant()
+    def the_same_cluster(self) -> None:
+        snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
+        assert _sorted(snapshot) == _sorted(
+            self.do(SqlClusterStore(self.databases[0]).snapshot(now=time_at(0)))
+        )
+        assert {name for name, one in snapshot.nodes.items() if one.cordoned} == self.model.cordoned
+        marks = {
+            RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at)
+            for one in snapshot.running
+        }
+        assert marks == {
+            run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()
+        }
+        waiting = {
+            run.id: (run.submitted_at, run.preemptions, run.priority or DEFAULT_PRIORITY)
+            for run in self.model.runs.values()
+            if run.waits
+        }
+        pending = (*snapshot.pending, *snapshot.backing_off)
+        assert {
+            RunId(gang.id): (gang.submitted_at, gang.preemptions, gang.priority) for gang in pending
+        } == waiting
+        queued = sum(run.phase == "queued" for run in self.model.runs.values())
+        assert self.do(self.stores.queues.count_waiting()) == ({DEFAULT_QUEUE: queued} if queued else {})
+        held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
+        assert held == {run.id: list(attempt.places) for run, attempt in self.model.live()}
+        live = self.do(self.stores.cluster.live_attempts())
+        assert live == {attempt.id: attempt.phase for _, attempt in self.model.live()}
+        for _, attempt in self.model.live():
+            said = self.do(self.stores.cluster.replicas(attempt.id)).replicas
+            assert said == tuple(attempt.replicas[rank] for rank in sorted(attempt.replicas))
+
+    def gang(self, run: RunId) -> Gang:
+        # it is compared with what the run asks for now
+        if self.model.runs[run].changed and self.model.runs[run].waits:
+            snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
+            return next(gang for gang in (*snapshot.pending, *snapshot.backing_off) if gang.id == GangId(run))
+        return Gang(GangId(run), (), time_at(0))  # a plan's own word on what a gang asks for is not believed
+
+    def phases(self) -> dict[RunId, str]:
+        return {run.id: run.phase for run in self.model.runs.values()}
+
+
+def _how(exit: Exit | None) -> tuple[str, int] | None:
+    return None if exit is None else (exit.kind.value, exit.code)
+
+
+def _places(placement: Placement) -> list[tuple[str, tuple[int, ...], int]]:
+    return [(str(one.node), one.gpus, one.gpu_milli) for one in placement.assignments]
+
+
+def _sorted(snapshot: Snapshot) -> Snapshot:
+    """What waits and what runs, in an order that means something."""
+    # it depends on the time which they are
+    pending = tuple(sorted((*snapshot.pending, *snapshot.backing_off), key=lambda gang: gang.id))
+    return replace(
+        snapshot,
+        pending=pending,
+        backing_off=(),
+        running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)),
+    )
+
+
+def _check(new_database: Callable[[], str | Path], *, examples: int) -> None:
+    def machine() -> StoreMachine:
+        url = new_database()
+        return StoreMachine(lambda: Database.open(url))
+
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=50,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    run_state_machine_as_test(machine, settings=how)
+
+
+def test_sqlite_does_as_the_model(tmp_path: Path) -> None:
+    _check(lambda: Path(tempfile.mkdtemp(dir=tmp_path)) / "hopyard.db", examples=12)
+
+
+def test_postgresql_does_as_the_model(postgres: PostgreSQL) -> None:
+    _check(postgres.new_database, examples=4)
+
+
+def test_all_final_phases_are_reached_by_the_model() -> None:
+    """The model speaks of phases as text: keep it in step with the domain."""
+    assert {phase.value for phase in RunPhase if phase.is_final} == {"succeeded", "failed", "cancelled"}

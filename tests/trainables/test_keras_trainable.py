@@ -1,0 +1,220 @@
+"""`hop.KerasTrainable` on the PyTorch backend."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopyard.datasets.partitions.partition import Partition, partition_of_arrays
+from hopyard.errors import SpecError
+from hopyard.trainables.config import Config
+from hopyard.trainables.keras_trainable import KerasTrainable
+from hopyard.trainables.protocol import Reduce
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.encode import encode
+from tests.trainables.lockstep import in_turns
+
+pytest.importorskip("torch", reason="the backend is PyTorch here")
+os.environ.setdefault("KERAS_BACKEND", "torch")
+keras = pytest.importorskip("keras", minversion="3.3", reason="needs Keras 3")
+pytestmark = [
+    pytest.mark.keras,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+
+def model(config: Config) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(int(config.get("width", 8)), "relu"),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
+def made(**changed: Any) -> KerasTrainable:
+    with_all: dict[str, Any] = {
+        "model": model,
+        "optimizer": lambda config: keras.optimizers.Adam(config.lr),
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "metrics": ["accuracy"],
+        "batch_size": 8,
+    }
+    return KerasTrainable(**{**with_all, **changed})
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[Partition]:
+    draws = np.random.Generator(np.random.PCG64(0))
+    y = np.arange(60) % 2
+    x = draws.normal(size=(60, 4)) + 2 * y[:, None]
+    return [
+        partition_of_arrays(
+            {"x": x[at::2][np.argsort(draws.random(30))], "y": y[at::2]}, index=at, peers=(30, 30)
+        )
+        for at in (0, 1)
+    ]
+
+
+def bits(state: Any) -> bytes:
+    return encode(state).to_bytes()
+
+
+def visits(trainable: KerasTrainable, parts: list[Partition], *, apart: bool) -> Any:
+    """apart: each unit in a trainable of its own, as in another process."""
+    config = Config({"lr": 0.02}, epochs=2)
+    state = trainable.init(config)
+    for epoch in range(2):
+        for part in parts:
+            state = (made() if apart else trainable).train(
+                decode(bytearray(bits(state))), part, config.at(epoch)
+            )
+    return state
+
+
+def test_hopping_changes_no_bit(parts: list[Partition]) -> None:
+    assert bits(visits(made(), parts, apart=False)) == bits(visits(made(), parts, apart=True))
+
+
+def test_it_learns_and_evaluates() -> None:
+    y = np.arange(300) % 2
+    part = partition_of_arrays(
+        {"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y}
+    )
+    trainable, config = made(), Config({"lr": 0.02})
+    state = trainable.init(config)
+    for epoch in range(3):
+        state = trainable.train(state, part, config.at(epoch))
+    told = trainable.evaluate(state, part, config)
+    assert told["accuracy"] > 0.9
+    outputs = np.asarray(
+        keras.ops.convert_to_numpy(
+            trainable.whole(state, config)(part["x"].astype(np.float32), training=False)
+        )
+    )
+    assert told["accuracy"] == pytest.approx(float((outputs.argmax(1) == y).mean()))
+    assert told["loss"] == pytest.approx(float(trainable.loss(y, outputs)), rel=1e-4)
+
+
+def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition]) -> None:
+    trainable, config = made(), Config({"lr": 0.02})
+    one = trainable.init(config)
+    before = bits(one)
+    two = trainable.train(one, parts[0], config)
+    assert bits(one) == before != bits(two)
+
+
+def test_rates_follow_the_schedule_and_the_config(parts: list[Partition]) -> None:
+    trainable = made(schedule=lambda epoch, config: config.lr / (epoch + 1))
+    config = Config({"lr": 0.02})
+    state = trainable.train(trainable.init(config), parts[0], config.at(1))
+    assert float(trainable.whole(state, config).optimizer.learning_rate) == pytest.approx(0.01)
+    plain = made()
+    state = plain.init(config)
+    changed = Config({"lr": 0.5})
+    state = plain.train(state, parts[0], changed)
+    assert state["rate"] == pytest.approx(0.5)
+    assert float(plain.whole(state, changed).optimizer.learning_rate) == pytest.approx(0.5)
+    with pytest.raises(SpecError, match="does not fit the model"):
+        plain.train(state, parts[0], Config({"lr": 0.5, "width": 9}))
+
+
+def test_a_model_may_come_compiled_with_a_schedule(parts: list[Partition]) -> None:
+    def compiled(config: Config) -> Any:
+        made = model(config)
+        made.compile(
+            keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)),
+            "sparse_categorical_crossentropy",
+        )
+        return made
+
+    trainable, config = KerasTrainable(model=compiled), Config({})
+    state = trainable.train(trainable.init(config), parts[0], config)
+    assert state["rate"] is None
+    assert set(trainable.evaluate(state, parts[0], config)) == {"loss"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": None}, "needs `model`"),
+        ({"modle": model}, "no `modle`"),
+        ({"model": lambda config: 3}, "returned int, not a keras"),
+        ({"model": lambda config: keras.Sequential([keras.layers.Dense(2)])}, "not built"),
+        ({"loss": None}, "not compiled"),
+    ],
+)
+def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        made(**changed).init(Config({"lr": 0.1}))
+
+
+# -- several workers on one state ----------------------------------------------------------------------------
+
+
+def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
+    """Against gradients by hand: of half the squared error of a line, with SGD."""
+    draws = np.random.Generator(np.random.PCG64(3))
+    xs = [draws.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
+    rows = [
+        partition_of_arrays(
+            {"x": x, "y": (x @ [1.0, -2.0]).astype(np.float32)[:, None]}, index=at, peers=(6, 6)
+        )
+        for at, x in enumerate(xs)
+    ]
+    line = KerasTrainable(
+        model=lambda config: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)]),
+        optimizer=lambda config: keras.optimizers.SGD(0.1),
+        loss="mean_squared_error",
+        batch_size=6,
+    )
+    config = Config({})
+    state = line.init(config)
+    weights = state["weights"][0].copy()
+    gradients = [2 * x.T @ (x @ weights - part["y"]) / 6 for x, part in zip(xs, rows, strict=True)]
+    trained = line.train_together(state, rows, config, lambda arrays: arrays)
+    assert np.allclose(trained["weights"][0], weights - 0.1 * (gradients[0] + gradients[1]) / 2, atol=1e-6)
+
+
+def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
+    """Dropout and all, where the batches are the same: 30 rows, 10 at a time."""
+    config, alone = (
+        Config({"lr": 0.02}),
+        partition_of_arrays({name: parts[0][name] for name in "xy"}, index=0, peers=(30,)),
+    )
+    one, other = made(batch_size=10), made(batch_size=10)
+    together = one.train_together(one.init(config), [alone], config, lambda arrays: arrays)
+    apart = other.train(other.init(config), alone, config)
+    assert all(
+        np.allclose(a, b, atol=1e-5) for a, b in zip(together["weights"], apart["weights"], strict=True)
+    )
+
+
+@pytest.mark.parametrize("group", [(0, 1), (1,)])
+def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
+    """Each worker by itself, with a reduce that waits for the others, against one process with all
+    partitions: bit for bit."""
+    config, together = Config({"lr": 0.02}), [parts[at] for at in group]
+
+    def train(at: int, reduce: Reduce) -> bytes:
+        own = normed()
+        return bits(own.train_together(own.init(config), [together[at]], config, reduce))
+
+    states = in_turns(len(together), train)
+    whole = normed()
+    assert states == {bits(whole.train_together(whole.init(config), together, config, lambda arrays: arrays))}
+
+
+def normed() -> KerasTrainable:
+    """Without dropout: threads of one process share its generators."""
+    layers = keras.layers
+    return made(
+        model=lambda config: keras.Sequential(
+            [keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(2)]
+        )
+    )
