@@ -11,6 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hopyard.client.runs import Run as Run
+    from hopyard.client.runs import get_run as get_run
+    from hopyard.client.runs import runs as runs
+    from hopyard.client.runs import submit as submit
     from hopyard.client.studies import Study as Study
     from hopyard.client.studies import search as search
     from hopyard.client.studies import study as study
@@ -29,21 +33,29 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "KerasTrainable",
+    "Run",
     "Study",
     "TorchTrainable",
     "bind",
     "dataset_path",
+    "get_run",
     "load",
     "log",
     "loop",
     "params",
     "run",
+    "runs",
     "save",
     "search",
     "study",
+    "submit",
     "summary",
 ]
 _ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
+    "Run": "hopyard.client.runs",
+    "get_run": "hopyard.client.runs",
+    "runs": "hopyard.client.runs",
+    "submit": "hopyard.client.runs",
     "Study": "hopyard.client.studies",
     "search": "hopyard.client.studies",
     "study": "hopyard.client.studies",

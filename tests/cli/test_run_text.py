@@ -11,8 +11,8 @@ import pytest
 from hopyard.cli.diff import _comparable_fields
 from hopyard.cli.info import _attempt_lines, _queue_settings, _role_text
 from hopyard.cli.ps import gpu_request_text, run_table
-from hopyard.cli.run import build_request
 from hopyard.cli.run_text import queue_line, start_line
+from hopyard.client.build_run import build_request
 
 
 def spec(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hopyard.cli.run import build_request
 from hopyard.cli.terminal.console import print_message
 from hopyard.cli.terminal.transfer_bar import TransferBar
 from hopyard.client import submit
+from hopyard.client.build_run import build_request
 from hopyard.config.run_request import RunRequest, default_project
 from hopyard.datasets.pack import CODE_RULES, pack_tree
 from hopyard.errors import SpecError

@@ -12,7 +12,7 @@ from .tree import modules
 ELSEWHERE = {
     "private_files.py": "the one place",
     "config/home.py": "folders above the root folder of a home",
-    "cli/pull.py": "the folder that a user pulls into",
+    "client/pull.py": "the folder that a user pulls into",
     "cli/studies/run.py": "the journal of a study that runs below a temporary folder",
     "cli/service.py": "the unit of systemd, and the folder of logs for it",
     "datasets/open_folder.py": "folders and files of trees, where a user pulls or below 0700 in the cache",

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import click
 
-from hopyard.api_client.client import Client
 from hopyard.cli import aliases
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.cli.run_text import (
@@ -23,7 +22,7 @@ from hopyard.cli.run_text import (
     unstored_text,
 )
 from hopyard.cli.terminal import console
-from hopyard.client.run_lookup import get_run
+from hopyard.client.run_lookup import fetch_runs, get_run
 from hopyard.config.key_values import split_pair
 from hopyard.config.resource_requests import GpuRequest, format_gpus, format_replicas
 from hopyard.config.suggest import unknown_name_hints
@@ -127,29 +126,6 @@ def ps(
         while watch:
             time.sleep(_WATCH_INTERVAL_S)
             show()
-
-
-def fetch_runs(
-    client: Client,
-    *,
-    phases: tuple[str, ...],
-    tags: dict[str, str],
-    limit: int | None,
-    **filters: str | int | None,
-) -> list[Run]:
-    """The newest `limit` runs that match, or all."""
-    tag = [f"{key}={value}" for key, value in tags.items()]
-    return list(
-        client.iterate_pages(
-            "/runs",
-            "runs",
-            cursor_key="before",
-            max_rows=limit or sys.maxsize,
-            phase=",".join(phases) or None,
-            tag=tag,
-            **filters,
-        )
-    )
 
 
 def _selected_phases(names: tuple[str, ...], everything: bool) -> tuple[str, ...]:

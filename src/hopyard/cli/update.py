@@ -82,7 +82,7 @@ def _change_line(run: Run, response: dict[str, Any]) -> str:
 def _update_queue(
     client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool
 ) -> None:
-    from hopyard.cli.ps import fetch_runs
+    from hopyard.client.run_lookup import fetch_runs
     from hopyard.config.suggest import closest_name
 
     known = [one["name"] for one in client.get("/queues")["queues"]]

@@ -1,8 +1,9 @@
-"""Finds the run that a reference names."""
+"""Finds the run that a reference names, and lists runs."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,29 @@ def get_run(client: Client, ref: str) -> RunJson:
             "/runs/resolve", ref=ref, project=_current_project() if ref.strip().isdecimal() else None
         )
     return run
+
+
+def fetch_runs(
+    client: Client,
+    *,
+    phases: tuple[str, ...],
+    tags: dict[str, str],
+    limit: int | None,
+    **filters: str | int | None,
+) -> list[RunJson]:
+    """The newest `limit` runs that match, or all."""
+    tag = [f"{key}={value}" for key, value in tags.items()]
+    return list(
+        client.iterate_pages(
+            "/runs",
+            "runs",
+            cursor_key="before",
+            max_rows=limit or sys.maxsize,
+            phase=",".join(phases) or None,
+            tag=tag,
+            **filters,
+        )
+    )
 
 
 def _current_project() -> str | None:

@@ -114,7 +114,7 @@ def _check_source(source: str) -> None:
 
 def _fetch_history(newest: int) -> Workload:
     from hopyard.api_client.local_server import connect
-    from hopyard.cli.ps import fetch_runs
+    from hopyard.client.run_lookup import fetch_runs
     from hopyard.simulator.traces.hopyard_runs import workload_of_runs
 
     return workload_of_runs(

@@ -122,9 +122,10 @@ def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **o
 def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
     from hopyard.api_client.local_server import connect
-    from hopyard.cli.ps import LIVE_PHASES, fetch_runs
+    from hopyard.cli.ps import LIVE_PHASES
     from hopyard.cli.studies.table import failure_reason, searcher_name
     from hopyard.client.resume_study import previous_study_names
+    from hopyard.client.run_lookup import fetch_runs
 
     client = connect()
     found = fetch_runs(

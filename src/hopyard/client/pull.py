@@ -1,0 +1,145 @@
+"""Downloads what a run consists of and made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hopyard.api_client.client import Client
+from hopyard.client.download import download_tree
+from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
+from hopyard.client.run_lookup import RunJson
+from hopyard.datasets.ignore_rules import HOPIGNORE
+from hopyard.datasets.open_folder import OpenFolder
+from hopyard.domain.byte_text import format_bytes
+from hopyard.domain.json_text import format_json
+from hopyard.errors import IntegrityError, NotFound, SpecError
+
+PARTS = ("code", "checkpoint", "files", "logs")
+_BLOCK_BYTES = 1024 * 1024
+_IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
+
+
+def pull_run(
+    client: Client,
+    run: RunJson,
+    dest: Path | None,
+    parts: Sequence[str],
+    *,
+    step: int | None = None,
+    force: bool = False,
+    notify: Notify = print_notice,
+    on_part: Notify = lambda _: None,
+    on_progress: ProgressFactory = no_progress,
+) -> Path:
+    """Downloads these PARTS of a run into `dest`, a new folder named after the run where it is None, and
+    returns the folder.
+
+    on_part: receives a line about each part that was downloaded. notify: receives warnings.
+
+    A folder that is made for it has a `.hopignore`, so that what was downloaded does not travel with later
+    runs. Raises SpecError for a folder that cannot be written, NotFound for a step without a checkpoint.
+    """
+    dest = dest or Path(f"{run['name'].split('/')[1]}-{run['name'].rpartition('/')[2]}")
+    named = len(parts) < len(PARTS)
+    saved = _find_checkpoint(client, run, step, notify) if "checkpoint" in parts else None
+    _check_destination(dest, force)
+    made = not dest.exists()
+    try:
+        dest.mkdir(parents=True, exist_ok=True)
+    except OSError as broken:
+        raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
+    try:
+        with OpenFolder.open_path(dest) as top:
+            if made:
+                top.write(HOPIGNORE, [_IGNORE_FILE_TEXT.encode()])
+            for part in parts:
+                told = _pull_part(part, client, run, dest, force, saved, top, on_progress)
+                if told:
+                    on_part(told)
+                elif named:
+                    notify(f"note: {run['name']} has no {part}")
+            top.write("run.json", [format_json(run).encode()])
+    except OSError as broken:
+        raise SpecError(
+            f"{dest} cannot be written: {broken.strerror}", hints=("name another DEST",)
+        ) from broken
+    return dest
+
+
+def _check_destination(dest: Path, force: bool) -> None:
+    if dest.exists() and not dest.is_dir():
+        raise SpecError(f"{dest} is not a folder", hints=("name another DEST",))
+    if dest.is_dir() and any(dest.iterdir()) and not force:
+        raise SpecError(f"{dest} is not empty", hints=("name another DEST, or --force to write into it",))
+
+
+def _find_checkpoint(client: Client, run: RunJson, step: int | None, notify: Notify) -> dict[str, Any] | None:
+    """The checkpoint of `step`, or the newest that is not damaged; None where the run has none.
+    Raises NotFound for a step without one, IntegrityError for a damaged one."""
+    listed = {
+        one["step"]: one for one in client.iterate_pages(f"/runs/{run['id']}/checkpoints", "checkpoints")
+    }
+    found = {at: one for at, one in listed.items() if not one.get("damaged")}
+    if step is None:
+        if listed and (not found or max(listed) > max(found)):
+            notify(
+                f"warning: the checkpoint of step {max(listed)} is damaged"
+                + (f": that of step {max(found)} is fetched" if found else ", and there is no other")
+            )
+        return found[max(found)] if found else None
+    if step in listed and step not in found:
+        raise IntegrityError(
+            f"--step: the checkpoint of step {step} of {run['name']} is damaged",
+            hints=(f"it has: {', '.join(map(str, sorted(found))) or 'no other'}",),
+        )
+    if step not in found:
+        raise NotFound(
+            f"--step: {run['name']} has no checkpoint at step {step}",
+            hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",),
+        )
+    return dict(found[step])
+
+
+def _pull_part(
+    part: str,
+    client: Client,
+    run: RunJson,
+    dest: Path,
+    force: bool,
+    checkpoint: dict[str, Any] | None,
+    top: OpenFolder,
+    on_progress: ProgressFactory,
+) -> str:
+    """Downloads one part, and returns a line about it; "" where the run has no such part."""
+    if part == "logs":
+        return _pull_logs(client, run, dest, top)
+    saved = checkpoint or {}
+    trees = {
+        "code": (run["spec"].get("code"), "code"),
+        "files": (run.get("artifact"), "files"),
+        "checkpoint": (saved.get("manifest"), f"checkpoint-{saved.get('step')}"),
+    }
+    digest, folder = trees[part]
+    if not digest:
+        return ""
+    into = dest / folder
+    manifest = download_tree(client, digest, into, replace=force, on_progress=on_progress)
+    count = len(manifest.files)
+    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {format_bytes(manifest.size_bytes)}"
+
+
+def _pull_logs(client: Client, run: RunJson, dest: Path, top: OpenFolder) -> str:
+    size = sum(role["replicas"] for role in run["spec"]["roles"])
+    total = 0
+    with top.ensure_folder("logs") as folder:
+        for rank in range(size):
+            for stream in ("stdout", "stderr"):
+                name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
+                with client.open(
+                    "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}
+                ) as response:
+                    # read before the loop goes on
+                    total += folder.write(name, iter(lambda: response.read(_BLOCK_BYTES), b""))
+    return f"{dest / 'logs'}  {format_bytes(total)}"
