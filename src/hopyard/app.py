@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lock = acquire_server_lock(home.create())
         if lock is None:
-            log_message(f"a server runs already for {home.root}")
+            log_message(f"a server already runs for {home.root}")
             return 0
         entries = home.make_entries_private()
         for _ in islice(entries, PERMISSION_FIX_BATCH):
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_disk_full(error):
             error = StorageFull(
                 f"no space left on the disk of {home.root}",
-                hints=("free some: the server needs a few hundred kilobytes to start",),
+                hints=("free some space: the server needs a few hundred kilobytes to start",),
             )
         if not isinstance(error, (HopyardError, OSError)):
             raise
@@ -188,7 +188,8 @@ def bind_listen_socket(home: Home, settings: HomeSettings, port: int | None) -> 
             return _listen_on(wanted), ""
         except OSError as taken:
             hint = (
-                f"end what listens there, or name another one: `server: {{port: …}}` in {home.settings_file}"
+                f"stop the program that listens there, or set another port: `server: {{port: …}}` in "
+                f"{home.settings_file}"
             )
             raise SpecError(f"port {wanted} cannot be used: {taken.strerror}", hints=(hint,)) from taken
     before = loopback_port((home.read_server() or {}).get("url"))
@@ -197,10 +198,10 @@ def bind_listen_socket(home: Home, settings: HomeSettings, port: int | None) -> 
     except OSError:
         found = _listen_on(0)
     uid = listener_uid(before)
-    holder = "another program" if uid is None else f"a program of {user_name(uid)} (uid {uid})"
+    holder = "another program" if uid is None else f"a program of user {user_name(uid)} (uid {uid})"
     return found, (
-        f"port {before}, where the last server of this home was, is taken by {holder}; this one listens on "
-        f"port {found.getsockname()[1]}. Users who still connect to port {before} send their tokens to "
+        f"port {before} of the last server of this home is taken by {holder}. This server listens on port "
+        f"{found.getsockname()[1]}. Users who still connect to port {before} send their tokens to "
         f"that program: notify them, and end it or set `server: {{port: …}}` in config.yaml"
     )
 
@@ -459,7 +460,7 @@ def run_in_background(steps: Iterator[str], ended: Callable[[], bool]) -> None:
             if ended():
                 return
     except (HopyardError, OSError) as failed:
-        log.error("the modes of the files of an older home are not all closed: %s", failed)
+        log.error("some files of an older home are still readable by other users: %s", failed)
 
 
 def node_settings(node: DeclaredNode, quotas: QuotaSettings) -> LocalNodeSettings:
@@ -499,8 +500,8 @@ async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalE
                 f"the server of {server.place} is up, and this home is a copy of its home",
                 hints=(
                     (
-                        f"end that server first; or remove {home.mark_file} and {home.token_file}, so that "
-                        "this one is another server of the database"
+                        f"stop that server first, or remove {home.mark_file} and {home.token_file} to "
+                        "make this home a separate server of the database"
                     ),
                 ),
             )
@@ -509,8 +510,8 @@ async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalE
         raise SpecError(
             f"another server of this database has a node `{name}`",
             hints=(
-                f"give this machine a name of its own: `node: {{id: NAME}}` in {home.settings_file}",
-                f"if that server is gone for good: `hop node rm {name}` at one that runs",
+                f"set a unique name for this machine: `node: {{id: NAME}}` in {home.settings_file}",
+                f"if that server is gone for good, run `hop node rm {name}` on a live server",
             ),
         )
 
@@ -536,7 +537,7 @@ async def check_live_runs(
                     f"{home.database} where that was the database"
                 ),
                 (
-                    "to give up these runs and all blobs and streams of the home: remove "
+                    "to abandon these runs and all blobs and streams of the home, remove "
                     f"{home.database_id_file}"
                 ),
             ),
@@ -549,10 +550,10 @@ async def check_live_runs(
             before = min(placed)
             raise SpecError(
                 f"runs of this home are live on node `{before}` ({running.attempt}), and its node is "
-                f"named `{engine.node.id}` now: their resources would be given out twice",
+                f"named `{engine.node.id}` now: their resources would be allocated twice",
                 hints=(
                     (
-                        f"keep the name until they have ended: `node: {{id: {before}}}` in "
+                        f"keep the old name until these runs end: `node: {{id: {before}}}` in "
                         f"{home.settings_file}; without it, the node has the name of the machine"
                     ),
                 ),
@@ -647,7 +648,7 @@ class DiscoveryFiles:
             listening = listen(self._home, backlog=backlog_for(descriptor_limit()))
             if listening is None:
                 log.warning(
-                    "%s cannot be made; processes of this machine use the port", self._home.socket_file
+                    "cannot create %s; processes of this machine use the port", self._home.socket_file
                 )
             else:
                 await add_unix_socket(listening)

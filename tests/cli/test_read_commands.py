@@ -205,7 +205,7 @@ def test_a_label_that_names_another_run_is_refused(
         refused = shell.hop(*words)
         assert (refused.code, refused.talk.splitlines()[0]) == (
             2,
-            f"error: --name: `{label}` means {means} where a run is named",
+            f"error: --name: `{label}` has a special meaning in run references: {means}",
         ), words
     with pytest.raises(SpecError, match=f"label: `{label}` means"):
         client.patch(f"/runs/{client.get('/runs/resolve', ref=trained[0])['id']}", {"label": label})

@@ -194,7 +194,7 @@ def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, aft
     if after is before or after in TRANSITIONS[before]:
         assert checked_transition(before, after) is after
     else:
-        with pytest.raises(errors.Conflict, match=f"a run that is {before} never becomes {after}"):
+        with pytest.raises(errors.Conflict, match=f"a run in phase {before} cannot become {after}"):
             checked_transition(before, after)
 
 

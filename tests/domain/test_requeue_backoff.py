@@ -64,7 +64,7 @@ def test_losses_in_a_row_end_the_run_and_say_how_many_there_were() -> None:
     assert last.run_phase is RunPhase.FAILED and last.exit is not None
     assert (
         last.exit.reason
-        == "its replica died; given up after the 4th loss in a row without a newer checkpoint"
+        == "its replica died; no further retry after the 4th loss in a row without a newer checkpoint"
     )
 
 

@@ -151,7 +151,7 @@ def test_backup_and_restore_refuse_what_would_lose_something(
     (foreign / "thesis.tex").write_text("x")
     for target, said in (
         (foreign, "holds other files"),
-        (world.home.root / "below", "are inside each other"),
+        (world.home.root / "below", "overlap: one is inside the other"),
         (foreign / "thesis.tex", "is not a folder"),
     ):
         refused = world.hop("backup", str(target))
@@ -259,7 +259,7 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
     refused = world.hop("backup", str(folder))
     assert (
         refused.code == 1
-        and "has lost most of the blobs or streams" in refused.talk
+        and "lacks most of the blobs or streams" in refused.talk
         and copied(folder) == before
     )
     world.ok("down")
@@ -269,7 +269,7 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
     assert refused.code == 1 and "is gone: there is no" in refused.talk and copied(folder) == before
     world.ok("up")
     refused = world.hop("backup", str(folder))
-    assert refused.code == 1 and "is another one now" in refused.talk and copied(folder) == before
+    assert refused.code == 1 and "is now a different database" in refused.talk and copied(folder) == before
     world.ok("backup", "--replace", str(folder))
 
 

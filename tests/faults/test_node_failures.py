@@ -169,7 +169,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(world: World) ->
         (3, "exit-code"),
     ]
     assert "the checkpoint of step 4 cannot be read" in world.ok("info", name).out
-    assert "; the next attempt starts from the one before" in attempts[1]["exit"]["reason"]
+    assert "; the next attempt starts from the previous checkpoint" in attempts[1]["exit"]["reason"]
     for rank in (0, 1):
         assert world.log(run, rank=rank).splitlines() == [f"turn {turn}" for turn in range(6)]
 

@@ -105,7 +105,10 @@ def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_u
     assert ended["attempt"]["number"] == 2
     assert (ended["exit"]["kind"], ended["exit"]["reason"]) == (
         "lost",
-        "lost: its replica died on node box; given up after the 2nd loss in a row without a newer checkpoint",
+        (
+            "lost: its replica died on node box; no further retry after the 2nd loss in a row without a "
+            "newer checkpoint"
+        ),
     )
     assert world.hop("logs", run["name"]).out == "up\n"
     assert "lost: its replica died" in world.ok("info", run["name"]).out

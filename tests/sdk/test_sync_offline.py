@@ -143,12 +143,12 @@ def test_a_run_runs_until_all_of_it_has_come_however_often_hop_sync_and_the_serv
     assert [run["id"] for run in listed] == [first.name], "the second one has not begun"
     assert "being synced, last part came" in hop(home, "ps").stdout + hop(home, "info", first.name).stdout
     assert (
-        "recorded offline and is being synced; its last part came at" in hop(home, "why", first.name).stdout
+        "recorded offline and is being synced; the last upload was at" in hop(home, "why", first.name).stdout
     )
     refused = hop(home, "stop", first.name)
     assert (
         refused.returncode,
-        "no process of it runs here" in refused.stderr,
+        "the server runs no process of it" in refused.stderr,
         "`hop sync`" in refused.stderr,
     ) == (1, True, True), refused
     assert hop(home, "down").returncode == 0, "nothing of it runs"

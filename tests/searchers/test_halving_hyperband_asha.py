@@ -68,7 +68,7 @@ def test_rungs_rise_by_eta_from_the_least_to_the_most(most: int, least: int, eta
 def test_rungs_that_cannot_be() -> None:
     with pytest.raises(
         SpecError,
-        match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung are more than max_epochs, 3",
+        match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung exceed max_epochs \(3\)",
     ):
         rung_budgets(3, 5, 3)
     with pytest.raises(SpecError, match="no rung to compare") as failure:

@@ -88,7 +88,7 @@ def built(
         (
             "asha",
             {"min_epochs": 10},
-            "searcher.options.min_epochs: 10 epochs at the lowest rung are more than max_epochs, 9",
+            "searcher.options.min_epochs: 10 epochs at the lowest rung exceed max_epochs (9)",
             "",
         ),
         (
@@ -105,7 +105,12 @@ def built(
             "did you mean `halving`?",
         ),
         ("median", {"of": "ahsa"}, "searcher.options.of: unknown searcher `ahsa`", "did you mean `asha`?"),
-        ("median", {"of": "median"}, "searcher.options.of: `median` wraps another searcher itself", ""),
+        (
+            "median",
+            {"of": "median"},
+            "searcher.options.of: `median` is itself a wrapper of another searcher",
+            "",
+        ),
         (
             "median",
             {"of": "asha", "eeta": 3},
@@ -149,7 +154,7 @@ def test_amounts_are_positive(trials: int, max_epochs: int, told: str) -> None:
 
 def test_a_space_without_a_point_is_named_before_anything_else() -> None:
     empty = StudySpec("s", Space(()), "acc", Goal.MAX, Parallel.TRIALS, trials=3)
-    with pytest.raises(SpecError, match="space: there is nothing to search"):
+    with pytest.raises(SpecError, match="space: the space is empty"):
         build(empty, OWN.__getitem__)
 
 

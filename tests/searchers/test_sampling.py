@@ -230,9 +230,9 @@ LR = Parameter("lr", Uniform(0.0, 1.0))
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ((), "space: there is nothing to search"),
-        ((LR, LR), r"space\.lr: named twice"),
-        ((Parameter("a", Choice(())),), r"space\.a: a choice of nothing"),
+        ((), "space: the space is empty"),
+        ((LR, LR), r"space\.lr: duplicate name"),
+        ((Parameter("a", Choice(())),), r"space\.a: an empty list of choices"),
         ((Parameter("a", Uniform(1.0, 0.0)),), r"space\.a: the range from 1\.0 to 0\.0 has no point"),
         ((Parameter("a", Uniform(0.0, float("inf"))),), r"space\.a: .* not finite"),
         ((Parameter("a", Uniform(0.0, 1.0, log=True)),), r"space\.a: the logarithm"),

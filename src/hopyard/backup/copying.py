@@ -110,7 +110,7 @@ def copy_database(source: Path, copy: Path, scratch: Path) -> None:
         if getattr(bad, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(copy)) from bad
         raise IntegrityError(
-            f"{source} cannot be copied: {bad}", hints=("`hop doctor` checks the database of a home",)
+            f"{source} cannot be copied: {bad}", hints=("run `hop doctor` to check the database",)
         ) from bad
     fsync_path(part)
     make_folder(copy.parent)

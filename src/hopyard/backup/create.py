@@ -64,7 +64,9 @@ def create_backup(
     lost most of what it has; StorageFull.
     """
     if not home.root.is_dir():
-        raise NotFound(f"there is no home at {home.root}", hints=("HOPYARD_HOME names another one",))
+        raise NotFound(
+            f"there is no home at {home.root}", hints=("set HOPYARD_HOME to the folder of a home",)
+        )
     check_target(home, folder)
     url = read_settings(home.settings_file).database
     if not replace:
@@ -77,7 +79,7 @@ def create_backup(
             return _create(home.root, folder, url, scratch, progress, replace=replace)
     except OSError as bad:
         if is_disk_full(bad):
-            hint = "what is there of an earlier backup was kept; free some space, or choose another folder"
+            hint = "free some space, or choose another folder; the earlier backup there is intact"
             raise StorageFull(f"no space left at {folder}", hints=(hint,)) from bad
         raise
 
@@ -183,7 +185,8 @@ def _gc_paused(home: Home) -> Iterator[None]:
     with try_lock(home.gc_lock) as free:
         if not free:
             raise Conflict(
-                "blobs are being swept, or another backup is being made", hints=("try again in a minute",)
+                "a garbage collection of blobs or another backup is in progress",
+                hints=("try again in a minute",),
             )
         yield
 

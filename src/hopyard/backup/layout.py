@@ -60,7 +60,7 @@ def read_mark(folder: Path) -> BackupMark:
             )
         return BackupMark(**found)
     except FileNotFoundError:
-        hint = "a backup that was broken off has none either: run `hop backup` again"
+        hint = "run `hop backup` again: an interrupted backup has no such file either"
         raise NotFound(f"{folder} is not a backup: it has no {MARK_FILE}", hints=(hint,)) from None
     except (ValueError, KeyError, TypeError) as bad:
         raise IntegrityError(

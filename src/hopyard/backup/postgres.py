@@ -39,7 +39,7 @@ def _run_program(
 ) -> None:
     found = shutil.which(program)
     if found is None:
-        raise NotFound(f"{program} is not installed here", hints=(_INSTALL_HINT,))
+        raise NotFound(f"{program} is not installed", hints=(_INSTALL_HINT,))
     plain, password = split_password(url)
     environment = os.environ | ({"PGPASSWORD": password} if password is not None else {})
     command = [found, *options, *before_url, plain, *after]

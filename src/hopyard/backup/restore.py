@@ -54,13 +54,13 @@ def restore_backup(
     if home.root.exists() and any(home.root.iterdir()):
         raise Conflict(
             f"the home {home.root} is not empty",
-            hints=("name another one: HOPYARD_HOME=DIR hop restore …", "or move it away first"),
+            hints=("choose another folder: HOPYARD_HOME=DIR hop restore …", "or move it away first"),
         )
     url = database or read_settings(folder / home.settings_file.name).database
     if mark.database == "postgresql" and url is None:
         raise SpecError(
-            "the backup has a dump of a PostgreSQL database",
-            hints=("name an empty database to restore it to: --database URL",),
+            "the backup contains a dump of a PostgreSQL database",
+            hints=("set an empty database to restore into: --database URL",),
         )
     if mark.database == "sqlite" and database is not None:
         raise SpecError(
@@ -115,10 +115,10 @@ def _check_database(mark: BackupMark, folder: Path, url: str, *, keep_database: 
     backup."""
     there, wanted = read_references(url).database_id, database_id_of(mark, folder)
     if keep_database and there != wanted:
-        what = "is empty" if not there else "is not the one that the backup is of"
+        what = "is empty" if not there else "is not the database of this backup"
         raise Conflict(
             f"the database {what}, so there is nothing to keep",
-            hints=("leave --keep-database out, and name an empty database",),
+            hints=("remove --keep-database, and set an empty database",),
         )
     if there and not keep_database:
         same = (
@@ -127,7 +127,7 @@ def _check_database(mark: BackupMark, folder: Path, url: str, *, keep_database: 
         )
         raise Conflict(
             "the database is not empty",
-            hints=((same,) if there == wanted else ()) + ("name an empty one: --database URL",),
+            hints=((same,) if there == wanted else ()) + ("set an empty database: --database URL",),
         )
 
 

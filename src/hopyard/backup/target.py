@@ -16,7 +16,7 @@ def check_target(home: Home, folder: Path) -> None:
     root, target = home.root.resolve(), folder.resolve()
     if target == root or root in target.parents or target in root.parents:
         raise SpecError(
-            f"{folder} and the home {home.root} are inside each other",
+            f"{folder} and the home {home.root} overlap: one is inside the other",
             hints=("choose a folder elsewhere, best on another disk",),
         )
     if folder.exists() and not folder.is_dir():
@@ -49,7 +49,7 @@ def check_same_home(home: Home, folder: Path) -> None:
         + (", one before this" if earlier == str(home.root) else ""),
         hints=(
             f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
-            "where that home was moved here or is gone for good: `hop backup --replace`",
+            "if that home was moved here or is gone for good: `hop backup --replace`",
         ),
     )
 
@@ -58,7 +58,7 @@ def check_database_present(home: Home, folder: Path, url: str | None) -> None:
     """Raises Conflict where the backup has a database and the home has none, or one of another kind."""
     had = DATABASE if (folder / DATABASE).exists() else DUMP
     if (folder / had).exists() and (url is None) != (had == DATABASE):
-        raise _other_database_error(folder, "is in another place now: see `database:` in its config.yaml")
+        raise _other_database_error(folder, "was moved: see `database:` in its config.yaml")
     if url is None and had == DATABASE and (folder / had).exists() and not home.database.exists():
         raise _other_database_error(folder, f"is gone: there is no {home.database}")
 
@@ -71,32 +71,29 @@ def check_same_database(folder: Path, database_id: str) -> None:
     except NotFound:
         return
     if before and before != database_id:
-        raise _other_database_error(folder, "is another one now, perhaps an empty one")
+        raise _other_database_error(folder, "is now a different database, perhaps an empty one")
 
 
 def _other_database_error(folder: Path, reason: str) -> Conflict:
     return Conflict(
         f"the database of which {folder} has a backup {reason}",
         hints=(
-            f"give the home its database back: {folder / DATABASE} may have it; or choose another folder",
-            (
-                "where that database is gone for good: `hop backup --replace`, which gives up what the "
-                "backup has"
-            ),
+            f"restore the database of the home: {folder / DATABASE} may have it; or choose another folder",
+            ("if that database is gone for good: `hop backup --replace` (it deletes the backup's copy)"),
         ),
     )
 
 
 def mostly_lost_error(home: Path, folder: Path) -> Conflict:
     return Conflict(
-        f"{home} has lost most of the blobs or streams that {folder} has, and that its database refers to",
+        f"{home} lacks most of the blobs or streams that {folder} has and its database refers to",
         hints=(
             (
-                f"are all disks of the home mounted? To copy them back: `cp -an {folder}/blobs/packs "
+                f"mount all disks of the home, or copy the files back: `cp -an {folder}/blobs/packs "
                 f"{folder}/blobs/large {home}/blobs/`, `cp -an {folder}/streams {home}/`, then `hop doctor "
                 "--verify`"
             ),
-            "where they are to be given up: `hop backup --replace`, or another folder",
+            "if they can be abandoned: `hop backup --replace`, or choose another folder",
         ),
     )
 

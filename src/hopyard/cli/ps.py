@@ -86,7 +86,7 @@ def ps(
     for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
         if pairs.setdefault(key, value) != value:
             raise SpecError(
-                f"--tag: `{key}` is asked for with two values", hints=("no run has both: name each tag once",)
+                f"--tag: `{key}` is given with two values", hints=("no run has both: name each tag once",)
             )
     client = connect()
     nothing = _print_empty(

@@ -106,7 +106,10 @@ def _check_replayable(study: StudySpec, records: Sequence[dict[str, Any]], trial
     from hopyard.studies.event_json import event_from_json
 
     if study.beginning is not None:
-        hint = "`hop fork STUDY --checkpoint best` trains its best model on, if need be with other parameters"
+        hint = (
+            "continue training of its best model with `hop fork STUDY --checkpoint best`, if need be "
+            "with other parameters"
+        )
         raise SpecError(
             "--trials: this study is a fork, which trains one model on: there are no more trials",
             hints=(hint,),

@@ -120,7 +120,8 @@ def _check_owner(reservation: Reservation, queues: QueueTree) -> None:
         near = closest_name(reservation.queue, queues.queues)
         hints = (f"did you mean `{near}`?",) if near else ()
         raise NotFound(
-            f"queue: there is no queue `{reservation.queue}`", hints=(*hints, "`hop queue ls` lists them")
+            f"queue: there is no queue `{reservation.queue}`",
+            hints=(*hints, "list the queues with `hop queue ls`"),
         )
 
 

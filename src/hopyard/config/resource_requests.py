@@ -82,7 +82,7 @@ def gpu_share_from_memory(
     if gpus.milli:
         raise SpecError(
             f"{what}: a share is given as {other} {format_gpus(gpus)} already",
-            hints=("give one of the two: the share follows from the memory",),
+            hints=("set one of the two: the share follows from the memory",),
         )
     if gpus.count > 1:
         raise SpecError(

@@ -40,7 +40,7 @@ async def run_logging_errors(effect: Awaitable[None]) -> None:
     except HopyardError as error:
         log.warning("%s", error)
     except Exception:
-        log.exception("an effect failed; the next look at the engine repeats it")
+        log.exception("a background action failed; the next reconciliation retries it")
 
 
 async def run_step_logging_errors(step: Callable[[], Awaitable[None]]) -> bool:

@@ -28,7 +28,7 @@ def with_backoff_holds(plan: Plan, snapshot: Snapshot) -> Plan:
 def backoff_hold(gang: Gang) -> Hold:
     """Why it waits. It has no position: it waits for no other run."""
     at = f" before {gang.not_before:%Y-%m-%d %H:%M:%S} UTC" if gang.not_before is not None else ""
-    return Hold(gang.id, HoldReason.PUT_BACK, f"not tried again{at}: {gang.requeue_reason}", 0)
+    return Hold(gang.id, HoldReason.PUT_BACK, f"no retry{at}: {gang.requeue_reason}", 0)
 
 
 class _ConcatenatedHolds(Sequence[Hold]):

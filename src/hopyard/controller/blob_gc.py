@@ -70,7 +70,7 @@ class BlobCollector:
                 self._gc_lock = False
                 self._pause_generation.notify_all()
         if freed:
-            log.info("swept %d bytes of blobs that nothing refers to", freed)
+            log.info("removed %d bytes of unreferenced blobs", freed)
         return freed
 
     async def run(self, clock: Clock) -> None:
@@ -80,9 +80,9 @@ class BlobCollector:
             try:
                 await self.collect()
             except HopyardError as error:
-                log.warning("the sweep of blobs was left: %s", error)
+                log.warning("the garbage collection of blobs was abandoned: %s", error)
             except Exception:
-                log.exception("the sweep of blobs failed")
+                log.exception("the garbage collection of blobs failed")
 
     async def find_lost(self) -> list[Digest]:
         """What is in use and not here: it was damaged and set aside, or its file is gone.
@@ -96,7 +96,7 @@ class BlobCollector:
         if unread:
             digest, bad = next(iter(unread.items()))
             raise IntegrityError(
-                f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}"
+                f"manifest {digest[:12]} is damaged; no blob is removed: {bad.message}"
             ) from bad
         return used
 

@@ -24,5 +24,5 @@ async def run_heartbeat(
         try:
             await cluster.record_server(server_record(clock.now()))
         except HopyardError as error:  # a database that is away for a while
-            log.warning("it was not recorded that this server is up: %s", error.message)
+            log.warning("the heartbeat of this server was not recorded: %s", error.message)
         await clock.sleep_until(clock.now() + HEARTBEAT_INTERVAL)

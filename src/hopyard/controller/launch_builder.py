@@ -40,8 +40,8 @@ class LaunchBuilder:
         A gang that was placed with fewer replicas than it may have is as large as it was placed."""
         if not all(role.command for role in run.spec.roles):
             raise SpecError(
-                "the run's spec cannot be read: it is damaged, or of another version",
-                hints=("`hop rm` removes the run",),
+                "the spec of the run cannot be read: it is damaged, or of another version",
+                hints=("remove the run with `hop rm`",),
             )
         restore, values = await self._find_restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign_token(attempt)
@@ -91,7 +91,7 @@ class LaunchBuilder:
         if gone:
             raise NotFound(
                 f"{run.name.user} has no secret `{gone[0]}` any more",
-                hints=(f"`hop secret set {gone[0]}`, and run it again",),
+                hints=(f"set it with `hop secret set {gone[0]}`, and submit the run again",),
             )
         return values
 

@@ -80,7 +80,7 @@ def measure_manifest(data: bytes) -> ManifestSize:
     if len(body.files) + len(body.links) + len(body.folders) > MAX_ENTRIES:
         raise IntegrityError(
             f"manifest of more than {MAX_ENTRIES:,} files and folders",
-            hints=("put them into archives, or into several datasets",),
+            hints=("pack the files into archives, or split them into several datasets",),
         )
     # They have the fields of the domain's entries, which would take three times the memory.
     found = Manifest(

@@ -37,9 +37,9 @@ async def remove_orphaned_folders(
                 await asyncio.to_thread(remove_tree, run_folders / run)
             removed += 1
         except OSError as failed:
-            log.warning("what is left of the deleted run %s cannot be removed: %s", run, failed)
+            log.warning("files of the deleted run %s cannot be removed: %s", run, failed)
     if removed:
-        log.info("swept what was left of %d deleted runs", removed)
+        log.info("removed the remaining files of %d deleted runs", removed)
     return removed
 
 
@@ -49,7 +49,7 @@ async def run_orphan_cleanup(runs: RunStore, streams: Streams, clock: Clock, *, 
         try:
             await remove_orphaned_folders(runs, streams, run_folders=run_folders)
         except Exception:
-            log.exception("the sweep of deleted runs failed")
+            log.exception("the cleanup of deleted runs failed")
         await clock.sleep_until(clock.now() + CLEANUP_INTERVAL)
 
 

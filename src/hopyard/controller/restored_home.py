@@ -22,7 +22,7 @@ async def cordon_restored(cluster: ClusterStore, engine: Engine, clock: Clock, *
             await cluster.fail_launch(
                 running.attempt, "lost: it was starting when the backup was made", now=ended_at
             )
-    reason = f"restored from the backup of {created_at}: the original may still run what waits here"
+    reason = f"restored from the backup of {created_at}: the original server may still run these waiting runs"
     for node in await cluster.nodes():
         if node.engine == engine.name:
             await cluster.set_cordon(node.id, True, reason=reason)

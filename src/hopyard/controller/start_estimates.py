@@ -68,7 +68,7 @@ class StartEstimates:
                 forecast(snapshot, plan) if quick else await asyncio.to_thread(forecast, snapshot, plan)
             )
         except Exception:
-            log.exception("no expected starts are known: the forecast failed")
+            log.exception("no start estimates: the forecast failed")
             self._expected_starts = {}
         self._plan, self._forecast_s = plan, time.perf_counter() - began
         self._next_forecast_at = self._clock.now() + min(

@@ -20,9 +20,9 @@ from hopyard.domain.ids import AttemptId
 from hopyard.domain.requeue_backoff import RequeueCause, backoff_s, ordinal
 from hopyard.domain.run import RunPhase
 
-PROCESSES_LOST = "the engine no longer finds its processes"
+PROCESSES_LOST = "the engine no longer reports its processes"
 _PEER_LOSS_KINDS = (ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.PEER_FAILED)
-CANCELLED_IN_QUEUE = Exit(ExitKind.STOPPED, 130, "stopped while it waited")
+CANCELLED_IN_QUEUE = Exit(ExitKind.STOPPED, 130, "stopped while waiting")
 
 
 class _PhaseOrder(IntEnum):
@@ -170,7 +170,8 @@ def _max_attempts_exit(exit: Exit, losses: int) -> Exit:
     return replace(
         exit,
         reason=(
-            f"{exit.reason}; given up after the {ordinal(losses)} loss in a row without a newer checkpoint"
+            f"{exit.reason}; no further retry after the {ordinal(losses)} loss in a row without a "
+            "newer checkpoint"
         ),
     )
 

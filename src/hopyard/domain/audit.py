@@ -40,7 +40,7 @@ class AuditRecord:
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
     """All that are given must hold. action: also a noun alone, which means all of its verbs.
-    target: a name or an id. before: only records older than the one with this id, for the next page."""
+    target: a name or an id. before: only records older than the record with this id, for the next page."""
 
     user: str | None = None
     action: str | None = None

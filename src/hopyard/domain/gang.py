@@ -138,7 +138,7 @@ class Gang:
                 rank += 1
 
 
-CHANGED_AFTER_PLANNING = "it was changed after this was planned"
+CHANGED_AFTER_PLANNING = "the run was changed after the plan was made"
 
 
 def differs_from_plan(planned: Gang, gang: Gang) -> bool:

@@ -64,8 +64,8 @@ def check_label(value: str, *, subject: str) -> str:
     if value == LAST_RUN_REF or (value.isascii() and value.isdecimal()):
         means = "the newest run" if value == LAST_RUN_REF else "the run of that number"
         raise SpecError(
-            f"{subject}: `{value}` means {means} where a run is named",
-            hints=("give the run a name with other letters in it",),
+            f"{subject}: `{value}` has a special meaning in run references: {means}",
+            hints=("choose a name that contains other letters",),
         )
     return value
 
@@ -133,7 +133,7 @@ def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
     run, dot, number = attempt.rpartition(".")
     if not dot or not run or not _NUMBER.fullmatch(number):
         raise SpecError(
-            f"`{escape(attempt[:80])}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",)
+            f"`{escape(attempt[:80])}` is not an attempt", hints=("write an attempt as RUN_ID.NUMBER",)
         )
     return RunId(run), int(number)
 
@@ -155,7 +155,7 @@ class RunName:
         if len(parts) != 3 or not _NUMBER.fullmatch(parts[2]):
             raise SpecError(
                 f"`{escape(text[:400])}` is not the name of a run",
-                hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",),
+                hints=("write a run as USER/PROJECT/NUMBER, for example alice/mnist/12",),
             )
         return cls(
             check_name(parts[0], subject="user"), check_name(parts[1], subject="project"), int(parts[2])

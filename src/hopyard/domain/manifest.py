@@ -162,8 +162,8 @@ class Manifest:
         self.blob_sizes()
         for folder in _repository_folders(seen):
             raise IntegrityError(
-                f"manifest: the folder `{folder or '.'}` is a git repository: its settings would run "
-                "commands of their author"
+                f"manifest: the folder `{folder or '.'}` is a git repository: its configuration can "
+                "run commands of its author"
             )
 
 
@@ -229,12 +229,13 @@ def check_path(path: str) -> str:
         )
     if is_repository_name(path):
         raise SpecError(
-            f"`{path}` belongs to a repository, whose settings would run commands of their author",
-            hints=("leave it out of the tree",),
+            f"`{path}` belongs to a repository, whose configuration can run commands of its author",
+            hints=("remove it from the tree",),
         )
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise SpecError(
-            f"`{path}` would leave the tree or is not in normal form", hints=("no `..`, `.` or empty parts",)
+            f"`{path}` leads out of the tree or is not in normal form",
+            hints=("remove `..`, `.` and empty parts",),
         )
     try:
         size = len(path.encode())

@@ -104,29 +104,29 @@ class NodeAllocations:
         if not node.schedulable:
             return f"node {node.id} is {node.unschedulable_state}"
         if not selector_matches(role.where, node):
-            return f"node {node.id} is not one that role {role.name} asks for"
+            return f"node {node.id} does not match the request of role {role.name}"
         held = self._usage.get(node.id, _NO_USAGE)
         cpu, memory = node.cpu_milli - held.cpu_milli, node.memory_bytes - held.memory_bytes
         if want.cpu_milli and want.cpu_milli > cpu:
             return (
                 f"node {node.id} has {max(cpu, 0) / 1000:g} CPUs free, {want.cpu_milli / 1000:g} are "
-                "asked for"
+                "requested"
             )
         if want.memory_bytes and want.memory_bytes > memory:
             return (
-                f"node {node.id} has {max(memory, 0)} bytes of memory free, {want.memory_bytes} are asked for"
+                f"node {node.id} has {max(memory, 0)} bytes of memory free, {want.memory_bytes} are requested"
             )
         for name, amount in want.extras:
             free = node.extras.get(name, 0) - held.extras.get(name, 0)
             if amount > free:
-                return f"node {node.id} has {max(free, 0)} {name} free, {amount} are asked for"
+                return f"node {node.id} has {max(free, 0)} {name} free, {amount} are requested"
         return self._find_gpu_shortfall(role, assignment, held)
 
     def _find_gpu_shortfall(self, role: Role, assignment: Assignment, usage: _NodeUsage) -> str | None:
         want, known = role.resources, self._gpus[assignment.node]
         count = want.gpus or int(want.is_gpu_share)
         if len(assignment.gpus) != count or len(set(assignment.gpus)) != count:
-            return f"rank {assignment.rank} is given {len(assignment.gpus)} GPUs, {count} are asked for"
+            return f"rank {assignment.rank} is assigned {len(assignment.gpus)} GPUs, {count} are requested"
         for index in assignment.gpus:
             gpu = known.get(index)
             if gpu is None or usage.gpu_milli.get(index, 0) + assignment.gpu_milli > WHOLE_GPU:
@@ -136,12 +136,12 @@ class NodeAllocations:
             }:
                 return (
                     f"GPU {index} of node {assignment.node} is a {gpu.model}, "
-                    f"{' or '.join(want.gpu_models)} is asked for"
+                    f"{' or '.join(want.gpu_models)} is requested"
                 )
             if assignment.gpu_milli != want.gpu_milli_on(gpu):
                 return (
-                    f"rank {assignment.rank} is given {assignment.gpu_milli} thousandths of a GPU, "
-                    f"{want.gpu_milli_on(gpu)} are asked for"
+                    f"rank {assignment.rank} is assigned {assignment.gpu_milli} thousandths of a GPU, "
+                    f"{want.gpu_milli_on(gpu)} are requested"
                 )
         return None
 

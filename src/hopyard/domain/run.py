@@ -62,7 +62,7 @@ def checked_transition(before: RunPhase, after: RunPhase) -> RunPhase:
     Raises Conflict for a change that TRANSITIONS does not have."""
     if after is before or after in TRANSITIONS[before]:
         return after
-    raise Conflict(f"a run that is {before} never becomes {after}")
+    raise Conflict(f"a run in phase {before} cannot become {after}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,18 +270,18 @@ def check_not_superseded(attempt: AttemptId | None, newest_number: int, *, run: 
     if attempt is not None and split_attempt(attempt)[1] < newest_number:
         number = split_attempt(attempt)[1]
         raise Conflict(
-            f"attempt {number} of run {run} is superseded by attempt {newest_number}: what it sends now "
-            "changes nothing of the run"
+            f"attempt {number} of run {run} is superseded by attempt {newest_number}; its reports no "
+            "longer change the run"
         )
 
 
 def no_process_conflict(run: str) -> Conflict:
     hints = (
-        "`hop sync`, where it was recorded, sends the rest of it",
-        f"`hop rm {run}` deletes what has come",
+        "run `hop sync` on the machine that recorded it to send the rest",
+        f"run `hop rm {run}` to delete the uploaded part",
     )
     return Conflict(
-        f"run {run} was recorded offline and is being synced: no process of it runs here", hints=hints
+        f"run {run} was recorded offline and is being synced: the server runs no process of it", hints=hints
     )
 
 
@@ -289,7 +289,7 @@ HELD_REASON = "held"  # as `hold_reason`: it is held by a user, so no policy see
 
 
 def held_message(user: str | None) -> str:
-    return f"held by {user} until it is released"
+    return f"held by {user} until released"
 
 
 class RunEventKind(StrEnum):

@@ -30,20 +30,20 @@ def changes_scheduling(before: Run, after: Run) -> bool:
 def not_pending_conflict(run: Run, phase: RunPhase) -> Conflict:
     """Such a change came too late."""
     hints = (
-        "its name, its tags and its note can be changed in every phase",
-        f"`hop fork {run.name}` runs it again with changes",
+        "change its name, its tags or its note: these can change in every phase",
+        f"run it again with changes: `hop fork {run.name}`",
     )
     return Conflict(
-        f"run {run.name} does not wait: it {'has ended' if phase.is_final else f'is {phase}'}, so what it "
-        "asks for stays as it is",
+        f"run {run.name} does not wait: it {'has ended' if phase.is_final else f'is {phase}'}, so its "
+        "requests cannot change",
         hints=hints,
     )
 
 
 def concurrent_change_conflict(run: Run) -> Conflict:
     return Conflict(
-        f"run {run.name} was changed at the same moment",
-        hints=("look at it with `hop info`, and send the change again",),
+        f"run {run.name} was changed at the same time",
+        hints=("check it with `hop info`, and send the change again",),
     )
 
 

@@ -91,7 +91,7 @@ def check_settable(name: str, *, subject: str) -> str:
     if name in RANK_VARIABLES:
         raise SpecError(
             f"{subject}: `{name}` is set by Hopyard itself, for each process",
-            hints=("choose another name: this one tells a process its place in the run",),
+            hints=("choose another name: this variable gives a process its rank in the run",),
         )
     return name
 

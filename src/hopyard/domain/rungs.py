@@ -10,8 +10,8 @@ def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
     (rounded down), the last `max_epochs`. Raises SpecError where there would be only one."""
     if min_epochs > max_epochs:
         raise SpecError(
-            f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung are more than "
-            f"max_epochs, {max_epochs}",
+            f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung exceed max_epochs "
+            f"({max_epochs})",
             hints=("choose fewer, or a larger max_epochs",),
         )
     last = 0

@@ -77,49 +77,47 @@ class SearcherKind:
     wrapped: str = ""
 
 
-_ETA = Option(OptionKind.INTEGER, 3, "one in how many goes on at each rung", low=2)
+_ETA = Option(OptionKind.INTEGER, 3, "reduction factor: one in `eta` trials is promoted at each rung", low=2)
 _MIN_EPOCHS = Option(OptionKind.INTEGER, 1, "epochs at the lowest rung", low=1)
-_STARTUP = Option(OptionKind.INTEGER, 10, "trials drawn at random before the model proposes", low=1)
+_STARTUP = Option(OptionKind.INTEGER, 10, "random trials before the model proposes", low=1)
 _SEARCHERS_PACKAGE = "hopyard.searchers."
 
 SEARCHERS: Mapping[str, SearcherKind] = {
     "random": SearcherKind(
-        "Every trial is drawn anew, each parameter from its own stream.",
+        "Random search: draws each trial independently, each parameter from its own random stream.",
         _SEARCHERS_PACKAGE + "random_search:Random",
         requires_trials=True,
     ),
     "grid": SearcherKind(
-        "Every combination of the points of all parameters, once.",
+        "Grid search: tries every combination of the points of all parameters once.",
         _SEARCHERS_PACKAGE + "grid:Grid",
         {
-            "points": Option(OptionKind.INTEGER, None, "points of each range that says none itself", low=1),
+            "points": Option(OptionKind.INTEGER, None, "points per range, for ranges that set none", low=1),
             "shuffle": Option(
                 OptionKind.BOOLEAN,
                 False,
-                "in an order drawn from the seed, instead of the last parameter fastest",
+                "order drawn from the seed; otherwise the last parameter changes fastest",
             ),
         },
     ),
     "median": SearcherKind(
-        "Stops a trial that is worse than the median of the others at the same epoch; another searcher "
-        "proposes.",
+        "Median stopping: stops a trial that is worse than the median of the others at the same epoch. "
+        "Another searcher proposes.",
         _SEARCHERS_PACKAGE + "median:MedianStopping",
         {
             "of": Option(OptionKind.CHOICE, "random", "the searcher that proposes"),
-            "grace": Option(
-                OptionKind.INTEGER, 1, "epochs that a trial gets before it can be stopped", low=0
-            ),
+            "grace": Option(OptionKind.INTEGER, 1, "epochs before a trial can be stopped", low=0),
             "least": Option(
                 OptionKind.INTEGER,
                 5,
-                "trials to compare with that there must be before one is stopped",
+                "trials to compare with before a trial can be stopped",
                 low=1,
             ),
         },
         wrapped="of",
     ),
     "halving": SearcherKind(
-        "Successive halving: of each rung, when all have reached it, the best 1/eta go on.",
+        "Successive halving: when all trials have reached a rung, the best 1/eta continue.",
         _SEARCHERS_PACKAGE + "halving:Halving",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
     ),
@@ -129,68 +127,72 @@ SEARCHERS: Mapping[str, SearcherKind] = {
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
     ),
     "asha": SearcherKind(
-        "Asynchronous successive halving: whoever is among the best 1/eta of its rung goes on at once; "
-        "nobody waits.",
+        "Asynchronous successive halving: a trial among the best 1/eta of its rung continues at once, "
+        "without waiting for others.",
         _SEARCHERS_PACKAGE + "asha:Asha",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
         requires_trials=True,
     ),
     "bohb": SearcherKind(
-        "Hyperband, whose trials TPE proposes, from the results of the largest budget that enough "
-        "trials have reached (Optuna).",
+        "Hyperband with trials from TPE, fitted to the largest budget that enough trials have reached "
+        "(Optuna).",
         _SEARCHERS_PACKAGE + "bohb:Bohb",
         {
             "eta": _ETA,
             "min_epochs": _MIN_EPOCHS,
-            "random": Option(
-                OptionKind.NUMBER, 1 / 3, "share of the trials that is drawn at random", low=0, high=1
-            ),
+            "random": Option(OptionKind.NUMBER, 1 / 3, "fraction of trials drawn at random", low=0, high=1),
         },
     ),
     "tpe": SearcherKind(
-        "Tree-structured Parzen estimator, multivariate: draws near what was good and far from what "
-        "was not (Optuna).",
+        "Multivariate tree-structured Parzen estimator: samples near good trials and away from bad "
+        "ones (Optuna).",
         _SEARCHERS_PACKAGE + "optuna_searchers:Tpe",
         {"startup": _STARTUP},
         requires_trials=True,
     ),
     "gp": SearcherKind(
-        "Gaussian process: few trials, each of which takes long; seconds for a proposal (Optuna, PyTorch).",
+        "Gaussian process: for few, expensive trials; a proposal takes seconds (Optuna, PyTorch).",
         _SEARCHERS_PACKAGE + "optuna_searchers:GaussianProcess",
         {"startup": _STARTUP},
         requires_trials=True,
     ),
     "cmaes": SearcherKind(
-        "Covariance matrix adaptation: many trials over real and whole numbers (Optuna).",
+        "CMA-ES (covariance matrix adaptation): for many trials over real and whole numbers (Optuna).",
         _SEARCHERS_PACKAGE + "optuna_searchers:CmaEs",
         {
-            "startup": Option(OptionKind.INTEGER, 1, "trials drawn at random before it begins", low=1),
-            "population": Option(OptionKind.INTEGER, None, "trials of a generation", low=3),
+            "startup": Option(OptionKind.INTEGER, 1, "random trials before CMA-ES starts", low=1),
+            "population": Option(OptionKind.INTEGER, None, "trials per generation", low=3),
         },
         requires_trials=True,
     ),
     "pbt": SearcherKind(
-        "Population based training: after each interval the worst take over the state of the best, and "
-        "change its parameters.",
+        "Population based training: after each interval, the worst trials copy the state of the best "
+        "and perturb its parameters.",
         _SEARCHERS_PACKAGE + "pbt:PopulationBased",
         {
-            "interval": Option(OptionKind.INTEGER, 1, "epochs between two looks at the population", low=1),
+            "interval": Option(
+                OptionKind.INTEGER, 1, "epochs between two comparisons of the population", low=1
+            ),
             "quantile": Option(
                 OptionKind.NUMBER,
                 0.25,
-                "share of the population that copies, and that is copied",
+                "fraction of the population that copies, and fraction that is copied",
                 low=0,
                 high=0.5,
             ),
             "resample": Option(
                 OptionKind.NUMBER,
                 0.25,
-                "how likely a parameter is drawn anew instead of changed a little",
+                "probability that a parameter is resampled instead of perturbed",
                 low=0,
                 high=1,
             ),
-            "factor": Option(OptionKind.NUMBER, 1.2, "what a number is multiplied with or divided by", low=1),
-            "rounds": Option(OptionKind.BOOLEAN, False, "whether all wait for each other at each interval"),
+            "factor": Option(
+                OptionKind.NUMBER, 1.2, "factor by which a number is multiplied or divided", low=1
+            ),
+            "rounds": Option(
+                OptionKind.BOOLEAN, False, "whether all trials wait for each other at each interval"
+            ),
         },
         requires_trials=True,
     ),
@@ -227,7 +229,7 @@ def is_custom(name: str) -> bool:
 def get_searcher(name: str, path: str = "searcher.name") -> SearcherKind:
     """The built-in one of that name. Raises SpecError, naming `path` and the closest."""
     if name not in SEARCHERS:
-        own = "or one of your own: `file.py:Name`, `package.module:Name`"
+        own = "or name a class of your own: `file.py:Name`, `package.module:Name`"
         meant = _OTHER_TOOL_NAMES.get("".join(letter for letter in name.lower() if letter.isalnum()))
         hints = (
             (f"did you mean `{meant}`?", *unknown_name_hints("", SEARCHERS, subject="searchers"))
@@ -253,7 +255,9 @@ def check_options(
         inner = options.get(kind.wrapped, kind.options[kind.wrapped].default)
         if isinstance(inner, str) and not is_custom(inner):
             if get_searcher(inner, f"{path}.options.{kind.wrapped}").wrapped:
-                raise SpecError(f"{path}.options.{kind.wrapped}: `{inner}` wraps another searcher itself")
+                raise SpecError(
+                    f"{path}.options.{kind.wrapped}: `{inner}` is itself a wrapper of another searcher"
+                )
             allowed = {**SEARCHERS[inner].options, **allowed}
         else:
             allowed = {**{key: Option(OptionKind.CHOICE, None, "") for key in options}, **allowed}

@@ -86,7 +86,7 @@ def check_space(space: Space, path: str = "space") -> None:
     depends only on values that parameters before it can have."""
     if not space.parameters:
         raise SpecError(
-            f"{path}: there is nothing to search",
+            f"{path}: the space is empty",
             hints=("name at least one parameter, such as `lr: {log: [1e-4, 1e-1]}`",),
         )
     before: dict[str, Domain] = {}
@@ -95,7 +95,7 @@ def check_space(space: Space, path: str = "space") -> None:
         if not parameter.name:
             raise SpecError(f"{path}: a parameter has no name")
         if parameter.name in before:
-            raise SpecError(f"{here}: named twice")
+            raise SpecError(f"{here}: duplicate name")
         _check_domain(parameter.domain, here)
         for condition in parameter.conditions:
             _check_condition(condition, parameter.name, before, here)
@@ -107,7 +107,7 @@ def _check_domain(domain: Domain, path: str) -> None:
         return
     if isinstance(domain, Choice):
         if not domain.values:
-            raise SpecError(f"{path}: a choice of nothing", hints=("name at least one value",))
+            raise SpecError(f"{path}: an empty list of choices", hints=("name at least one value",))
         if any(isinstance(value, float) and not isfinite(value) for value in domain.values):
             raise SpecError(f"{path}: a value is not finite")
         return
@@ -115,22 +115,22 @@ def _check_domain(domain: Domain, path: str) -> None:
     if not (isfinite(domain.low) and isfinite(domain.high)):
         raise SpecError(f"{path}: the range {span} is not finite")
     if domain.low > domain.high:
-        raise SpecError(f"{path}: the range {span} has no point", hints=("the lower bound comes first",))
+        raise SpecError(f"{path}: the range {span} has no point", hints=("write the lower bound first",))
     if domain.log and domain.low <= 0:
         raise SpecError(
             f"{path}: the logarithm of {domain.low} does not exist",
-            hints=("a logarithmic range begins above 0",),
+            hints=("choose a lower bound above 0",),
         )
     if domain.step is not None and not (isfinite(domain.step) and domain.step > 0):
-        raise SpecError(f"{path}: a step of {domain.step}", hints=("a step is larger than 0",))
+        raise SpecError(f"{path}: a step of {domain.step}", hints=("choose a step above 0",))
     if domain.points is not None and domain.points < 1:
-        raise SpecError(f"{path}: {domain.points} points", hints=("a grid takes at least one point",))
+        raise SpecError(f"{path}: {domain.points} points", hints=("choose at least 1 point",))
 
 
 def _check_condition(condition: Condition, name: str, before: Mapping[str, Domain], path: str) -> None:
     on = condition.parameter
     if on not in before:
-        why = "itself" if on == name else f"`{on}`, which does not stand before it"
+        why = "itself" if on == name else f"`{on}`, which is not defined before it"
         raise SpecError(
             f"{path}: depends on {why}", hints=unknown_name_hints(on, before, subject="before it")
         )

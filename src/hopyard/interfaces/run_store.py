@@ -30,7 +30,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag.
+    """All that are given must hold. `label` and `text` are matched exactly / as part of a name, label or tag.
 
     parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs
     of trials. offline: only runs that were recorded offline, or none of these.

@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument(
         "--adopt",
         action="store_true",
-        help="clear up after a replica that died: ship the rest, report how it ended",
+        help="clean up after a dead replica: send the remaining output and report the exit",
     )
     given = parser.parse_args()
     folder, umask = given.folder.absolute(), os.umask(GROUP_AND_OTHERS_BITS)

@@ -38,10 +38,7 @@ def exit_from_status(
         name = "real-time signal"
     reason = f"killed by signal {number} ({name})"
     if number == signal.SIGKILL and node_out_of_memory:
-        reason += (
-            "; the node ran out of memory: ask for some with `--memory` so that the run is placed "
-            "where there is enough"
-        )
+        reason += "; the node ran out of memory: request memory with `--memory` to get a node with enough"
     return Exit(ExitKind.SIGNAL, 128 + number, reason)
 
 

@@ -325,7 +325,7 @@ class Replica:
         order = self._folder.read_stop()
         # a frozen one, say, which was killed when its grace was over
         if order is not None and order.kind is ExitKind.PREEMPTED:
-            return Exit(ExitKind.PREEMPTED, 137, f"{order.reason}: {died} before it had saved and left")
+            return Exit(ExitKind.PREEMPTED, 137, f"{order.reason}: {died} before it saved and exited")
         return Exit(ExitKind.LOST, 1, f"lost: {died}")
 
     def _report_exit(self, exit: Exit) -> None:
@@ -389,8 +389,8 @@ class Replica:
             except (HopyardError, OSError) as failed:
                 if not _is_own_folder(self._folder.work) and self._folder.exists():
                     self._unstored.queue_message(
-                        "what the run made in its folder is not stored: the folder is gone, or a link "
-                        "is in its place"
+                        "files written by the run are not stored: the folder is gone or was replaced "
+                        "by a link"
                     )
                     self._unstored.report_pending()
                     return
@@ -444,7 +444,7 @@ class Replica:
             with open_tree_cache(self._spec, self._folder).open_tree(code, self._server.client.fetch) as tree:
                 return found.without_unchanged(work, tree)
         except (BlobsOnOtherServer, IntegrityError, MissingBlobs, NotFound) as failed:
-            log(f"all files that were written to are sent, as the run's code cannot be had: {failed}")
+            log(f"all changed files are sent, because the code of the run is unavailable: {failed}")
             return found
 
     def _record_machine_env(self) -> None:

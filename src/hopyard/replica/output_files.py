@@ -26,10 +26,10 @@ FileStamps = Mapping[str, FileStamp]
 class UnstoredReason(StrEnum):
     """Why something is not stored, as the run says it."""
 
-    NAME = "their names hold control characters or a backslash, or are not UTF-8, or too long"
-    UNREADABLE = "they may not be read"
-    LINK = "they are links that lead out of the run's folder or to nothing"
-    SECRET = "they hold passwords and keys"
+    NAME = "their names contain control characters or a backslash, are not UTF-8, or are too long"
+    UNREADABLE = "they are not readable"
+    LINK = "they are links out of the folder of the run, or broken links"
+    SECRET = "they contain passwords and keys"
     TOOLS = "they are virtual environments, `node_modules` or repositories"
 
 

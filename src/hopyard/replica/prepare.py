@@ -44,8 +44,7 @@ def open_tree_cache(spec: ReplicaSpec, folder: ReplicaDir) -> TreeCache:
 
     def changed(manifest: Digest) -> None:
         folder.record_note(
-            f"{names.get(manifest, 'a checkpoint')} had been changed on this node since it was put "
-            "there: it is fetched again"
+            f"{names.get(manifest, 'a checkpoint')} was changed on this node: fetching it again"
         )
 
     return TreeCache(Home(Path(spec.node.home)).trees, on_changed=changed)
@@ -78,7 +77,7 @@ class RunPreparation:
         except OSError as failed:
             raise prepare_error(
                 failed,
-                "the run's files could not be put in place",
+                "cannot create the files of the run",
                 is_node_fault=Path(self.spec.node.home) / "cache",
             ) from failed
 
@@ -96,7 +95,7 @@ class RunPreparation:
         datasets = {}
         for ref in launch.datasets:
             if ref.manifest is None:
-                raise PrepareFailed(f"the server did not say which version of dataset {ref.name} to use")
+                raise PrepareFailed(f"the server named no version of dataset {ref.name}")
             datasets[ref.name] = self._tree(cache, ref.manifest, f"dataset {ref.name}")
             self._record_cache_key(ref.manifest, datasets[ref.name])
         if launch.restore is not None:
@@ -137,12 +136,12 @@ class RunPreparation:
             )
             if found["own"]:
                 then = (
-                    "the next attempt starts from the one before"
+                    "the next attempt starts from the previous checkpoint"
                     if found["damaged"]
                     else "it is fetched again"
                 )
                 raise NodeFault(f"{failed.exit.reason.partition(' (')[0]}; {then}") from failed
-            hint = "fork it with `--checkpoint STEP` of an earlier one: `hop info RUN` lists them"
+            hint = "fork it from an earlier checkpoint: `--checkpoint STEP`; `hop info RUN` lists the steps"
             raise PrepareFailed(f"{failed.exit.reason.partition(' (')[0]}; {hint}") from failed
 
     def _fetch(self, what: str) -> Fetch:
@@ -194,7 +193,7 @@ class RunPreparation:
         def fetch() -> bytes:
             ((_, data),) = self.server.client.fetch(digest, [digest])
             if blake3(data).hexdigest() != digest:
-                raise IntegrityError(f"blob {digest[:12]} came damaged")
+                raise IntegrityError(f"blob {digest[:12]} arrived damaged")
             return data
 
         return self._call_with_retry(fetch)

@@ -82,7 +82,7 @@ def _list_pids() -> list[str]:
             if not is_transient(failed):
                 raise
             if not told:
-                log(f"processes cannot be looked for: {failed}")
+                log(f"cannot list processes: {failed}")
             told = True
             time.sleep(_POLL_INTERVAL_S)
 

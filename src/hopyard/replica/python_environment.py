@@ -253,15 +253,12 @@ class Environments:
             if is_complete(folder):
                 return  # another run built it while we waited
             if (folder / _READY_FILE).exists() and _fingerprint(folder).exists():
-                self.record_note(
-                    f"environment {folder.name[:8]} had been changed on this node since it was built: "
-                    "it is built again"
-                )
+                self.record_note(f"environment {folder.name[:8]} was changed on this node: building it again")
             self.log(f"building environment {folder.name[:8]}")
             remove_tree(folder)  # also what a build that was killed left
             make_folder(folder)
             argv = ["venv", "-q", "--allow-existing", "--python", python, str(folder)]
-            self._uv(argv, held, activity="no environment can be made", is_own=is_own, into=folder)
+            self._uv(argv, held, activity="cannot create an environment", is_own=is_own, into=folder)
             no_code = () if is_own else ("--no-build",)
             argv = [
                 "pip",
@@ -403,7 +400,7 @@ class Environments:
                 preexec_fn=None if view is None else partial(apply_view, view, protection),
             )
         except subprocess.SubprocessError as failed:
-            raise NodeFault(f"mounts of a program's own could not be made: {failed}") from failed
+            raise NodeFault(f"cannot create private mounts for a program: {failed}") from failed
 
     def _evict(self) -> None:
         """Remove environments that nobody uses, the least recently used first, until `MAX_ENVIRONMENTS` are
@@ -538,8 +535,8 @@ def _reject_local_requirements(lock: str) -> None:
             continue
         if line.startswith(("-e", ".", "/")) or "file://" in line:
             raise PrepareFailed(
-                f"the requirements install a local folder (`{line.strip()}`), which no other run could "
-                "share; the run's own code is on the path without it"
+                f"the requirements install a local folder (`{line.strip()}`), which other runs cannot "
+                "share; the code of the run is importable without it"
             )
 
 

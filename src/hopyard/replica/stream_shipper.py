@@ -214,7 +214,7 @@ class StreamShipper:
             and self._is_stopping()
             and self._has_been_rejected_for(REJECTED_TIMEOUT_S)
         ):
-            log("the server refuses it: the attempt ends without it")
+            log("the server rejects it: the attempt ends without it")
             self._finished.set()
         if self._final_status is not None and (
             isinstance(error, (NotFound, RunEnded)) or not self._folder.exists()
@@ -280,7 +280,7 @@ class StreamShipper:
                 )
             except OSError as failed:
                 stream.released_to = size
-                log(f"{name} takes its space until the end: {failed.strerror}")
+                log(f"{name} keeps its disk space until the end: {failed.strerror}")
         return self._output.shipped_size(name, stream.descriptor, size, ended=ended)
 
     def _limited_report_size(self, name: str, stream: _Stream, size: int, *, ended: bool) -> int:
@@ -297,7 +297,7 @@ class StreamShipper:
                 ended=ended,
             )
         except OSError as failed:
-            log(f"newest values of {name} are not kept: {failed.strerror}")
+            log(f"newest values of {name} are not stored: {failed.strerror}")
             return stream.acknowledged
         if name not in self._limited:
             self._limited.add(name)

@@ -183,7 +183,7 @@ class Supervisor:
         self._termination.apply_order(order, now)
         left = f"{order.grace_s:.2g} s" if order.grace_s < 10 else f"{order.grace_s:.0f} s"
         end = (
-            "it saves a checkpoint at its next safe point and leaves"
+            "it saves a checkpoint at its next safe point and exits"
             if self._termination.awaits_safe_point
             else "it gets SIGTERM shortly before"
         )

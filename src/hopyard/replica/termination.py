@@ -115,7 +115,7 @@ class Termination:
         # it could not write more than its exit code
         if left is None and self.awaits_safe_point and own.code == SAFE_POINT_EXIT_CODE:
             left = SafePointExit(
-                0, None, DISK_FULL_REASON if self._disk_full else "its last words could not be written"
+                0, None, DISK_FULL_REASON if self._disk_full else "its exit reason could not be written"
             )
         if self._time_limit_order is not None and (
             left is not None or self.exit_cause.kind is ExitKind.TIME_LIMIT
@@ -131,7 +131,7 @@ class Termination:
             if not self._sigterm_sent:
                 reason += f"; it ended by itself: {own.reason}"
             elif self.awaits_safe_point:
-                reason += f": it came to no safe point within {format_seconds(self._order.grace_s)}"
+                reason += f": it reached no safe point within {format_seconds(self._order.grace_s)}"
         return Exit(self.exit_cause.kind, exit_code_from_status(status), reason)
 
     def _time_limit_exit(
@@ -144,12 +144,12 @@ class Termination:
         if not self._sigterm_sent:
             return process_exit
         late = (
-            f": it came to no safe point within {format_seconds(round(order.grace_s, 1))}"
+            f": it reached no safe point within {format_seconds(round(order.grace_s, 1))}"
             if self.awaits_safe_point
             else ""
         )
         if self.awaits_safe_point and self.stop_order_error:
-            late = f": the script could not be asked to save: {self.stop_order_error}"
+            late = f": the script could not be notified to save: {self.stop_order_error}"
         return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + late)
 
     def _latest_sigterm_at(self, order: StopOrder) -> float:

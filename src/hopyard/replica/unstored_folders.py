@@ -34,7 +34,7 @@ class UnstoredFolders:
         where = (
             f"it is kept in {kept} on node {self.spec.node.id}"
             if kept
-            else "its folder could not be kept either"
+            else "its folder could not be moved aside either"
         )
         text = f"{what} could not be stored: {reason}; {where}"
         self.queue_message(text)
@@ -61,6 +61,6 @@ class UnstoredFolders:
             make_folder(target.parent, private_parent=home.root)
             path.rename(target)
         except OSError as failed:
-            log(f"{path} stays where it is: {failed}")
+            log(f"{path} was not moved: {failed}")
             return None
         return target

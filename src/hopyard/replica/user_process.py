@@ -123,7 +123,7 @@ def start_process(command: ProcessSpec) -> StartedProcess:
             else:
                 os.waitpid(pid, 0)
                 if kind == b"V":
-                    raise NodeFault(f"mounts of the process's own could not be made: {os.strerror(number)}")
+                    raise NodeFault(f"cannot create private mounts for the process: {os.strerror(number)}")
                 if kind == b"W":
                     raise NodeFault(
                         f"the run's folder {command.cwd} cannot be entered: {os.strerror(number)}"
@@ -141,7 +141,7 @@ def _exec_failure(word: str, program: str, number: int) -> PrepareFailed:
         return NodeFault(f"`{program}` vanished before it was started")
     # the file is there, so what is missing is the interpreter that its first line names
     if number == errno.ENOENT:
-        return PrepareFailed(f"`{word}` names an interpreter in its first line that does not exist", 127)
+        return PrepareFailed(f"`{word}` names an interpreter in its first line, which does not exist", 127)
     if number == errno.ENOEXEC:
         return PrepareFailed(
             f"`{word}` is no program that this machine can run; a script begins with a line such as "

@@ -246,7 +246,7 @@ class ReportLimit:
             try:
                 limited.released_to = punch_hole(path, before, end)
             except OSError as failed:
-                self._log(f"{name} takes its space until the end: {failed.strerror}")
+                self._log(f"{name} keeps its disk space until the end: {failed.strerror}")
         return limited.limit_offset + limited.summary_bytes
 
     def read(self, name: str, descriptor: int, at: int, count: int) -> bytes:

@@ -110,6 +110,4 @@ def _group_by_path(endpoints: Sequence[Endpoint[Any, Any]]) -> dict[str, list[En
 
 
 async def _not_found_app(scope: Scope, receive: Receive, send: Send) -> None:
-    await simple_error_response(404, "not_found", f"there is no address {scope['path'][:200]}")(
-        scope, receive, send
-    )
+    await simple_error_response(404, "not_found", f"unknown path {scope['path'][:200]}")(scope, receive, send)

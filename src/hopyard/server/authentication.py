@@ -32,16 +32,15 @@ _MAX_CACHED_TOKENS = 1024
 _CACHE_TTL = timedelta(seconds=2)  # how long a token counts on this server after another one revoked it
 _MAX_CLOCK_SKEW = timedelta(minutes=5)  # of servers that sign for each other
 _USE_RECORD_INTERVAL = timedelta(minutes=1)
-_NO_TOKEN_MESSAGE = "this server asks for a token"
-_REVOKED_HINT = "it may have been revoked, or be another server's"
+_NO_TOKEN_MESSAGE = "this server requires a token"
+_REVOKED_HINT = "check the token: it may be revoked, or belong to another server"
 RUN_TOKEN_HINT = (
-    "a run's own token, which commands inside a run have, reads that run, its logs and its checkpoints, "
-    "and starts and ends the trials of a study; for anything else set HOPYARD_URL and HOPYARD_TOKEN to "
-    "those of a user"
+    "set HOPYARD_URL and HOPYARD_TOKEN to the values of a user: the token of a run only reads that "
+    "run, its logs and checkpoints, and starts and ends the trials of a study"
 )
 _TOKEN_HINT = (
     "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home "
-    "folder, others get theirs from the owner: `hop user add NAME`"
+    "folder, the owner makes tokens for others with `hop user add NAME`"
 )
 log = logging.getLogger("hopyard.server")
 
@@ -66,26 +65,28 @@ class Caller:
         if self.run is None and scope not in self.scopes:
             held = ", ".join(f"`{one}`" for one in Scope if one in self.scopes)
             hint = (
-                f"use a token with the scope `{scope}`: `hop token list` shows which there are, `hop "
-                f"token create --scope {scope}` makes one"
+                f"use a token with the scope `{scope}`: list yours with `hop token list`, make one "
+                f"with `hop token create --scope {scope}`"
             )
             raise Forbidden(f"this needs the scope `{scope}`; the token has {held or 'none'}", hints=(hint,))
 
     def require_user(self) -> str:
         """The user's name; raises Forbidden for a run's token."""
         if self.run is not None:
-            raise Forbidden("a run's own token may not do this", hints=(RUN_TOKEN_HINT,))
+            raise Forbidden("the token of a run does not permit this", hints=(RUN_TOKEN_HINT,))
         return self.user
 
     def require_run(self, run: str) -> None:
         """Raises Forbidden unless this is a user or the run itself."""
         if self.run is not None and self.run != run:
-            raise Forbidden("a run's own token may touch that run only", hints=(RUN_TOKEN_HINT,))
+            raise Forbidden("the token of a run permits access to that run only", hints=(RUN_TOKEN_HINT,))
 
     def require_attempt(self, attempt: str) -> None:
         """Raises Forbidden unless this is a user or the attempt itself."""
         if self.attempt is not None and self.attempt != attempt:
-            raise Forbidden("a run's own token may touch its own attempt only", hints=(RUN_TOKEN_HINT,))
+            raise Forbidden(
+                "the token of a run permits access to its own attempt only", hints=(RUN_TOKEN_HINT,)
+            )
 
 
 def new_user_token() -> str:
@@ -143,7 +144,7 @@ class TokenAuthenticator:
             return
         if self._belongs_to_study is None or not await self._belongs_to_study(RunId(run), caller.run):
             raise Forbidden(
-                "a run's own token may touch that run, and those of its trials, only", hints=(RUN_TOKEN_HINT,)
+                "the token of a run permits access to that run and its trials only", hints=(RUN_TOKEN_HINT,)
             )
 
     def renew(self, token: str) -> str | None:
@@ -183,15 +184,17 @@ class TokenAuthenticator:
             token = await self._store.find_token(key)
             if token is None:
                 self._user_tokens.pop(key, None)
-                raise AuthError("the token is not one of this server's", hints=(_REVOKED_HINT, _TOKEN_HINT))
+                raise AuthError(
+                    "unknown token: this server did not issue it", hints=(_REVOKED_HINT, _TOKEN_HINT)
+                )
             if len(self._user_tokens) >= _MAX_CACHED_TOKENS:
                 self._user_tokens.clear()
             self._user_tokens[key] = token, now + _CACHE_TTL
         if token.is_expired(now):
             assert token.expires_at is not None
             hint = (
-                "`hop token create` with another token of the user makes a new one; the owner of the "
-                "server does so by `--user NAME`"
+                "make a new token with `hop token create`, using another token of the user; the owner "
+                "of the server adds `--user NAME`"
             )
             raise AuthError(
                 f"the token `{token.name}` expired at {token.expires_at:%Y-%m-%d %H:%M} UTC", hints=(hint,)
@@ -215,7 +218,7 @@ class TokenAuthenticator:
         try:
             await self._store.record_use(key, now=now)
         except HopyardError as failed:  # a full disk, or a database that is away: nothing depends on it
-            log.info("the use of a token was not noted: %s", failed.message)
+            log.info("the last use of a token was not recorded: %s", failed.message)
 
     async def close(self) -> None:
         """Let what is being written be written."""
@@ -230,15 +233,13 @@ class TokenAuthenticator:
     async def _authenticate_run(self, token: str) -> Caller:
         caller, expiry, key_until = self._run_tokens.get(token) or self._check_signed(token)
         if key_until <= self._now().timestamp():
-            raise AuthError("the run's token was signed with a key that is retired", hints=(_TOKEN_HINT,))
+            raise AuthError("the token of the run was signed with a retired key", hints=(_TOKEN_HINT,))
         if expiry > (self._now() + RUN_TOKEN_LIFETIME + _MAX_CLOCK_SKEW).timestamp():
             raise AuthError(
-                "the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,)
+                "the token of the run expires later than this server allows", hints=(_TOKEN_HINT,)
             )
         if caller.attempt is None or not await self._is_live(caller.attempt):
-            raise RunEnded(
-                "the run's token is valid no longer: the run is over", hints=("use a user's token",)
-            )
+            raise RunEnded("the token of the run has expired: the run is over", hints=("use a user's token",))
         return caller
 
     async def _is_live(self, attempt: AttemptId) -> bool:
@@ -268,11 +269,13 @@ class TokenAuthenticator:
         # A retired key may be known to others, who can write any expiry: it counts for what it can have
         # signed before.
         if not attempt or not signed or expiry > signed[0].valid_until:
-            raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,))
+            raise AuthError("unknown token of a run: this server did not issue it", hints=(_TOKEN_HINT,))
         try:
             run, _ = split_attempt(AttemptId(attempt))
         except HopyardError as bad:
-            raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,)) from bad
+            raise AuthError(
+                "unknown token of a run: this server did not issue it", hints=(_TOKEN_HINT,)
+            ) from bad
         if len(self._run_tokens) >= _MAX_CACHED_TOKENS:
             self._run_tokens.clear()
         found = self._run_tokens[token] = (

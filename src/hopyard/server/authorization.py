@@ -14,7 +14,7 @@ from hopyard.server.authentication import Caller
 def check_owner(caller: Caller, owner: str, subject: str) -> None:
     """Raises Forbidden unless it is the server's owner. subject: ends the sentence, as in `adds users`."""
     if caller.require_user() != owner:
-        raise Forbidden(f"only {owner}, who owns this server, {subject}", hints=("ask them",))
+        raise Forbidden(f"only the owner of this server, {owner}, {subject}", hints=("ask them",))
 
 
 def check_may_stop(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> None:
@@ -26,7 +26,7 @@ def check_may_stop(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> 
     if caller.require_user() not in (run.name.user, *above, owner):
         who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
         raise Forbidden(
-            f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}",
+            f"`{caller.user}` cannot end or delete run {run.name}; allowed users: {who}",
             hints=("ask one of them",),
         )
 
@@ -37,10 +37,8 @@ def check_may_change(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -
     above = effective_admins(tree, run.spec.queue) if run.spec.queue else ()
     if caller.require_user() not in (run.name.user, *above, owner):
         who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
-        hints = ("ask one of them", "`hop fork` makes one of your own of it")
-        raise Forbidden(
-            f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}", hints=hints
-        )
+        hints = ("ask one of them", "copy it to a run of your own with `hop fork`")
+        raise Forbidden(f"`{caller.user}` cannot change run {run.name}; allowed users: {who}", hints=hints)
 
 
 async def check_current_study_attempt(caller: Caller, runs: RunStore) -> None:
@@ -64,6 +62,6 @@ def check_owns_run(caller: Caller, run: Run, *, owner: str) -> None:
     if caller.run is None and caller.user not in (run.name.user, owner):
         who = ", ".join(dict.fromkeys([run.name.user, owner]))
         raise Forbidden(
-            f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}",
-            hints=("`hop fork` makes one of your own of it",),
+            f"`{caller.user}` cannot change run {run.name}; allowed users: {who}",
+            hints=("copy it to a run of your own with `hop fork`",),
         )

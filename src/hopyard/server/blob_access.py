@@ -74,7 +74,7 @@ class BlobAccess:
             lacking = await self.find_unsent(run, blobs)
         if lacking:
             raise MissingBlobs(
-                f"the run has not sent {len(lacking)} of the blobs of the {subject}",
+                f"the run has not uploaded {len(lacking)} of the blobs of the {subject}",
                 digests=lacking[:MAX_NAMED_DIGESTS],
                 hints=(RESEND_HINT,),
             )
@@ -105,7 +105,9 @@ class BlobAccess:
                 return
         elif manifest in single and not others:
             return
-        raise Forbidden("a run's own token may read its own code, data, environment and checkpoints only")
+        raise Forbidden(
+            "the token of a run permits access to its own code, data, environment and checkpoints only"
+        )
 
     async def _blobs_of_run(
         self, run_id: RunId, *, include_data: bool = True

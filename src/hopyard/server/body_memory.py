@@ -77,7 +77,7 @@ class BodyMemory:
 
 
 def _out_of_memory_error() -> ServerUnavailable:
-    message = "other uploads and answers that were not read yet take all the memory for them"
+    message = "the memory for uploads and unread responses is full"
     return ServerUnavailable(message, hints=("try again in a while",), retry_after_s=_RETRY_AFTER_S)
 
 

@@ -203,7 +203,7 @@ class EndpointResource:
         found = self._by_method.get(scope["method"])
         if found is None:
             refused = simple_error_response(
-                405, "usage", f"this address does not take {scope['method']}", headers=self._allow
+                405, "usage", f"this path does not support the method {scope['method']}", headers=self._allow
             )
             await refused(scope, receive, send)
             return
@@ -271,9 +271,7 @@ class EndpointResource:
                 )(scope, receive, passing)
                 return
             log.exception("%s %s failed", scope["method"], scope["path"])
-            fault = simple_error_response(
-                500, "error", "the server failed at this request; its log says more"
-            )
+            fault = simple_error_response(500, "error", "internal server error; see the log of the server")
             await fault(scope, receive, passing)
         finally:
             lease.release()
@@ -400,14 +398,14 @@ async def read_body(request: Request, limit: int, lease: MemoryLease) -> bytes:
     than `limit` bytes come or are announced, ServerUnavailable when there is no memory for it."""
     announced = _announced_size(request)
     if announced > limit:
-        raise MalformedRequest(f"the body has {announced} bytes, at most {limit} are taken here")
+        raise MalformedRequest(f"the body has {announced} bytes, at most {limit} are allowed")
     await lease.announce_size(announced)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise MalformedRequest(f"the body has more than the {limit} bytes that are taken here")
+            raise MalformedRequest(f"the body exceeds the {limit} bytes that are allowed")
         await lease.add_received(size)
         parts.append(part)
     if len(parts) == 1:
@@ -421,10 +419,10 @@ def _announced_size(request: Request) -> int:
     return int(said) if said.isdecimal() and len(said) <= 18 else 0
 
 
-_DESCRIBED_HINT = ("GET /api/v1/openapi.json describes what is taken",)
+_DESCRIBED_HINT = ("see GET /api/v1/openapi.json for the schema",)
 _RULE_HINTS = {
     "` of length <=": "shorten it",
-    "` of length >=": "it may not be empty: give it a value, or leave it out",
+    "` of length >=": "give it a value, or leave it out: an empty value is not allowed",
     "missing required field": "add it",
     "` <=": "give a smaller one",
     "` >=": "give a larger one",
@@ -455,7 +453,7 @@ def _to_malformed(error: msgspec.ValidationError) -> MalformedRequest:
     for pattern, (what, rule) in PATTERN_RULES.items():
         expected = f"expected `str` matching regex {pattern!r}"
         if text.endswith(expected):
-            return MalformedRequest(f"{text.removesuffix(expected)}it is not {what}", hints=(rule,))
+            return MalformedRequest(f"{text.removesuffix(expected)}not {what}", hints=(rule,))
     hint = next((hint for part, hint in _RULE_HINTS.items() if part in text), None)
     return MalformedRequest(text, hints=_DESCRIBED_HINT if hint is None else (hint,))
 
@@ -467,7 +465,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
         raw = request.scope["query_string"].decode("ascii")
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=64)
     except (ValueError, UnicodeDecodeError) as bad:
-        raise MalformedRequest("the query is not written as `name=value&…` in UTF-8") from bad
+        raise MalformedRequest("the query is not of the form `name=value&…` in UTF-8") from bad
     known = _query_parameters(shape)
     given: dict[str, Any] = {}
     for name, value in pairs:

@@ -23,7 +23,7 @@ from hopyard.server.services import Services
 
 BEST_CHECKPOINT = "best"
 _MAX_INDEX_BYTES = 16 * 1024 * 1024
-_SAVED_HINT = "states are saved at the end of a study, and at most every 30 s before"
+_SAVED_HINT = "wait for the end of the study, or up to 30 s: its state is saved at these times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def fork_study(
     assert spec is not None
     if checkpoint != BEST_CHECKPOINT or spec["parallel"] != Parallel.MOP:
         raise SpecError(
-            f"checkpoint: {source.name} is a study; checkpoints are of its trials",
+            f"checkpoint: {source.name} is a study; only its trials have checkpoints",
             hints=_alternative_hints(spec),
         )
     study = study_from_json(spec)
@@ -95,7 +95,7 @@ async def _fork_search(services: Services, source: Run, params: Mapping[str, Par
     assert spec is not None
     if params:
         hints = (
-            "change the file, and start another: `hop search search.yaml -p K=V`",
+            "change the file, and start a new study: `hop search search.yaml -p K=V`",
             *_alternative_hints(spec),
         )
         raise SpecError(
@@ -119,12 +119,15 @@ async def _fork_search(services: Services, source: Run, params: Mapping[str, Par
 def _alternative_hints(spec: Mapping[str, Any]) -> tuple[str, ...]:
     if spec["parallel"] == Parallel.MOP:
         return (
-            "`hop fork STUDY --checkpoint best -p K=V` trains its best model on, as it is or with changes",
+            (
+                "continue training of its best model with `hop fork STUDY --checkpoint best`, with `-p "
+                "K=V` for changes"
+            ),
         )
     return (
         (
-            "each trial is a run: `hop search show STUDY` names the best, and `hop fork RUN --checkpoint "
-            "newest` goes on from it"
+            "fork a trial, which is a run: `hop search show STUDY` names the best one, `hop fork RUN "
+            "--checkpoint newest` continues it"
         ),
     )
 

@@ -18,8 +18,8 @@ MAX_NAMED_DIGESTS = (
     10_000  # missing digests that one answer names; the client asks again after it has sent these
 )
 RESEND_HINT = (
-    "send the same files once more (`hop run`, `hop dataset push`), or restore them from a backup; "
-    "`hop doctor --verify` names all that is missing"
+    "send the same files again (`hop run`, `hop dataset push`), or restore them from a backup; `hop "
+    "doctor --verify` lists all missing blobs"
 )
 
 
@@ -111,7 +111,7 @@ class ManifestCheck:
             self.clear()
             return bad.message
         if search.missing and not search.unreachable:
-            return f"{len(search.missing)} of its blobs were damaged, or are gone"
+            return f"{len(search.missing)} of its blobs are damaged or gone"
         if not search.missing:
             if len(self._complete_blobs) >= _MAX_CACHED_MANIFESTS:
                 self._complete_blobs.clear()
@@ -160,8 +160,8 @@ class ManifestCheck:
             and any(size is not None and size > max_bytes for size in await self._blobs.sizes(wanted))
         ):
             raise SpecError(
-                f"{subject}: it has more than the {max_bytes >> 20} MiB that are taken",
-                hints=("put large files into the code or a dataset",),
+                f"{subject}: it has more than the {max_bytes >> 20} MiB that are allowed",
+                hints=("move large files into the code or a dataset",),
             )
         if len(self._present_blobs) >= _MAX_CACHED_MANIFESTS:
             self._present_blobs.clear()

@@ -17,20 +17,20 @@ _TOKEN_DESCRIPTION = (
     "operation names the one that it needs. The token of a run is valid until that run is over."
 )
 _STATUS_DESCRIPTIONS = {
-    400: "what was asked for cannot be; the hints say what to do",
-    401: "no token, or not a valid one",
-    403: "the token may not do this",
-    404: "there is no such thing",
+    400: "invalid request; the hints name the remedy",
+    401: "no token, or an invalid token",
+    403: "the token or its user lacks the permission",
+    404: "not found",
     408: "the request did not arrive in time",
-    409: "the world moved, or blobs are missing; look again and retry",
+    409: "conflict: the state changed meanwhile, or blobs are missing; read the state again and retry",
     414: "the address is too long",
-    421: "the server does not answer to this name of a host",
-    422: "the request or its bytes are not as described",
-    429: "the user asks for more than the server grants; `Retry-After` says when to retry",
+    421: "unknown host name: the server does not accept this `Host` header",
+    422: "the request or its bytes do not match the schema",
+    429: "rate limit of the user; `Retry-After` says when to retry",
     431: "the headers are too large",
     500: "the server failed",
-    503: "not now; `Retry-After` says when to retry",
-    507: "no space left, or none of what the user may fill",
+    503: "temporarily unavailable; `Retry-After` says when to retry",
+    507: "no space left on the disk, or in the storage quota of the user",
 }
 # for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server
 _COMMON_STATUSES = (400, 408, 414, 421, 431, 503)

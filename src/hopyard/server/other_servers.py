@@ -28,7 +28,7 @@ async def attempts_elsewhere(services: Services, run: Run) -> Mapping[AttemptId,
     )
     return {
         one.id: (
-            f"the output, checkpoints and files of {run.name}, attempt {one.number}, lie with "
+            f"the output, checkpoints and files of {run.name}, attempt {one.number}, are stored on "
             f"{servers.storage_server_text(one)}"
         )
         for one in found
@@ -42,7 +42,7 @@ async def check_stored_here(services: Services, run: Run, attempt: AttemptId | N
     found = await attempts_elsewhere(services, run)
     if wanted is not None and wanted in found:
         hints = (
-            "run the command there, or when that server is back",
-            f"or copy `streams/{run.id}` and `blobs` of its home",
+            "run the command on that server, or wait until it is back",
+            f"or copy `streams/{run.id}` and `blobs` from its home",
         )
         raise Conflict(found[wanted], hints=hints)

@@ -25,7 +25,7 @@ class PageQuery(RequestModel):
             Meta(
                 max_length=512,
                 pattern=TEXT,
-                description="`next` of the page before; without it the first page",
+                description="`next` of the previous page; default: the first page",
             ),
         ]
         | None

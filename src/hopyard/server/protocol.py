@@ -227,7 +227,7 @@ class LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # the request was answered as any other
         except httptools.HttpParserError:  # not logged: a stranger would fill the log
-            self._refuse(400, "usage", "the request is not written as HTTP")
+            self._refuse(400, "usage", "the request is not valid HTTP")
         if self._in_head:  # also of a single header that does not end, which the parser keeps to itself
             # else some of it may belong to requests before
             if in_head or (idle and self._pipelined == heads + 1):
@@ -262,7 +262,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_url(url)
         if len(self.url) > MAX_URL_BYTES:
             self._refuse(
-                414, "usage", f"the address has more than {MAX_URL_BYTES} bytes", "ask for less at once"
+                414, "usage", f"the address has more than {MAX_URL_BYTES} bytes", "request less at once"
             )
             raise _RequestRefused
 
@@ -303,9 +303,9 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._refuse(
                     421,
                     "usage",
-                    f"this server does not answer to the name `{host[:80].decode('latin-1')}`",
+                    f"unknown host name `{host[:80].decode('latin-1')}`",
                     "add it to `server: {hosts: [NAME]}` in config.yaml, or use the server's address "
-                    "in figures",
+                    "in digits",
                 )
                 raise _RequestRefused
         super().on_headers_complete()
@@ -324,7 +324,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 400,
                 "usage",
                 "the chunks of the body are too small",
-                "send it in larger ones, or with its length",
+                "send larger chunks, or a body with Content-Length",
             )
             raise _RequestRefused
         super().on_body(body)

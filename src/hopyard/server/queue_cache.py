@@ -57,7 +57,10 @@ class QueueCache:
             self._empty_usage = tree, nodes, QuotaUsage.of(tree, opened, (), {}, self._now())
         refused = self._empty_usage[2].refusal(gang)
         if refused is not None:
-            hint = f"`hop queue info {(refused.non_lending_queues or (refused.queue,))[0]}` tells its limits"
+            hint = (
+                "show its limits with `hop queue info "
+                f"{(refused.non_lending_queues or (refused.queue,))[0]}` tells its limits"
+            )
             raise DoesNotFit(
                 f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,)
             )
@@ -84,12 +87,12 @@ def assign_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str, is_tr
         ]
         hint = f"queues that you may submit to: {', '.join(others)}" if others else "ask one of them"
         raise Forbidden(
-            f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}",
+            f"`{user}` may not submit to queue {queue.name}; allowed users: {', '.join(may[:20])}",
             hints=(hint,),
         )
     trusted = is_trial or user == owner or user in effective_admins(tree, queue.name)
     if not spec.preemptible and not queue.no_preempt and not trusted:
-        hint = "leave out `--no-preempt`; administrators of the queue may use it"
+        hint = "leave out `--no-preempt`; remove `--no-preempt`; only administrators of the queue can use it"
         raise Forbidden(
             f"`{user}` may not submit runs that are never preempted to queue {queue.name}", hints=(hint,)
         )
@@ -116,7 +119,7 @@ def check_may_change(before: QueueTree, after: QueueTree, *, user: str, owner: s
             if name in tree.queues and user not in may:
                 who = ", ".join(dict.fromkeys([*may, owner]))
                 raise Forbidden(
-                    f"`{user}` may not change queue {name}; those who may: {who}",
+                    f"`{user}` may not change queue {name}; allowed users: {who}",
                     hints=("administrators change what is below their queue",),
                 )
 

@@ -34,7 +34,7 @@ RETRY_AFTER_S = 5.0  # that a server which did not answer is not asked again
 _QUERY_DIGESTS = 20_000
 _FETCH_DIGESTS, _BATCH_BYTES = 500, 8 * 1024 * 1024
 _MAX_PROOF_BYTES = 4096
-_SERVER_DOWN_HINT = "start that server again; or `hop node rm` its node, if it is gone for good"
+_SERVER_DOWN_HINT = "start that server again, or remove its node with `hop node rm` if it is gone for good"
 log = logging.getLogger("hopyard.server")
 
 
@@ -52,7 +52,7 @@ class RemoteLookup:
             what = "a blob is" if count == 1 else f"{count} blobs are"
             there = "it lies" if count == 1 else "they lie"
             raise BlobsOnOtherServer(
-                f"{what} not with this server; {there} with {', or with '.join(self.unreachable)}",
+                f"{what} not on this server; {there} on {', or on '.join(self.unreachable)}",
                 hints=(_SERVER_DOWN_HINT,),
             )
 
@@ -113,7 +113,7 @@ class RemoteBlobs:
                 except StorageFull:
                     raise
                 except (HopyardError, OSError) as failed:
-                    log.warning("the server %s was asked for blobs in vain: %s", server.place, failed)
+                    log.warning("a request for blobs to the server %s failed: %s", server.place, failed)
                     self._unreachable_until[engine] = time.monotonic()
                     absence = f"which does not answer at {server.url}"
             nodes = [str(node.id) for node in await self._cluster.nodes() if node.engine == engine]
@@ -126,7 +126,7 @@ class RemoteBlobs:
         if since is not None:
             return servers.absence_text(since)
         if not server.url or not server.key:
-            return "which is of an earlier version"
+            return "which runs an older version"
         if server.place.partition(":")[0] != self._machine and _is_loopback(server.url):
             return (
                 f"which other machines cannot reach: set `server: {{url: …}}` in its settings (it says "

@@ -10,10 +10,7 @@ from hopyard.domain.suggest import close_names
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
-_NAMES_HINT = (
-    "a run is named USER/PROJECT/NUMBER, PROJECT/NUMBER or NUMBER, by its label, its id, or as `last`: "
-    "alice/mnist/12"
-)
+_NAMES_HINT = "name a run by USER/PROJECT/NUMBER, PROJECT/NUMBER, NUMBER, label, id or `last`: alice/mnist/12"
 _MIN_ID_PREFIX = 6
 _LIVE_PHASES = frozenset(phase for phase in RunPhase if not phase.is_final)
 _MAX_SUGGESTIONS = 10  # runs that fit a bare number
@@ -29,7 +26,7 @@ async def resolve_run(runs: RunStore, ref: str, *, user: str, project: str | Non
     """
     ref = ref.strip()
     if not ref:
-        raise SpecError("a run has to be named", hints=(_NAMES_HINT,))
+        raise SpecError("no run is given", hints=(_NAMES_HINT,))
     found = (
         await _by_last(runs, ref, user)
         or await _by_name(runs, ref, user, project)
@@ -42,7 +39,10 @@ async def resolve_run(runs: RunStore, ref: str, *, user: str, project: str | Non
         others = await runs.list(RunFilter(limit=1))
         raise NotFound(
             "you have no runs yet" if others else "there are no runs yet",
-            hints=("`hop run` starts one", *(("`hop ps --all` lists those of others",) if others else ())),
+            hints=(
+                "start one with `hop run`",
+                *(("list the runs of others with `hop ps --all`",) if others else ()),
+            ),
         )
     if found is None:
         raise NotFound(f"there is no run `{ref}`", hints=await _close_names(runs, ref))
@@ -82,7 +82,7 @@ async def _by_number(runs: RunStore, number: int, user: str, project: str | None
         more = " and more" if len(found_all) > _MAX_SUGGESTIONS else ""
         raise SpecError(
             f"`{number}` is a run in several projects: {names}{more}",
-            hints=("name the project as well: PROJECT/NUMBER",),
+            hints=("add the project: PROJECT/NUMBER",),
         )
     return await runs.get(found_all[0].id) if found_all else None
 
@@ -131,4 +131,4 @@ async def _close_names(runs: RunStore, ref: str) -> list[str]:
     }
     close = await asyncio.to_thread(close_names, ref, words)
     named = list(dict.fromkeys(str(words[word].name) for word in close))
-    return [f"did you mean {' or '.join(named)}?"] if named else ["`hop ps --all` lists the runs"]
+    return [f"did you mean {' or '.join(named)}?"] if named else ["list the runs with `hop ps --all`"]

@@ -13,7 +13,7 @@ from hopyard.errors import AuthError
 SERVER_TOKEN_PREFIX = "hops_"
 TOKEN_LIFETIME = timedelta(minutes=5)
 MAX_CLOCK_SKEW = timedelta(minutes=5)
-_REJECTED_HINT = "the server was restarted, or its clock differs by minutes from this one's"
+_REJECTED_HINT = "synchronise the clocks of both servers, or retry if that server was restarted"
 
 
 def server_token(key: str, *, sender: str, now: datetime) -> str:
@@ -32,7 +32,7 @@ def verify_server_token(token: str, key: str, *, now: datetime) -> str:
         or len(rest) > 12
         or not hmac.compare_digest(mac.encode(), _mac(key, f"token {sender} {rest}").encode())
     ):
-        raise AuthError("the token is not one of a server of this database", hints=(_REJECTED_HINT,))
+        raise AuthError("unknown token: no server of this database issued it", hints=(_REJECTED_HINT,))
     if (
         not now - MAX_CLOCK_SKEW
         <= datetime.fromtimestamp(int(rest), now.tzinfo)

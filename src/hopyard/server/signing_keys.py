@@ -98,7 +98,7 @@ def _read_keys(file: Path) -> list[SigningKey] | None:
         return None
     except (OSError, ValueError, TypeError) as bad:
         hint = (
-            "take it from a backup, or remove it: runs that are live now can then report to no server "
-            "any more"
+            "restore it from a backup, or remove it; after a removal, live runs can no longer report "
+            "to any server"
         )
         raise IntegrityError(f"{file} cannot be read: {bad}", hints=(hint,)) from bad

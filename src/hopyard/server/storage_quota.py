@@ -87,18 +87,16 @@ class StorageQuota:
             return
         total, pending = await self._total_usage(user, excluded_uploads)
         if total + added_bytes > self._quota or total >= self._quota:
-            more = f", and this has {format_bytes(added_bytes)}" if added_bytes else ""
+            more = f", and this upload adds {format_bytes(added_bytes)}" if added_bytes else ""
             uploads = (
-                ("uploads that nothing refers to are counted, too, and removed within two hours",)
-                if pending
-                else ()
+                ("wait: unreferenced uploads count too, and are removed within two hours",) if pending else ()
             )
             raise QuotaExceeded(
                 f"{user} stores {format_bytes(total)} of at most {format_bytes(self._quota)}{more}",
                 hints=(
                     (
-                        "free some: `hop dataset rm` removes versions of datasets, `hop rm` runs with "
-                        "their checkpoints"
+                        "free some space: remove versions of datasets with `hop dataset rm`, runs and "
+                        "their checkpoints with `hop rm`"
                     ),
                     *uploads,
                     "the quota is `quotas: {storage_per_user: …}` in the config.yaml of the server",
@@ -112,12 +110,12 @@ class StorageQuota:
         total, _ = await self._total_usage(user, ())
         if total >= _RUN_QUOTA_FACTOR * self._quota:
             raise QuotaExceeded(
-                f"{user} stores {format_bytes(total)}, twice the {format_bytes(self._quota)} that "
-                "are allowed: runs save nothing more",
+                f"{user} stores {format_bytes(total)}, twice the {format_bytes(self._quota)} that are "
+                "allowed; runs can save nothing more",
                 hints=(
                     (
-                        "free some: `hop rm` removes runs with their checkpoints, `hop dataset rm` "
-                        "versions of datasets"
+                        "free some space: remove runs and their checkpoints with `hop rm`, versions of "
+                        "datasets with `hop dataset rm`"
                     ),
                 ),
             )

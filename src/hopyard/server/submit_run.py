@@ -128,13 +128,16 @@ async def check_secrets(services: Services, spec: RunSpec, user: str) -> None:
     for name, env in wanted:
         if name in env:
             raise SpecError(
-                f"secrets: `{name}` is a secret and a variable of `env`", hints=("name it in one of the two",)
+                f"secrets: `{name}` is a secret and a variable of `env`",
+                hints=("remove it from one of the two",),
             )
         check_settable(name, subject="secrets")
         if name not in known:
             near = closest_name(name, known)
-            hint = f"did you mean `{near}`?" if near else f"`hop secret set {name}` asks for its value"
-            raise NotFound(f"{user} has no secret `{name}`", hints=(hint, "`hop secret ls` lists them"))
+            hint = f"did you mean `{near}`?" if near else f"set it with `hop secret set {name}`"
+            raise NotFound(
+                f"{user} has no secret `{name}`", hints=(hint, "list the secrets with `hop secret ls`")
+            )
 
 
 def _check_size(spec: RunSpec) -> None:
@@ -154,11 +157,11 @@ def _check_size(spec: RunSpec) -> None:
         name = max(sizes, key=sizes.__getitem__)
         raise SpecError(
             f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB "
-            f"together, at most {MAX_SPEC_BYTES >> 10} KiB are taken",
+            f"together, at most {MAX_SPEC_BYTES >> 10} KiB are allowed",
             hints=(
                 (
-                    f"`{name}` has {sizes[name] >> 10} KiB: put large values into a file of the code or of "
-                    "a dataset"
+                    f"`{name}` has {sizes[name] >> 10} KiB: move large values into a file of the code "
+                    "or of a dataset"
                 ),
             ),
         )
@@ -167,15 +170,15 @@ def _check_size(spec: RunSpec) -> None:
         and (size := len(msgspec.json.encode({**spec.study, "trial": None}))) > MAX_STUDY_BYTES
     ):
         raise SpecError(
-            f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are taken",
-            hints=("name fewer or shorter values",),
+            f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are allowed",
+            hints=("set fewer or shorter values",),
         )
 
 
 def check_spec(spec: RunSpec) -> None:
     """What of a spec is wrong beyond its shape. Raises SpecError naming the path."""
     if not spec.roles:
-        raise SpecError("roles: a run has at least one role")
+        raise SpecError("roles: the list is empty")
     _check_size(spec)
     check_name(spec.project, subject="project")
     check_label(spec.label, subject="label")
@@ -185,16 +188,16 @@ def check_spec(spec: RunSpec) -> None:
         if role.name in seen:
             raise SpecError(
                 f"roles.{at}.name: there are two roles `{role.name}`",
-                hints=("each role has a name of its own",),
+                hints=("give each role a unique name",),
             )
         seen.add(role.name)
         if not role.command or not role.command[0]:
-            raise SpecError(f"roles.{at}.command: it names no program")
+            raise SpecError(f"roles.{at}.command: the program is empty")
         check_role(role, f"roles.{at}")
     if not any(role.essential for role in spec.roles):
         raise SpecError(
-            "roles: none is essential",
-            hints=("a run ends with its essential replicas: leave out `essential: false` of one role",),
+            "roles: no role is essential",
+            hints=("remove `essential: false` from one role: a run ends with its essential replicas",),
         )
     if spec.size > MAX_REPLICAS:
         raise SpecError(
@@ -215,19 +218,19 @@ def check_spec(spec: RunSpec) -> None:
 def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
     found = check_study(study)
     if spec.parent is not None:
-        raise SpecError("study: a trial is no study itself")
+        raise SpecError("study: a trial cannot be a study itself")
     if found.trial is not None:
         trial = run_spec_from_json(found.trial, path="study.trial")
         if trial.study is not None or trial.parent is not None or trial.resume is not None:
             raise SpecError(
-                "study.trial: it has a study, a parent or a checkpoint of its own",
-                hints=("leave out `study`, `parent` and `resume`",),
+                "study.trial: `study`, `parent` and `resume` are not allowed",
+                hints=("remove `study`, `parent` and `resume`",),
             )
         check_spec(trial)
     if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
         raise SpecError(
             f"study.mop.dataset: the run does not mount `{found.mop.dataset}`",
-            hints=("name it under `datasets` too",),
+            hints=("add it to `datasets` too",),
         )
 
 
@@ -261,7 +264,11 @@ def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     why = never_fits(_to_gang(spec, ""), nodes)
     if why is not None:
         raise DoesNotFit(
-            why, hints=(*placement_hints(spec, nodes), "`hop node ls` and `hop pool ls` show what there is")
+            why,
+            hints=(
+                *placement_hints(spec, nodes),
+                "list nodes and pools with `hop node ls` and `hop pool ls`",
+            ),
         )
 
 
@@ -282,13 +289,9 @@ async def _pin_versions(store: DatasetStore, refs: Sequence[DatasetRef]) -> tupl
         version = await store.version(ref.name, ref.version)
         if ref.manifest is not None and ref.manifest != version.manifest:
             raise SpecError(
-                f"datasets.{at}.manifest: it is not that of `{ref.name}`, version {version.number}",
-                hints=(
-                    (
-                        "the version that was meant was deleted: push the same data again, or take another "
-                        "version"
-                    ),
-                ),
+                f"datasets.{at}.manifest: it differs from the manifest of `{ref.name}`, version "
+                f"{version.number}",
+                hints=(("push the same data again, or use another version: this version was deleted"),),
             )
         pinned.append(DatasetRef(ref.name, version.number, version.manifest))
     return tuple(pinned)

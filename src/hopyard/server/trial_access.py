@@ -80,17 +80,15 @@ async def check_trial_submission(
     Raises Forbidden unless the caller is a live study that submits one of its own trials.
     """
     if caller.run is None:
-        raise Forbidden(
-            "a run belongs to a study only where the study starts it", hints=("leave out `parent`",)
-        )
+        raise Forbidden("parent: only a study can start its trials", hints=("leave out `parent`",))
     if spec.parent != caller.run:
         raise Forbidden(
-            "a run's own token may start the trials of that run only", hints=("`parent` names the study",)
+            "the token of a run can start trials of that run only", hints=("set `parent` to the study",)
         )
     study = await runs.get(caller.run)
     said = study.spec.study
     if said is None or said.get("trial") is None:
-        raise Forbidden("this run is no study whose trials are runs of their own")
+        raise Forbidden("this run is not a study with trials that are separate runs")
     if study.phase.is_final or study.stop_requested:
         raise Conflict(f"the study {study.name} is over")
     trial = run_spec_from_json(said["trial"], path="study.trial")
@@ -101,8 +99,7 @@ async def check_trial_submission(
     ]
     if strange or not _has_same_datasets(spec.datasets, trial.datasets):
         raise Forbidden(
-            f"a trial of {study.name} differs from what the study said it is: "
-            f"{', '.join(strange) or 'datasets'}"
+            f"a trial of {study.name} differs from the study's spec of it: {', '.join(strange) or 'datasets'}"
         )
     if spec.resume is not None and not await _is_retry(runs, study, spec.resume, run_id):
         await _check_resume(runs, study, spec.resume)
@@ -138,7 +135,7 @@ async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
         saved = ()
     if not any(one.step == resume.step and one.manifest == resume.manifest for one in saved):
         raise Forbidden(
-            f"a trial of {study.name} goes on from a checkpoint of another trial of it, or of none"
+            f"a trial of {study.name} can resume only from a checkpoint of another trial of the study"
         )
 
 

@@ -24,7 +24,7 @@ def no_such_user_error(name: str, users: Iterable[str]) -> NotFound:
     near = closest_name(name, users)
     return NotFound(
         f"there is no user `{name}`",
-        hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",),
+        hints=(f"did you mean `{near}`?" if near else "list the users with `hop user ls`",),
     )
 
 
@@ -39,5 +39,5 @@ def users_named_in(tree: QueueTree) -> set[str]:
 
 def _unknown_user_warning(name: str, suggestion: str | None) -> str:
     return f"there is no user `{name}` yet" + (
-        f"; did you mean `{suggestion}`?" if suggestion else f"; `hop user add {name}` makes one"
+        f"; did you mean `{suggestion}`?" if suggestion else f"; add it with `hop user add {name}`"
     )

@@ -98,10 +98,10 @@ def _updated_spec(before: Run, update: RunUpdate) -> RunSpec:
     roles = spec.roles if update.roles is None else _resized_roles(before, update.roles)
     if spec.parent is not None and (limit != spec.time_limit_s or roles != spec.roles):
         hints = (
-            "its queue and its priority can be changed, and it can be held",
-            "change the study's file, and start another study",
+            "change its queue or its priority, or hold it",
+            "change the file of the study, and start a new study",
         )
-        raise SpecError(f"run {before.name} is a trial, and asks for what its study says", hints=hints)
+        raise SpecError(f"run {before.name} is a trial; its study sets its requests", hints=hints)
     tags = {**spec.tags, **(update.tags or {})}
     for key in update.untag:
         if key not in spec.tags:
@@ -127,8 +127,8 @@ def _resized_roles(before: Run, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, 
     if [replace(role, resources=old[0].resources) for role in roles] != [
         replace(role, resources=old[0].resources) for role in old
     ]:
-        hint = f"`hop fork {before.name}` runs it again with other commands, replicas or places"
-        raise SpecError("roles: only the resources of each can be changed", hints=(hint,))
+        hint = f"run it again with other commands, replicas or places: `hop fork {before.name}`"
+        raise SpecError("roles: only the resources of a role can be changed", hints=(hint,))
     return roles
 
 

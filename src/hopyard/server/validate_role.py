@@ -15,8 +15,8 @@ def check_role(role: RoleSpec, path: str) -> None:
     """Raises SpecError naming the path."""
     if role.min_replicas > role.replicas:
         raise SpecError(
-            f"{path}.min_replicas: at least {role.min_replicas} is more than at most {role.replicas}",
-            hints=("an elastic role starts with any number from `min_replicas` to `replicas`",),
+            f"{path}.min_replicas: {role.min_replicas} exceeds `replicas`, {role.replicas}",
+            hints=("set `min_replicas` to at most `replicas`",),
         )
     _check_resources(role.resources, f"{path}.resources")
     _check_node_selector(role.where, f"{path}.where")
@@ -26,18 +26,18 @@ def check_role(role: RoleSpec, path: str) -> None:
 def _check_resources(requested: Resources, path: str) -> None:
     if requested.gpu_milli and requested.gpu_memory_bytes:
         raise SpecError(
-            f"{path}.gpu_memory_bytes: a share is given as gpu_milli already",
-            hints=("give one of the two: the share follows from the memory",),
+            f"{path}.gpu_memory_bytes: not allowed beside `gpu_milli`",
+            hints=("set one of the two: the share follows from the memory",),
         )
     if requested.gpus and requested.is_gpu_share:
         field = "gpu_milli" if requested.gpu_milli else "gpu_memory_bytes"
         raise SpecError(
-            f"{path}.{field}: a part of one GPU, beside {requested.gpus} whole ones",
-            hints=("ask for whole GPUs, or for a part of one",),
+            f"{path}.{field}: a part of a GPU is not allowed beside {requested.gpus} whole GPUs",
+            hints=("request whole GPUs, or a part of one GPU",),
         )
     if requested.gpu_models and not (requested.gpus or requested.is_gpu_share):
         raise SpecError(
-            f"{path}.gpu_models: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",)
+            f"{path}.gpu_models: a model is requested, but no GPU", hints=("set `gpus` to 1 or more",)
         )
     _check_pairs(requested.extras, f"{path}.extras")
     for name, _ in requested.extras:
@@ -53,12 +53,14 @@ def _check_node_selector(selector: NodeSelector, path: str) -> None:
 def check_topology(topology: Topology | None, path: str) -> None:
     """Raises SpecError naming the path."""
     if topology is not None and not topology.level.strip():
-        raise SpecError(f"{path}.level: it names nothing", hints=("`node`, or the name of a label of nodes",))
+        raise SpecError(
+            f"{path}.level: the value is empty", hints=("`node`, or the name of a label of nodes",)
+        )
 
 
 def _check_pairs(pairs: tuple[tuple[str, object], ...], path: str) -> None:
     names = [name for name, _ in pairs]
     if names != sorted(set(names)):
         raise SpecError(
-            f"{path}: the names are not in order, or one is there twice", hints=("sort them by name",)
+            f"{path}: the names are not sorted, or a name is given twice", hints=("sort them by name",)
         )

@@ -464,7 +464,7 @@ class LossCases:
         assert found.exit.kind is ExitKind.LOST
         assert (
             found.exit.reason
-            == "no space for it; given up after the 2nd loss in a row without a newer checkpoint"
+            == "no space for it; no further retry after the 2nd loss in a row without a newer checkpoint"
         )
 
     async def test_the_next_attempt_resumes_from_the_newest_checkpoint(self, stores: ClusterStores) -> None:

@@ -337,7 +337,7 @@ class EngineContract(ABC):
             await bench.wait_output("a.1", b"up")
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.5), preempt=True)
             (ended,) = await bench.wait_exits("a.1")
-            assert ended == Exit(ExitKind.PREEMPTED, 137, "preempted: it came to no safe point within 0.5 s")
+            assert ended == Exit(ExitKind.PREEMPTED, 137, "preempted: it reached no safe point within 0.5 s")
 
         self.run_scenario(tmp_path, scenario)
 
@@ -532,7 +532,7 @@ class EngineContract(ABC):
     def test_a_script_that_comes_to_no_safe_point_ends_at_its_time_limit(self, tmp_path: Path) -> None:
         async def scenario(bench: EngineFixture) -> None:
             await bench.launch("a.1", SLOW_SCRIPT, time_limit_s=4.0)
-            reason = "time limit of 4 s reached: it came to no safe point within 1 s"
+            reason = "time limit of 4 s reached: it reached no safe point within 1 s"
             assert await bench.wait_exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, reason)]
 
         self.run_scenario(tmp_path, scenario)

@@ -35,7 +35,7 @@ def test_a_driver_that_stops_to_answer_closes_the_node_until_it_answers_again(
     node = NodeHealth(HealthChecks(gpus=driver), tmp_path, tmp_path / "attempts", (0, 1))
     assert node.current_problem() == "" and not asked, "it is not asked without a reason"
     node.recheck_gpus()
-    assert node.current_problem() == "the driver of its GPUs is being asked"
+    assert node.current_problem() == "waiting for the GPU driver"
     may_say.set()
     until(lambda: node.current_problem() == answer)
     answer = ""

@@ -70,7 +70,7 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
         ]
         assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
         assert tried["warnings"] == [
-            f"there is no user `{name}` yet; `hop user add {name}` makes one" for name in ("bob", "carol")
+            f"there is no user `{name}` yet; add it with `hop user add {name}`" for name in ("bob", "carol")
         ]
         done = await put(stage, TREE)
         assert done == {**tried, "applied": True}
@@ -260,7 +260,7 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         code, message, hints = await refused(carol, queue="nlp")
         assert (code, message) == (
             "forbidden",
-            "`dora` may not submit to queue nlp; those who may: carol, bob, alice",
+            "`dora` may not submit to queue nlp; allowed users: carol, bob, alice",
         )
         assert hints == ["queues that you may submit to: prod, vision"]
         closed = {
@@ -304,7 +304,7 @@ def test_administrators_change_what_is_below_their_queue_only(tmp_path: Path) ->
         }
         await put(stage, changed(**moved_out), token=BOB, status=403)
         refused = await put(stage, changed(research=inside, prod={}), token=BOB, status=403)
-        assert refused["error"]["message"] == "`bob` may not change queue prod; those who may: alice"
+        assert refused["error"]["message"] == "`bob` may not change queue prod; allowed users: alice"
 
     play(tmp_path, scene, loops=False)
 

@@ -137,13 +137,10 @@ def test_who_may_reserve(tmp_path: Path) -> None:
         ):
             refused = await reserve(stage, token=token, status=403, **body)
             whose = f"queue {body['queue']}" if "queue" in body else "users"
-            assert f"may not reserve for {whose}; those who may: " in refused["error"]["message"]
+            assert f"may not reserve for {whose}; allowed users: " in refused["error"]["message"]
         await reserve(stage, token=BOB, queue="vision")
         refused = await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
-        assert (
-            "may not give up what is reserved for queue vision; those who may: "
-            in refused["error"]["message"]
-        )
+        assert "may not cancel reservations for queue vision; allowed users: " in refused["error"]["message"]
         await stage.ask("DELETE", "/reservations/exam", token=BOB)
 
     play(tmp_path, scene)

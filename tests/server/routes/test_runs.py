@@ -520,19 +520,20 @@ def test_a_stop_is_answered_with_the_names_of_others(tmp_path: Path) -> None:
 def test_where_there_is_no_run_at_all_that_is_said(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         nothing = (await stage.ask("GET", "/runs/resolve", ref="last", status=404))["error"]
-        assert (nothing["message"], nothing["hints"]) == ("there are no runs yet", ["`hop run` starts one"])
+        assert (nothing["message"], nothing["hints"]) == (
+            "there are no runs yet",
+            ["start one with `hop run`"],
+        )
         for empty in ("", "  "):
             unnamed = (await stage.ask("GET", "/runs/resolve", ref=empty, status=400))["error"]
-            assert (
-                unnamed["message"] == "a run has to be named" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
-            )
+            assert unnamed["message"] == "no run is given" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
         await stage.submit()
         bob = "hop_" + "b" * 43
         await stage.parts.access.add_token("bob", hash_token(bob), now=datetime.now(UTC), name="first")
         others = (await stage.ask("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
         assert (others["message"], others["hints"][1]) == (
             "you have no runs yet",
-            "`hop ps --all` lists those of others",
+            "list the runs of others with `hop ps --all`",
         )
 
     play(tmp_path, scene, loops=False)
@@ -555,6 +556,6 @@ def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path:
         listed = {one["id"]: one for one in (await stage.ask("GET", "/runs"))["runs"]}
         assert listed[run["id"]]["attempt"]["preempt_reason"] == reason
         why = await stage.ask("GET", f"/runs/{run['id']}/why")
-        assert why["detail"] == f"it does not wait: it was asked to make room on box: {reason}"
+        assert why["detail"] == f"it is not waiting: it is being preempted on box: {reason}"
 
     play(tmp_path, scene, fate=UNTIL_KILLED)

@@ -88,7 +88,7 @@ def test_another_users_run_is_not_for_everybody_to_end(tmp_path: Path) -> None:
         run = await stage.started(queue="default")
         at = f"/runs/{run['id']}"
         told = await refused(stage, bob, "POST", at + "/stop", {})
-        assert told == f"run {run['name']} is not `bob`'s to end or delete; those who may: alice, carol"
+        assert told == f"`bob` cannot end or delete run {run['name']}; allowed users: alice, carol"
         for token in (bob, dora):  # dora administers the queue beside it
             await refused(stage, token, "POST", at + "/stop", {})
             await refused(stage, token, "DELETE", at, force=1)
@@ -124,9 +124,7 @@ def test_what_a_run_wrote_is_its_users_alone_to_change(tmp_path: Path) -> None:
         saved = await stage.put_tree({"w": b"1"})
         wish = {"rank": 0, "step": 1, "manifest": saved}
         attempt = f"/attempts/{run['id']}.1"
-        assert "is not `bob`'s to change; those who may: alice" in await refused(
-            stage, bob, "POST", attempt + "/checkpoints", wish
-        )
+        assert "allowed users: alice" in await refused(stage, bob, "POST", attempt + "/checkpoints", wish)
         await refused(stage, bob, "POST", attempt + "/artifact", {"manifest": saved})
         await refused(stage, bob, "POST", attempt + "/lock", {"lock": saved})
         await stage.sync(run, [("stdout", 0, b"forged")], token=bob, status=403)
@@ -155,7 +153,7 @@ def test_the_server_and_what_others_pushed_stay(tmp_path: Path) -> None:
         manifest = await stage.put_tree({"b.txt": b"bob"})
         await stage.ask("POST", "/datasets/mnist/versions", {"manifest": manifest}, token=bob)
         told = await refused(stage, bob, "DELETE", "/datasets/mnist")
-        assert told == "version 1 of `mnist` was pushed by alice; those who may delete it: alice"
+        assert told == "version 1 of `mnist` was pushed by alice; users allowed to delete it: alice"
         await refused(stage, bob, "DELETE", "/datasets/mnist", version=first["number"])
         assert (await stage.ask("DELETE", "/datasets/mnist", token=bob, version=2))["deleted"] == 1
         await stage.ask("DELETE", "/datasets/other", token=bob, status=404)

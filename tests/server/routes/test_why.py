@@ -33,7 +33,7 @@ def test_a_run_that_does_not_wait_says_where_it_stands(tmp_path: Path) -> None:
         run = await stage.started()
         told = await stage.ask("GET", f"/runs/{run['id']}/why")
         assert told["detail"] in (
-            "it does not wait: it is being prepared on box",
+            "it is not waiting: it is being prepared on box",
             "it does not wait: it runs on box",
         )
         assert told["what_if"] == [] and told["expected"] is None
@@ -41,7 +41,7 @@ def test_a_run_that_does_not_wait_says_where_it_stands(tmp_path: Path) -> None:
         await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(other), status=403)
         await stage.finish(run, code=3)
         ended = await stage.ask("GET", f"/runs/{run['id']}/why")
-        assert ended["detail"] == "it does not wait: it has ended (failed): exit code 3"
+        assert ended["detail"] == "it is not waiting: it has ended (failed): exit code 3"
         await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(run), status=401)
         await stage.ask("GET", "/runs/0000000000/why", status=404)
 

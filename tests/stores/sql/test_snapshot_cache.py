@@ -273,7 +273,7 @@ async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, ot
             seen = await same(stores, tmp_path / "hopyard.db")
             assert [gang.priority for gang in seen.pending] == ([] if held_by else [priority])
             assert (await stores.runs.get(run.id)).hold_detail == (
-                "held by bob until it is released" if held_by else ""
+                "held by bob until released" if held_by else ""
             )
         await record_holds(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"

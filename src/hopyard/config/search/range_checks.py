@@ -177,7 +177,7 @@ def _check_log(path: str, log: Any, low_name: float) -> bool:
         raise range_error(
             path,
             f"low {low_name:g} has no logarithm",
-            "a logarithmic range begins above 0: loguniform(1e-6, 1e-1)",
+            "choose a lower bound above 0: loguniform(1e-6, 1e-1)",
             "or leave out `log`",
         )
     return log

@@ -180,7 +180,7 @@ class LocalEngine:
         for replica in launch.replicas:
             if replica.rank not in places or places[replica.rank].node != self._node.id:
                 raise LaunchFailed(
-                    f"replica {replica.rank} is not placed on node {self._node.id}, the only one of "
+                    f"replica {replica.rank} is not placed on node {self._node.id}, the only node of "
                     "the local engine"
                 )
         trouble = await asyncio.to_thread(self._health.current_problem)
@@ -357,9 +357,7 @@ class LocalEngine:
             except OSError as failed:
                 if is_disk_full(failed) and self._free_disk_space(self._home.attempts):
                     continue
-                log.warning(
-                    "the order to stop cannot be left in %s: %s", folder.root, failed.strerror or failed
-                )
+                log.warning("cannot write the stop request to %s: %s", folder.root, failed.strerror or failed)
                 folder.signal(signal.SIGTERM)
                 return
 

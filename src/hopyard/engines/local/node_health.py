@@ -88,7 +88,7 @@ class NodeHealth:
                 target=self._run_checks, args=(self._pending_checks,), name="GPU check", daemon=True
             )
             self._checking.start()
-        return "the driver of its GPUs is being asked" if self._gpu_problem is None else self._gpu_problem
+        return "waiting for the GPU driver" if self._gpu_problem is None else self._gpu_problem
 
     def _run_checks(self, pending_checks: int) -> None:
         told = self._checks.gpus(self._gpus)

@@ -29,7 +29,7 @@ def choose_port(used: Collection[int]) -> int:
         port = below[place] if place < len(below) else above[place - len(below)]
         if port not in used and _is_port_free(port):
             return port
-    raise LaunchFailed("no port is free for the rendezvous of the replicas")
+    raise LaunchFailed("no free port for the rendezvous of the replicas")
 
 
 def _ephemeral_range() -> tuple[int, int]:

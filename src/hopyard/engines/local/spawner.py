@@ -66,7 +66,7 @@ class SpawnerClient:
                 return await self._request_once(request)
             except (OSError, EOFError, ValueError, TimeoutError) as broken:
                 raise LaunchFailed(
-                    f"the spawner of replicas does not work: {broken or type(broken).__name__}"
+                    f"the replica spawner failed: {broken or type(broken).__name__}"
                 ) from broken
 
     async def _request_once(self, request: Mapping[str, Any]) -> Any:

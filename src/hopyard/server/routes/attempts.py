@@ -92,7 +92,7 @@ class LockIn(RequestModel):
     packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
 
 
-_REPORT_REASON = "what a run reports of itself"
+_REPORT_REASON = "the report of a run"
 _HEAD_DECODER = msgspec.json.Decoder(SyncIn)
 
 
@@ -108,7 +108,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         attempt, rank = AttemptId(ask.path["attempt"]), int(ask.path["rank"])
         head, segments = parse_sync(await ask.read_body(MAX_SYNC_BYTES))
         if head.status.rank != rank:
-            raise SpecError(f"status.rank: {head.status.rank}, but the address names replica {rank}")
+            raise SpecError(f"status.rank: {head.status.rank}, but the path names replica {rank}")
         over = False
         # a run's own token was checked against the address, and ends with its run: no look-up is needed
         if ask.caller.run is None:
@@ -143,7 +143,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         attempt, run = await _get_attempt(services, ask)
         body = ask.body
         if body.run not in (None, run.id) or body.attempt not in (None, attempt):
-            raise SpecError("run, attempt: they are not those of the address")
+            raise SpecError("run, attempt: they differ from the path")
         if body.rank >= run.spec.size:
             raise SpecError(f"rank: the run has {run.spec.size} replicas, ranks count from 0")
         async with services.blob_collector.paused():
@@ -172,7 +172,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
     async def verify(ask: ApiRequest[Empty, Empty]) -> VerifiedOut:
         """Read the run's checkpoint of a step whole. One that is damaged is not used again: the next attempt
-        starts from the one before.
+        starts from the previous checkpoint.
 
         409 `blobs_elsewhere`: a part of it lies with another server, which cannot be asked now."""
         _, run = await _get_attempt(services, ask)
@@ -186,7 +186,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if not wrong:
             return VerifiedOut(own=True, damaged=False)
         left = [one.step for one in whole if one.step != step]
-        then = f"the next attempt starts from step {left[-1]}" if left else "there is no other"
+        then = f"the next attempt starts from step {left[-1]}" if left else "no earlier checkpoint exists"
         await services.runs.mark_damaged(
             run.id,
             step,
@@ -213,13 +213,13 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """Record the resolved environment, so that a fork gets the same one."""
         attempt, run = await _get_attempt(services, ask)
         if len(msgspec.json.encode(ask.body.packages)) > MAX_SPEC_BYTES:
-            raise SpecError(f"packages: they have more than the {MAX_SPEC_BYTES >> 10} KiB that are taken")
+            raise SpecError(f"packages: they have more than the {MAX_SPEC_BYTES >> 10} KiB that are allowed")
         async with services.blob_collector.paused():
             if ask.caller.run is not None and await services.blob_access.find_unsent(
                 run.id, [Digest(ask.body.lock)]
             ):
                 raise MissingBlobs(
-                    "the run has not sent the lock of the environment",
+                    "the run has not uploaded the lock of the environment",
                     digests=[Digest(ask.body.lock)],
                     hints=(RESEND_HINT,),
                 )
@@ -295,7 +295,7 @@ def parse_sync(data: bytes) -> tuple[SyncIn, list[Segment]]:
         segments.append(Segment(wanted.stream, wanted.offset, view[at : at + wanted.size]))
         at += wanted.size
     if at != len(data):
-        raise MalformedRequest(f"segments: they announce {at} bytes with the head, the body has {len(data)}")
+        raise MalformedRequest(f"segments: the head announces {at} bytes, the body has {len(data)}")
     return head, segments
 
 
@@ -304,7 +304,7 @@ def _to_replica_status(head: SyncIn, now: datetime) -> ReplicaStatus:
     streams."""
     given = head.status
     if (given.exit is not None) != (given.phase is ReplicaPhase.EXITED):
-        raise SpecError("status.exit: it is given exactly when the phase is `exited`")
+        raise SpecError("status.exit: set it exactly if the phase is `exited`")
     began_at, ended_at = (
         None if ago_s is None else now - timedelta(seconds=ago_s) for ago_s in (given.began_s, given.ended_s)
     )

@@ -23,14 +23,14 @@ class AuditQuery(RequestModel):
     user: (
         Annotated[
             _FilterText,
-            Meta(description="only what this user did; without it everything, for those who may see that"),
+            Meta(description="only changes by this user; default: all changes that the caller may see"),
         ]
         | None
     ) = None
     action: (
         Annotated[
             _FilterText,
-            Meta(description="an action, as `run.stop`, or a noun for all of its actions, as `run`"),
+            Meta(description="an action such as `run.stop`, or a noun such as `run` for all of its actions"),
         ]
         | None
     ) = None
@@ -40,7 +40,7 @@ class AuditQuery(RequestModel):
     until: Time | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     before: (
-        Annotated[int, Meta(ge=0, le=2**62, description="only records older than the one with this id")]
+        Annotated[int, Meta(ge=0, le=2**62, description="only records older than the record with this id")]
         | None
     ) = None
 
@@ -80,8 +80,9 @@ def audit_endpoints(services: Services, actions: Collection[str]) -> Sequence[En
         query, user = ask.query, ask.caller.require_user()
         if user != services.queue_cache.owner and query.user not in (None, user):
             raise Forbidden(
-                f"only {services.queue_cache.owner}, who owns this server, sees the changes of other users",
-                hints=("leave `user` out to see your own",),
+                f"only {services.queue_cache.owner}, the owner of this server, sees the changes of "
+                "other users",
+                hints=("remove `user` to see your own changes",),
             )
         where = AuditFilter(
             user=query.user if user == services.queue_cache.owner else user,

@@ -34,12 +34,12 @@ MAX_PACK_BYTES = 64 * 1024 * 1024
 _BATCH_BYTES = 12 * 1024 * 1024
 
 _MISSING_HINTS = (
-    "push the same dataset, or submit the same code, again; or restore them from a backup",
-    "`hop doctor --verify` names all that is missing",
+    "push the same dataset or submit the same code again, or restore them from a backup",
+    "list all missing blobs with `hop doctor --verify`",
 )
 _MAX_LISTED_LOST = 1000
 _READ_ONLY_REASON = "it changes nothing"
-_BYTES_REASON = "bytes that nothing refers to yet"
+_BYTES_REASON = "bytes that are not referenced yet"
 
 
 class MissingIn(RequestModel):

@@ -53,7 +53,7 @@ class CheckpointsOut(Struct, frozen=True):
 
 
 class KeepQuery(RequestModel):
-    kept: Annotated[int, Meta(ge=0, le=1, description="0 lets the clean-up have it again")] = 1
+    kept: Annotated[int, Meta(ge=0, le=1, description="0: retention may delete it again")] = 1
 
 
 class ForkIn(RequestModel):
@@ -122,11 +122,11 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         source, change = await services.runs.get(RunId(ask.path["id"])), ask.body
         if change.epochs is not None and change.checkpoint != BEST_CHECKPOINT:
             raise SpecError(
-                "epochs: only a study's best model is trained for so many more",
-                hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',),
+                "epochs: applies only to the best model of a study",
+                hints=('add `checkpoint: "best"`, or change the parameter of a script: `-p epochs=N`',),
             )
         if source.offline and source.spec.code is None:
-            hint = "`hop run SCRIPT`, in the folder of the script, runs it again"
+            hint = "run it again with `hop run SCRIPT` in the folder of the script"
             raise Conflict(
                 f"run {source.name} was recorded offline, without its code: it cannot be forked",
                 hints=(hint,),
@@ -198,8 +198,8 @@ def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> Checkpoints
         begin = next((at for at, one in enumerate(checkpoints, 1) if _cursor(one) == query.after), 0)
         if not begin:
             raise Conflict(
-                "the checkpoint that the page before ended with is gone",
-                hints=("list them again from the beginning",),
+                "the last checkpoint of the previous page is gone",
+                hints=("list the checkpoints again from the first page",),
             )
     page = checkpoints[begin : begin + query.limit]
     return CheckpointsOut(page, _cursor(page[-1]) if begin + len(page) < len(checkpoints) else None)
@@ -243,9 +243,9 @@ async def _find_resume_checkpoint(
     if requested is None:
         return None
     if requested == BEST_CHECKPOINT:
-        hint = "`newest`, or the step of one: `hop info RUN` lists them"
+        hint = "set `newest` or a step: `hop info RUN` lists the checkpoints"
         raise SpecError(
-            f"checkpoint: {source.name} is no study, so none of its checkpoints is known to be the best",
+            f"checkpoint: {source.name} is not a study, so it has no best checkpoint",
             hints=(hint,),
         )
     every = await services.runs.checkpoints(source.id, damaged=True)
@@ -260,16 +260,16 @@ async def _find_resume_checkpoint(
     if found is None:
         if damaged or any(one.damaged and requested in ("newest", one.step) for one in every):
             raise NotFound(
-                f"run {source.name} has no such checkpoint that can be read",
-                hints=("`hop info RUN` lists those that it has, and says what is wrong with others",),
+                f"run {source.name} has no such readable checkpoint",
+                hints=("list its readable and damaged checkpoints with `hop info RUN`",),
             )
         if not saved:
-            hint = "a script saves them with `hop.bind` and `hop.loop`, or with `hop.save`"
+            hint = "save checkpoints in the script with `hop.bind` and `hop.loop`, or with `hop.save`"
             raise NotFound(f"run {source.name} has no checkpoint", hints=(hint,))
         steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved))
         raise NotFound(
             f"run {source.name} has no checkpoint of step {requested}",
-            hints=(f"there are checkpoints of steps: {steps}",),
+            hints=(f"choose one of the steps {steps}",),
         )
     return Resume(source.id, found.step, found.manifest)
 

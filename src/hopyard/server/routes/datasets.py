@@ -44,9 +44,9 @@ class DatasetsOut(Struct, frozen=True):
 
 class VersionsQuery(RequestModel):
     limit: Limit = MAX_ROWS
-    before: Annotated[int, Meta(ge=1, le=10**9, description="only versions older than this one")] | None = (
-        None
-    )
+    before: (
+        Annotated[int, Meta(ge=1, le=10**9, description="only versions older than this version")] | None
+    ) = None
 
 
 class VersionsOut(Struct, frozen=True):
@@ -67,7 +67,7 @@ class MetricIn(RequestModel):
 class DeleteVersionsQuery(RequestModel):
     version: (
         Annotated[
-            int, Meta(ge=1, le=10**9, description="one version; without it, the dataset with all of them")
+            int, Meta(ge=1, le=10**9, description="one version; default: the dataset with all its versions")
         ]
         | None
     ) = None
@@ -204,7 +204,7 @@ async def _check_pushed(services: Services, user: str, name: str, number: int | 
     for other, pushed in others.items():
         who = f"{other}, {services.queue_cache.owner}" if other != services.queue_cache.owner else other
         raise Forbidden(
-            f"version {pushed} of `{name}` was pushed by {other}; those who may delete it: {who}",
+            f"version {pushed} of `{name}` was pushed by {other}; users allowed to delete it: {who}",
             hints=("ask one of them",),
         )
 
@@ -215,7 +215,7 @@ async def _check_may_set_metric(services: Services, user: str, name: str) -> Non
     first = await services.datasets.first_version(name)
     if first is None or user in (first.created_by, services.queue_cache.owner):
         return
-    hint = f"ask one of them; `hop board {name} --metric METRIC` ranks by another metric for you alone"
+    hint = f"ask one of them, or rank by another metric for yourself: `hop board {name} --metric METRIC`"
     raise Forbidden(
         f"`{name}` was made by {first.created_by}, who says with {services.queue_cache.owner} what its "
         "leaderboard ranks by",
@@ -227,5 +227,5 @@ async def _get_dataset(services: Services, name: str) -> Dataset:
     found = await services.datasets.find(name)
     if found is None:
         await services.datasets.versions(name, limit=1)  # raises NotFound with close names
-        raise NotFound(f"there is no dataset `{name}`", hints=("`hop dataset ls` lists them",))
+        raise NotFound(f"there is no dataset `{name}`", hints=("list the datasets with `hop dataset ls`",))
     return found

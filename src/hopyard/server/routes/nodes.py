@@ -140,7 +140,7 @@ class RemoveNodeQuery(RequestModel):
         Meta(
             ge=0,
             le=1,
-            description="1 declares lost what is live there, where the node's server is gone for good",
+            description="1: the server of the node is gone for good; its live attempts are declared lost",
         ),
     ] = 0
 
@@ -213,22 +213,22 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         lost: Sequence[RunId] = ()
         if gone and ask.query.force:
             lost = await services.controller.mark_engine_lost(
-                node.engine, f"its node {node.id} was declared gone for good by {ask.caller.user}"
+                node.engine, f"the node {node.id} was declared gone for good by {ask.caller.user}"
             )
         elif gone and _running_on(snapshot, node.id):
             raise Conflict(
                 f"a run holds resources of node {node.id}, and its server is away",
                 hints=(
                     (
-                        f"if that is gone for good: `hop node rm --force {node.id}`, which puts its runs "
-                        "back to the queue"
+                        "if that server is gone for good, requeue its runs with `hop node rm --force "
+                        f"{node.id}`"
                     ),
                 ),
             )
         elif ask.query.force and node.engine != services.engine:
             raise Conflict(
                 f"the server of node {node.id} ({servers.location(node.engine)}) is up",
-                hints=("end it first: `hop down` there",),
+                hints=("stop it first: run `hop down` on its machine",),
             )
         await services.cluster.remove_node(node.id)
         return RemovedNodeOut([str((await services.runs.get(run)).name) for run in lost])
@@ -385,7 +385,7 @@ def _find_node(snapshot: Snapshot, name: str) -> Node:
         near = closest_name(name, snapshot.nodes)
         raise NotFound(
             f"there is no node `{name}`",
-            hints=(f"did you mean `{near}`?" if near else "`hop node ls` lists them",),
+            hints=(f"did you mean `{near}`?" if near else "list the nodes with `hop node ls`",),
         )
     return found
 

@@ -62,7 +62,7 @@ def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             near = closest_name(ask.path["queue"], found)
             raise NotFound(
                 f"there is no queue `{ask.path['queue']}`",
-                hints=(f"did you mean `{near}`?" if near else "`hop queue ls` lists them",),
+                hints=(f"did you mean `{near}`?" if near else "list the queues with `hop queue ls`",),
             )
         users = [to_user_out(user) for user in user_report(snapshot, use.queue.name)]
         above = {use.queue.name, *queue_path(snapshot.queues, use.queue.name)}

@@ -96,7 +96,7 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         found = await asyncio.to_thread(admit_reservation, wanted, snapshot)
         if isinstance(found, Rejected):
             (detail,) = await replace_run_ids(services.runs, [found.detail])
-            raise Conflict(f"it cannot be honoured: {detail}", hints=found.hints)
+            raise Conflict(f"it cannot be granted: {detail}", hints=found.hints)
         return found.reservation, [
             *await replace_run_ids(services.runs, found.warnings),
             *await unknown_users(services.access, wanted.users),
@@ -113,7 +113,7 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 found,
                 user=user,
                 owner=services.queue_cache.owner,
-                action="give up what is reserved",
+                action="cancel reservations",
             )
         gone = await services.reservations.delete(found.name)
         services.controller.request_cycle()
@@ -158,7 +158,7 @@ def _check_may_reserve(
     if user != owner and user not in may:
         who = ", ".join(dict.fromkeys([*may, owner]))
         raise Forbidden(
-            f"`{user}` may not {action} for {f'queue {reservation.queue}' if of_queue else 'users'}; those "
-            f"who may: {who}",
-            hints=("administrators of a queue reserve for that queue, without --user",),
+            f"`{user}` may not {action} for {f'queue {reservation.queue}' if of_queue else 'users'}; "
+            f"allowed users: {who}",
+            hints=("remove --user: administrators of a queue reserve for that queue",),
         )

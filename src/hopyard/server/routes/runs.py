@@ -69,7 +69,8 @@ _MAX_TAG_FILTERS = 32  # that one listing asks for
 
 class SubmitQuery(RequestModel):
     plan: Annotated[
-        int, Meta(ge=0, le=1, description="1 waits up to a second for the scheduler's word on the run")
+        int,
+        Meta(ge=0, le=1, description="1: waits up to a second until the scheduler has decided on the run"),
     ] = 0
 
 
@@ -108,18 +109,18 @@ class ListQuery(RequestModel):
         tuple[_TagFilter, ...],
         Meta(
             max_length=_MAX_TAG_FILTERS,
-            description="KEY=VALUE; given several times: runs that have all of these",
+            description="KEY=VALUE, repeatable: runs with all of these tags",
         ),
     ] = ()
     dataset: Name | None = None
     text: (
-        Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None
+        Annotated[str, Meta(max_length=256, pattern=TEXT, description="part of a name, label or tag")] | None
     ) = None
     parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
-    studies: Annotated[int, Meta(ge=0, le=1, description="1: only runs that are studies")] = 0
-    trials: Annotated[int, Meta(ge=0, le=1, description="0 leaves out the runs of trials")] = 1
+    studies: Annotated[int, Meta(ge=0, le=1, description="1: only studies")] = 0
+    trials: Annotated[int, Meta(ge=0, le=1, description="0: without the runs of trials")] = 1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
-    before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this one")] | None = None
+    before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this run")] | None = None
 
 
 class EventsQuery(RequestModel):
@@ -127,7 +128,7 @@ class EventsQuery(RequestModel):
 
     limit: Limit = MAX_ROWS
     after: Annotated[
-        int, Meta(ge=0, le=2**53, description="without the first so many: `next` of the page before")
+        int, Meta(ge=0, le=2**53, description="number of runs to skip: `next` of the previous page")
     ] = 0
 
 
@@ -147,19 +148,22 @@ class AttemptsOut(Struct, frozen=True):
 
 class RefQuery(RequestModel):
     ref: Annotated[
-        str, Meta(max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")
+        str,
+        Meta(max_length=400, pattern=TEXT, description="id or its beginning, name, number, label or `last`"),
     ]
     project: (
         Annotated[
             Name,
-            Meta(description="the one in which the caller works: a bare number is looked up there first"),
+            Meta(description="current project of the caller: a bare number is resolved there first"),
         ]
         | None
     ) = None
 
 
 class DeleteQuery(RequestModel):
-    force: Annotated[int, Meta(ge=0, le=1, description="1 stops it first, with a short grace")] = 0
+    force: Annotated[
+        int, Meta(ge=0, le=1, description="1: stops the run first, with a short grace period")
+    ] = 0
 
 
 class UpdateIn(RequestModel):
@@ -203,13 +207,13 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         spec, user = to_run_spec(ask.body.spec), ask.caller.user
         if spec.study is not None and spec.study["continues"]:
             raise SpecError(
-                "study.continues: a study is continued by another request",
-                hints=("POST /runs/{id}/continue, or `hop search resume`",),
+                "study.continues: this request cannot continue a study",
+                hints=("use POST /runs/{id}/continue, or `hop search resume`",),
             )
         if spec.study is not None and spec.study["beginning"]:
             raise SpecError(
-                "study.beginning: a study is forked by another request",
-                hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
+                "study.beginning: this request cannot fork a study",
+                hints=("use POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
             )
         _check_not_forked(spec)
         await check_current_study_attempt(ask.caller, services.runs)
@@ -226,10 +230,10 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         One with a clock that was ahead began now, at the latest."""
         started_at = min(ask.body.started_at.astimezone(UTC), services.now())
         if started_at.timestamp() < _MIN_TIMESTAMP:
-            raise SpecError("started_at: that is before 1970")
+            raise SpecError("started_at: the time is before 1970")
         spec = to_run_spec(ask.body.spec)
         if spec.parent is not None or spec.study is not None:
-            raise SpecError("spec: a study and its trials are never recorded offline")
+            raise SpecError("spec: a study or a trial cannot be recorded offline")
         _check_not_forked(spec)
         run = await submit_run(
             services, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, submitted_at=started_at
@@ -246,7 +250,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         where = ask.query
         if ask.caller.run is not None and where.parent != ask.caller.run:
             raise Forbidden(
-                "a run's own token lists its trials only", hints=("`parent` names the run", RUN_TOKEN_HINT)
+                "the token of a run lists its trials only", hints=("set `parent` to the run", RUN_TOKEN_HINT)
             )
         found = await services.runs.list(
             RunFilter(
@@ -322,7 +326,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
         run = await services.runs.find_by_name(name)
         if run is None:
-            raise NotFound(f"there is no run {name}", hints=("`hop ps --all` lists the runs",))
+            raise NotFound(f"there is no run {name}", hints=("list the runs with `hop ps --all`",))
         return await full_run(services, ask.caller, run)
 
     async def stop(ask: ApiRequest[Empty, StopIn]) -> RunOut:
@@ -447,8 +451,8 @@ def _check_not_forked(spec: RunSpec) -> None:
     goes_on = spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
     if spec.forked_from is not None and not goes_on:
         raise SpecError(
-            "forked_from: a run is forked by another request",
-            hints=("POST /runs/{id}/fork, or `hop fork RUN`",),
+            "forked_from: this request cannot fork a run",
+            hints=("use POST /runs/{id}/fork, or `hop fork RUN`",),
         )
 
 
@@ -463,7 +467,7 @@ async def _delete_run(services: Services, run_id: RunId) -> None:
         await asyncio.to_thread(remove_tree, Home(Path(services.home)).retained_of(run_id))
     except OSError as failed:
         log.warning(
-            "something of the deleted run %s is still there (%s): it is swept later",
+            "files of the deleted run %s remain (%s); they are removed later",
             run_id,
             failed.strerror or failed,
         )
@@ -475,7 +479,7 @@ def _parse_tags(texts: Sequence[str]) -> dict[str, str]:
     for one in texts:
         key, _, value = one.partition("=")
         if found.setdefault(key, value) != value:
-            raise SpecError(f"tag: `{key}` is asked for with two values", hints=("name each tag once",))
+            raise SpecError(f"tag: `{key}` is given with two values", hints=("name each tag once",))
     return found
 
 

@@ -201,8 +201,8 @@ async def _check_no_live_runs(services: Services) -> None:
     if live:
         names = ", ".join(str(run.name) for run in await _list_live_runs(services, limit=_MAX_NAMED_RUNS))
         raise Conflict(
-            f"{live} runs are not over ({names})",
-            hints=("`keep` lets them go on without the server, `stop` ends them",),
+            f"{live} runs are still live ({names})",
+            hints=("set `keep` to let them continue without the server, or `stop` to end them",),
         )
 
 

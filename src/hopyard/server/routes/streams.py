@@ -40,7 +40,7 @@ class FollowQuery(RequestModel):
         str,
         Meta(
             max_length=64 * 1024,
-            description='where the follower stands: {"<attempt>:<rank>:<stream>": offset} as JSON',
+            description='position of the follower: {"<attempt>:<rank>:<stream>": offset} as JSON',
         ),
     ] = "{}"
     streams: Annotated[
@@ -79,7 +79,7 @@ class MetricsQuery(RequestModel):
             Meta(
                 max_length=64 * 1024,
                 pattern=TEXT,
-                description="only names after this one: `next` of the page before",
+                description="only names after this name: `next` of the previous page",
             ),
         ]
         | None
@@ -257,7 +257,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "/runs/{id}/raw/{attempt}/{rank}/{stream}",
             raw,
             RawQuery,
-            returns=BinaryBody("bytes", headers={"X-Length": "how many bytes the stream has"}),
+            returns=BinaryBody("bytes", headers={"X-Length": "size of the stream in bytes"}),
             auth="run",
             errors=(409,),
         ),
@@ -301,7 +301,7 @@ def _parse_cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], in
         given = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as bad:
         raise SpecError(
-            f"cursors: {bad}", hints=('they look like {"<attempt>:<rank>:<stream>": offset}',)
+            f"cursors: {bad}", hints=('write them as {"<attempt>:<rank>:<stream>": offset}',)
         ) from bad
     found: dict[tuple[AttemptId, int, str], int] = {}
     for key, offset in given.items():
@@ -312,6 +312,6 @@ def _parse_cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], in
             or not (rank.isascii() and rank.isdecimal() and len(rank) <= 6)
             or stream not in STREAMS
         ):
-            raise SpecError(f"cursors: `{key[:80]}` is no stream of this run")
+            raise SpecError(f"cursors: `{key[:80]}` is not a stream of this run")
         found[AttemptId(attempt), int(rank), stream] = offset
     return found

@@ -49,7 +49,7 @@ _MAX_WAIT_S = 30.0
 
 
 class JournalQuery(RequestModel):
-    before: Annotated[int, Meta(ge=1, le=2**31, description="only of attempts before this one")] = 2**31
+    before: Annotated[int, Meta(ge=1, le=2**31, description="only of attempts before this attempt")] = 2**31
     offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
     limit: Annotated[int, Meta(ge=0, le=MAX_JOURNAL_BYTES)] = MAX_JOURNAL_BYTES
 
@@ -170,7 +170,7 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     bytes_out = BinaryBody("a line of JSON, a line feed, then the segments' bytes")
-    length = {"X-Length": "how many bytes the journal has"}
+    length = {"X-Length": "size of the journal in bytes"}
     return [
         Endpoint(
             "GET",
@@ -209,20 +209,20 @@ def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | Non
     """Raises SpecError where it is no study, Conflict where there is nothing to go on with."""
     spec, name = source.spec, source.name
     if spec.study is None:
-        raise SpecError(f"{name} is a run, but no study", hints=("`hop fork` makes another run of a run",))
+        raise SpecError(f"{name} is a run, not a study", hints=("use `hop fork` to run it again",))
     if not source.phase.is_final:
         raise Conflict(
             f"{name} has not ended: it is {source.phase}",
-            hints=(f"a study that crashed goes on by itself; `hop stop {name}` ends it",),
+            hints=(f"stop it with `hop stop {name}`; a crashed study resumes by itself",),
         )
     limit = spec.study.get("trials")
     if source.phase is RunPhase.SUCCEEDED and change.trials is None:
         more = (
-            "`hop fork STUDY --checkpoint best` trains its best model on"
+            "continue training of its best model with `hop fork STUDY --checkpoint best`"
             if spec.study.get("beginning")
-            else "ask for more trials in all: `--trials N`"
+            else "set a larger total of trials: `--trials N`"
         )
-        raise Conflict(f"{name} has finished: there is nothing left to do", hints=(more,))
+        raise Conflict(f"{name} already finished", hints=(more,))
     if (
         source.phase is RunPhase.SUCCEEDED
         and limit is not None
@@ -230,8 +230,8 @@ def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | Non
         and change.trials <= limit
     ):
         raise Conflict(
-            f"{name} has finished, with {limit} trials: {change.trials} are no more",
-            hints=(f"`--trials` says how many in all: {limit + 1} or more",),
+            f"{name} already finished with {limit} trials; `--trials` must be greater (got {change.trials})",
+            hints=(f"set the total number of trials: `--trials {limit + 1}` or more",),
         )
     study = {
         **spec.study,
@@ -263,7 +263,7 @@ async def _list_requested_trials(
     )
     for run in found:
         if run.spec.parent != study:
-            raise Forbidden(f"run {run.name} is no trial of this study")
+            raise Forbidden(f"run {run.name} is not a trial of this study")
     return sorted(found, key=lambda run: run.id)
 
 

@@ -23,12 +23,10 @@ _MAX_TOKENS = 1000  # tokens of one user
 
 class TokensQuery(PageQuery):
     user: (
-        Annotated[
-            str, Meta(pattern=NAME, max_length=128, description="of this user; the caller's own when absent")
-        ]
+        Annotated[str, Meta(pattern=NAME, max_length=128, description="of this user; default: the caller")]
         | None
     ) = None
-    everybody: Annotated[int, Meta(ge=0, le=1, description="1: all users' tokens, for the owner")] = 0
+    everybody: Annotated[int, Meta(ge=0, le=1, description="1: the tokens of all users (owner only)")] = 0
 
 
 class TokenIn(RequestModel):
@@ -131,8 +129,8 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             and Scope.ADMIN in token.scopes
         ):
             hints = (
-                f"`hop token rotate {token.name}` replaces it",
-                f"the owner takes {token.user} off the server by `hop user rm {token.user}`",
+                f"replace it with `hop token rotate {token.name}`",
+                f"to remove the user, the owner runs `hop user rm {token.user}`",
             )
             raise Conflict(
                 f"`{token.name}` is the last token of {token.user} with the scope `admin`", hints=hints
@@ -196,13 +194,13 @@ async def _find_token(services: Services, request: ApiRequest[Any, Any]) -> Toke
     for token in await services.access.list_tokens(None if everybody else caller.user):
         if token.id == asked:
             return token
-    raise NotFound(f"there is no token {asked} of yours", hints=("`hop token list` lists them",))
+    raise NotFound(f"you have no token {asked}", hints=("list the tokens with `hop token list`",))
 
 
 def _check_server_owner(services: Services, caller: Caller) -> None:
     if caller.require_user() != services.queue_cache.owner:
         raise Forbidden(
-            f"only {services.queue_cache.owner}, who owns this server, manages other users' tokens",
+            f"only {services.queue_cache.owner}, the owner of this server, manages the tokens of other users",
             hints=("ask them",),
         )
 
@@ -212,7 +210,7 @@ def _checked_expiry(services: Services, expires_at: datetime | None) -> datetime
     if expires_at is None:
         return None
     if expires_at <= services.now():
-        raise SpecError("expires_at: that time is over", hints=("name a later one",))
+        raise SpecError("expires_at: the time is in the past", hints=("set a later time",))
     return expires_at.astimezone(UTC)
 
 

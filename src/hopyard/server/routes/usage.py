@@ -19,17 +19,17 @@ MAX_PERIODS = 1000
 
 
 class UsageQuery(RequestModel):
-    since: Annotated[Time, Meta(description="30 days before `until` where it is not given")] | None = None
-    until: Annotated[Time, Meta(description="now where it is not given")] | None = None
+    since: Annotated[Time, Meta(description="default: 30 days before `until`")] | None = None
+    until: Annotated[Time, Meta(description="default: now")] | None = None
     by: Annotated[
         str,
         Meta(
             max_length=64,
             pattern=word_list_pattern(UsageKey),
-            description="what to sum by, separated by commas",
+            description="keys to sum by, separated by commas",
         ),
     ] = "user"
-    per: Annotated[Period, Meta(description="a row for each piece of the span, in UTC")] | None = None
+    per: Annotated[Period, Meta(description="length of the intervals in UTC, one row each")] | None = None
 
 
 class UsageOut(Struct, frozen=True, kw_only=True):
@@ -66,13 +66,13 @@ def usage_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         since = query.since or until - DEFAULT_SPAN
         if since >= until:
             raise SpecError(
-                "since: it is not before `until`", hints=("give an earlier --from or a later --to",)
+                "since: must be before `until`", hints=("give an earlier --from or a later --to",)
             )
         spans = split_period(since, until, query.per)
         if len(spans) > MAX_PERIODS:
             raise SpecError(
-                f"per: the span has more than {MAX_PERIODS} such pieces",
-                hints=("choose a shorter span, or longer pieces",),
+                f"per: the span has more than {MAX_PERIODS} intervals of this length",
+                hints=("choose a shorter span, or longer intervals",),
             )
         by = [UsageKey(word) for word in query.by.split(",")]
         found: list[UsageOut] = []

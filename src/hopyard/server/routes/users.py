@@ -30,8 +30,7 @@ class UserIn(RequestModel):
         bool,
         Meta(
             description=(
-                "a user of this name was removed, and is the same person: runs, datasets and rights "
-                "that bear the name are theirs again"
+                "1: the removed user of this name returns, with the runs, datasets and rights of the name"
             )
         ),
     ] = False
@@ -56,7 +55,7 @@ class RemovedUserOut(Struct, frozen=True):
 
 
 class RemoveQuery(RequestModel):
-    stop_runs: Annotated[int, Meta(ge=0, le=1, description="1: also ends the user's live runs")] = 0
+    stop_runs: Annotated[int, Meta(ge=0, le=1, description="1: also stops the live runs of the user")] = 0
 
 
 class UsersOut(Struct, frozen=True):
@@ -101,8 +100,8 @@ def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         name, known = ask.path["user"], {user.name: user for user in await services.access.list_users()}
         if name == services.queue_cache.owner:
             raise Forbidden(
-                f"{name} owns this server and stays",
-                hints=("without its owner nobody could change anything",),
+                f"{name} owns this server and cannot be removed",
+                hints=("keep the owner: a server without an owner cannot be administered",),
             )
         # runs of a user who was removed are still to be ended
         if name not in known and not (ask.query.stop_runs and await _list_live_runs(services, name)):

@@ -31,7 +31,7 @@ def why_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             return _to_why_out(
                 run,
                 reason=run.hold_reason,
-                detail=f"{run.hold_detail}; `hop update {run.name} --release` lets it start",
+                detail=f"{run.hold_detail}; release it with `hop update {run.name} --release`",
             )
         snapshot = await services.controller.snapshot()
         delayed = next((gang for gang in snapshot.backing_off if gang.id == GangId(run.id)), None)
@@ -85,21 +85,20 @@ def _state_text(run: Run) -> str:
     nodes = ", ".join(dict.fromkeys(run.attempt.nodes)) if run.attempt is not None else ""
     on = f" on {nodes}" if nodes else ""
     if run.is_being_synced:
-        return "it does not wait: it was recorded offline and is being synced" + (
-            f"; its last part came at {run.synced_at.isoformat()}" if run.synced_at else ""
+        return "it is not waiting: it was recorded offline and is being synced" + (
+            f"; the last upload was at {run.synced_at.isoformat()}" if run.synced_at else ""
         )
     if run.phase is RunPhase.STARTING:
-        return f"it does not wait: it is being prepared{on}"
+        return f"it is not waiting: it is being prepared{on}"
     if run.phase is RunPhase.RUNNING:
-        return f"it does not wait: it runs{on}"
+        return f"it is not waiting: it is running{on}"
     if run.phase is RunPhase.STOPPING:
-        makes_room = run.attempt.preempt_reason if run.attempt is not None else ""
-        return (
-            "it does not wait: it was asked to "
-            f"{f'make room{on}: {makes_room}' if makes_room else f'end{on}'}"
-        )
+        preempt_reason = run.attempt.preempt_reason if run.attempt is not None else ""
+        if preempt_reason:
+            return f"it is not waiting: it is being preempted{on}: {preempt_reason}"
+        return f"it is not waiting: it is being stopped{on}"
     reason = f": {run.exit.reason}" if run.exit is not None else ""
-    return f"it does not wait: it has ended ({run.phase.value}){reason}"
+    return f"it is not waiting: it has ended ({run.phase.value}){reason}"
 
 
 def _to_blocker_out(blocker: Blocker, names: Mapping[str, str]) -> BlockerOut:

@@ -26,8 +26,8 @@ SECRET_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # it becomes the name of a variable
 # What errors say of a pattern in place of the pattern itself: what it is a text of, and how that is written.
 PATTERN_RULES = {
     NAME: ("a name", f"a name is made of {NAME_RULE}"),
-    TEXT: ("a text without zero bytes", "leave the zero byte out"),
-    LINE: ("a line that shows all that is in it", f"write {LINE_RULE}"),
+    TEXT: ("a text without zero bytes", "remove the zero byte"),
+    LINE: ("a line of visible characters", f"write {LINE_RULE}"),
     DIGEST: ("a digest", "a digest is 64 hexadecimal digits"),
     RUN_ID: ("the id of a run", f"an id is {RUN_ID_RULE}"),
 }

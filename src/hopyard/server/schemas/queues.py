@@ -27,7 +27,9 @@ class TreeIn(RequestModel):
 
 
 class ApplyQuery(RequestModel):
-    dry_run: Annotated[int, Meta(ge=0, le=1, description="1 checks and tells what would change")] = 0
+    dry_run: Annotated[
+        int, Meta(ge=0, le=1, description="1: only checks, and returns the changes that would be made")
+    ] = 0
 
 
 class ChangeOut(Struct, frozen=True):

@@ -92,9 +92,7 @@ class ReservationsOut(Struct, frozen=True):
 
 
 class ReserveQuery(RequestModel):
-    dry_run: Annotated[
-        int, Meta(ge=0, le=1, description="1 tells whether it would be granted, and reserves nothing")
-    ] = 0
+    dry_run: Annotated[int, Meta(ge=0, le=1, description="1: only checks whether it would be granted")] = 0
 
 
 class GrantedOut(Struct, frozen=True):

@@ -273,7 +273,7 @@ class ReplicaStatusIn(RequestModel):
     phase: ReplicaPhase
     detail: Annotated[str, Meta(max_length=4096)] = ""
     exit: Exit | None = None
-    began_s: (
-        Annotated[float, Meta(ge=0, le=1e9, description="how many seconds ago its script began")] | None
-    ) = None
-    ended_s: Annotated[float, Meta(ge=0, le=1e9, description="how many seconds ago it ended")] | None = None
+    began_s: Annotated[float, Meta(ge=0, le=1e9, description="seconds since its script started")] | None = (
+        None
+    )
+    ended_s: Annotated[float, Meta(ge=0, le=1e9, description="seconds since it ended")] | None = None

@@ -147,12 +147,12 @@ def check_study(study: Mapping[str, Any]) -> StudySpec:
     spec = study_from_json(study)
     if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
         raise SpecError(
-            "study.trial: what each trial runs is not said",
-            hints=("`parallel: trials` needs it, and no `mop`",),
+            "study.trial: required, but absent",
+            hints=("set `trial` and remove `mop`: `parallel: trials` needs this",),
         )
     if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
         raise SpecError(
-            "study.mop: how trials share the workers is not said",
-            hints=("`parallel: mop` needs it, and no `trial`",),
+            "study.mop: required, but absent",
+            hints=("set `mop` and remove `trial`: `parallel: mop` needs this",),
         )
     return spec

@@ -16,7 +16,7 @@ from hopyard.stores.memory.attempt_changes import AttemptChanges
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import MemoryState
 
-_CHANGED_AFTER_PLANNING = "reservations or queues were changed after this was planned"
+_CHANGED_AFTER_PLANNING = "reservations or queues were changed after the plan was made"
 
 
 class PlanApplier:

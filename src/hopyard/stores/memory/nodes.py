@@ -51,7 +51,7 @@ class MemoryNodes:
             hint = (
                 f"did you mean {' or '.join(f'`{one}`' for one in close)}?"
                 if close
-                else "`hop node ls` lists them"
+                else "list the nodes with `hop node ls`"
             )
             raise NotFound(f"there is no node `{node}`", hints=(hint,))
         return found

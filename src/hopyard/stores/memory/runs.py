@@ -300,7 +300,7 @@ class MemoryRunStore:
     def _get_row(self, run: RunId) -> RunRow:
         row = self._state.runs.get(run)
         if row is None:
-            raise NotFound(f"no run has the id {run}", hints=("`hop ps -a` lists all runs",))
+            raise NotFound(f"no run has the id {run}", hints=("list all runs with `hop ps -a`",))
         return row
 
 

@@ -180,7 +180,7 @@ class SqlAccessStore:
         def write(conn: Connection) -> int:
             gone = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
             if not gone:
-                raise NotFound(f"there is no user `{user}`", hints=("`hop user ls` lists them",))
+                raise NotFound(f"there is no user `{user}`", hints=("list the users with `hop user ls`",))
             conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user))
             conn.execute(former_users.insert().values(user_name=user))
             return gone
@@ -223,7 +223,9 @@ class SqlAccessStore:
             if not conn.execute(
                 user_secrets.delete().where(user_secrets.c.user_name == user, user_secrets.c.name == name)
             ).rowcount:
-                raise NotFound(f"{user} has no secret `{name}`", hints=("`hop secret ls` lists them",))
+                raise NotFound(
+                    f"{user} has no secret `{name}`", hints=("list the secrets with `hop secret ls`",)
+                )
 
         await self._database.write(write)
 
@@ -295,7 +297,7 @@ def _get_token_row(conn: Connection, token: str) -> Row[Any]:
         select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)
     ).first()
     if found is None:
-        raise NotFound(f"there is no token {token}", hints=("`hop token list` lists them",))
+        raise NotFound(f"there is no token {token}", hints=("list the tokens with `hop token list`",))
     return found
 
 

@@ -60,7 +60,7 @@ _START_RUN = RawStatement(
 _PREEMPT_ATTEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"))
 _INSERT_ATTEMPT = RawStatement(attempts.insert())
 _INSERT_EVENT = run_events.insert()
-_CHANGED_AFTER_PLANNING = "reservations or queues were changed after this was planned"
+_CHANGED_AFTER_PLANNING = "reservations or queues were changed after the plan was made"
 
 
 class _PendingRow(NamedTuple):

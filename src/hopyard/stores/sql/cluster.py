@@ -352,7 +352,8 @@ def _check_node_exists(existing: Iterable[NodeId], node: NodeId) -> None:
         close = close_names(node, known)
         raise NotFound(
             f"there is no node {node}",
-            hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",),
+            hints=tuple(f"did you mean `{name}`?" for name in close)
+            or ("list the nodes with `hop node ls`",),
         )
 
 

@@ -215,7 +215,7 @@ def _check_exists(conn: Connection, name: str) -> None:
     hint = (
         f"did you mean {' or '.join(f'`{known}`' for known in close)}?"
         if close
-        else "`hop dataset ls` lists them"
+        else "list the datasets with `hop dataset ls`"
     )
     raise NotFound(f"there is no dataset `{name}`", hints=(hint,))
 

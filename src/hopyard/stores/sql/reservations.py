@@ -70,6 +70,8 @@ def _get_reservation(conn: Connection, name: str) -> Reservation:
     found = _find_reservation(conn, name)
     if found is None:
         close = close_names(name, [one.name for one in all_reservations(conn)])
-        hints = tuple(f"did you mean `{other}`?" for other in close) or ("`hop reserve ls` lists them",)
+        hints = tuple(f"did you mean `{other}`?" for other in close) or (
+            "list the reservations with `hop reserve ls`",
+        )
         raise NotFound(f"there is no reservation `{name}`", hints=hints)
     return found

@@ -447,4 +447,4 @@ def _check_not_superseded(conn: Connection, run: RunId, attempt: AttemptId | Non
 
 
 def _not_found_error(run: RunId) -> NotFound:
-    return NotFound(f"no run has the id {run}", hints=("`hop ps --all` lists the runs",))
+    return NotFound(f"no run has the id {run}", hints=("list the runs with `hop ps --all`",))

@@ -75,7 +75,7 @@ def run_request(
     """What `POST /runs` takes. The id is made of all that decides what the run does, so that submitting it
     again is harmless."""
     if spec.trial is None:
-        raise SpecError("study.trial: what each trial runs is not said")
+        raise SpecError("study.trial: required, but absent")
     params = {**spec.trial.get("params", {}), **work.params}
     if counts_epochs(spec):
         params[spec.budget_param] = last_epoch

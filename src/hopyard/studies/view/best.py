@@ -21,7 +21,7 @@ def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
             return folder / str(record["state"])
     raise NotFound(
         "the best state was not saved",
-        hints=("states are saved at the end of a study, and at most every 30 s before",),
+        hints=("wait for the end of the study, or up to 30 s: its state is saved at these times",),
     )
 
 
