@@ -28,7 +28,7 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
         ["name none -> `kept`", "tag a `b` -> none", "held"],
     )
     assert "held by" in shell.hop("ps", "--project", "updates").text
-    assert "--release` lets it start" in shell.hop("why", names[0]).text
+    assert "release it with `hop update " in shell.hop("why", names[0]).text
     assert "note        look" in shell.hop("info", names[0]).text
     shrunk = shell.hop("update", names[2], "--cpus", "2", "--memory", "1G", "--time", "none")
     assert "CPUs 0.01 -> 2; memory none -> 1 GiB" in shrunk.talk

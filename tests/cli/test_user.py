@@ -28,14 +28,14 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     assert shell.hop("stop", run).code == 0
     for words in (("add", "eve"), ("ls",), ("rm", "bob")):
         refused = bob.hop("user", *words)
-        assert refused.code == 2 and f"only {owner}, who owns this server" in refused.talk
+        assert refused.code == 2 and f"only the owner of this server, {owner}" in refused.talk
     head, *rows = (line.split()[:2] for line in shell.hop("user", "ls").text.splitlines())
     assert head == ["NAME", "ROLE"] and [owner, "owner"] in rows and "bob" in [row[0] for row in rows]
     told = {one["name"]: one["owner"] for one in shell.hop("user", "ls", "--json").json}
     assert told == {owner: True, "bob": False}
     twice = shell.hop("user", "add", "bob")
     assert twice.code != 0 and "there is a user `bob`" in twice.talk and not twice.out
-    assert "owns this server and stays" in shell.hop("user", "rm", owner).talk
+    assert "owns this server and cannot be removed" in shell.hop("user", "rm", owner).talk
     assert shell.hop("user", "rm", "bob").talk == "bob is no user any more\n"
     gone = bob.hop("ps")
     assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, (

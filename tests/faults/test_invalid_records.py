@@ -84,7 +84,7 @@ def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_
     assert {run["id"] for run in world.ok("ps", "--all", "--json").json} == set(ids)
     assert world.log(over) == "hello\n"
     ended = world.reaches(waiting["id"], "failed")
-    assert "spec cannot be read" in ended["exit"]["reason"]
+    assert "spec of the run cannot be read" in ended["exit"]["reason"]
     again = world.detach("--cpus", "0.5", "says.py")
     world.reaches(again, "succeeded")
     for run in live:

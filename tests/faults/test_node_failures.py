@@ -80,7 +80,7 @@ def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(world: 
     child = world.replica(run) / "work" / "child"
     pid_of_child = int(until(lambda: child.exists() and child.read_text(), "the child of the script"))
     until(
-        lambda: "processes cannot be looked for: " in log.read_text(),
+        lambda: "cannot list processes: " in log.read_text(),
         "a script with processes that cannot be found",
     )
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)

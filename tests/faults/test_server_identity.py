@@ -82,7 +82,7 @@ def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(world: World) -
             "the end of the script",
         )
         up = world.ok("up")
-        told = f"warning: port {port}, where the last server of this home was, is taken by a program of"
+        told = f"warning: port {port} of the last server of this home is taken by a program of"
         assert told in up.talk and "send their tokens to that program" in up.talk, up
         assert world.reaches(name, "succeeded")["attempt"]["number"] == 1
         assert world.log(run) == "begun\nend\n", "what a stranger acknowledged is not stored"

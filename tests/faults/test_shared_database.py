@@ -93,7 +93,7 @@ def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
     second.reaches(second.detach("says.py"), "succeeded")  # it has looked after its runs several times
     assert second.run(live)["phase"] == "stopping", "how it ended is known by its own server alone"
     lost = second.hop("logs", live)
-    assert (lost.code, "lie with the server of first" in lost.talk) == (1, True), lost
+    assert (lost.code, "are stored on the server of first" in lost.talk) == (1, True), lost
     if ended_meanwhile:
         let_go.touch()
         until(lambda: is_gone(script.pid), "the end of the script")
@@ -303,7 +303,7 @@ def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(two: tupl
         said = first.ok("why", run).out
         return said if f"{second.home.root}), which" in said or f"{second.home.root}, which" in said else ""
 
-    assert "a blob is not with this server; it lies with the server" in until(told, "where its code lies")
+    assert "a blob is not on this server; it is stored on the server" in until(told, "where its code lies")
     assert first.run(run)["phase"] == "queued"
     second.ok("up")
     ended = first.reaches(run, "succeeded")
@@ -334,7 +334,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(
     ended = second.reaches(run["name"], "succeeded")
     assert (ended["attempt"]["nodes"], ended["attempt"]["resumed_from_step"]) == (["second"], 3)
     assert second.log(ended).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]
-    assert "attempt 1, lie with the server of first (" in second.ok("logs", run["name"]).talk
+    assert "attempt 1, are stored on the server of first (" in second.ok("logs", run["name"]).talk
     fork = second.reaches(
         second.ok("fork", run["name"], "--checkpoint", "3", "--detach").out.strip(), "succeeded"
     )

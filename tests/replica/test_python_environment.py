@@ -75,7 +75,7 @@ def test_an_environment_that_was_changed_is_built_anew(play: Play) -> None:
         await bench.launch("b.1", SHOWS)
         assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
         assert bench.sink.stream("b.1", 0, "stdout") == bench.sink.stream("a.1", 0, "stdout")
-        assert b"had been changed on this node" in bench.sink.stream("b.1", 0, "events")
+        assert b"was changed on this node" in bench.sink.stream("b.1", 0, "events")
 
     play(scenario)
 

@@ -50,7 +50,7 @@ class RemoteLookup:
         if self.missing and self.unreachable:
             count = len(self.missing)
             what = "a blob is" if count == 1 else f"{count} blobs are"
-            there = "it lies" if count == 1 else "they lie"
+            there = "it is stored" if count == 1 else "they are stored"
             raise BlobsOnOtherServer(
                 f"{what} not on this server; {there} on {', or on '.join(self.unreachable)}",
                 hints=(_SERVER_DOWN_HINT,),

@@ -673,7 +673,7 @@ def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await stage.submit(roles=[{"command": ["x"], "resources": {"gpus": 1}}])
         monkeypatch.setattr(server, "_PAGE_SIZE", 2)  # more live runs than one listing shows
         refused = await stage.ask("POST", "/shutdown", {}, status=409)
-        assert refused["error"]["message"].startswith("6 runs are not over (")
+        assert refused["error"]["message"].startswith("6 runs are still live (")
         assert not stage.ended.is_set()
         await stage.ask("POST", "/shutdown", {"runs": "stop"})
         assert stage.ended.is_set()

@@ -432,7 +432,7 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
         await refused({"checkpoint": "newest"}, "checkpoints are of its trials")
         await refused({"checkpoint": 1}, "checkpoints are of its trials")
         await refused({"params": {"lr": 1}}, "its parameters are those of its space")
-        await refused({"epochs": 3}, "epochs: only a study's best model")
+        await refused({"epochs": 3}, "epochs: applies only to the best model")
         await refused(
             {"checkpoint": "best"},
             "checkpoints are of its trials",

@@ -65,10 +65,10 @@ def test_only_the_owner_deals_with_users_and_stays(tmp_path: Path) -> None:
             refused = await stage.ask(method, path, body, token=bob, status=403)
             assert (
                 refused["error"]["message"]
-                == "only alice, who owns this server, lists, adds and removes users"
+                == "only the owner of this server, alice, lists, adds and removes users"
             )
         refused = await stage.ask("DELETE", "/users/alice", status=403)
-        assert refused["error"]["message"] == "alice owns this server and stays"
+        assert refused["error"]["message"] == "alice owns this server and cannot be removed"
         assert names(await stage.ask("GET", "/users", token=TOKEN)) == [("alice", True, 1), ("bob", False, 1)]
 
     play(tmp_path, scene, loops=False)
@@ -145,7 +145,7 @@ def test_the_server_and_what_others_pushed_stay(tmp_path: Path) -> None:
         bob = await added(stage, "bob")
         assert (
             await refused(stage, bob, "POST", "/shutdown", {"runs": "stop"})
-            == "only alice, who owns this server, ends it"
+            == "only the owner of this server, alice, ends it"
         )
         await refused(stage, bob, "POST", "/sweep")
         assert not stage.ended.is_set()

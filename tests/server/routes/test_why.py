@@ -34,7 +34,7 @@ def test_a_run_that_does_not_wait_says_where_it_stands(tmp_path: Path) -> None:
         told = await stage.ask("GET", f"/runs/{run['id']}/why")
         assert told["detail"] in (
             "it is not waiting: it is being prepared on box",
-            "it does not wait: it runs on box",
+            "it is not waiting: it is running on box",
         )
         assert told["what_if"] == [] and told["expected"] is None
         other = await stage.started()
