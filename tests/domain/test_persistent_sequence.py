@@ -84,7 +84,7 @@ def test_it_is_a_sequence_like_others() -> None:
     assert PersistentSequence() == ()
     assert not PersistentSequence()
     assert 3 in found
-    assert repr(found) == "Chunked([1, 2, 3])"
+    assert repr(found) == "PersistentSequence([1, 2, 3])"
     with pytest.raises(IndexError, match="3 of 3 items"):
         found[3]
     with pytest.raises(IndexError):

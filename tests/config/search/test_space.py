@@ -187,7 +187,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"x": {"choice": {}}}, "space.x.choice: there is nothing to choose from", ""),
     ({"x": "uniform(3, 1)"}, "space.x: low `3` is larger than high `1`", "1 to 3"),
     ({"x": {"int": [8, 1]}}, "space.x: low `8` is larger", "1 to 8"),
-    ({"x": "loguniform(0, 1)"}, "space.x: low 0 has no logarithm", "begins above 0"),
+    ({"x": "loguniform(0, 1)"}, "space.x: low 0 has no logarithm", "choose a lower bound above 0"),
     ({"x": {"uniform": [-1, 1], "log": True}}, "space.x: low -1 has no logarithm", "leave out `log`"),
     ({"x": "unifrom(0, 1)"}, "space.x: there is no range `unifrom`", "did you mean `uniform`?"),
     ({"x": {"unifrom": [0, 1]}}, "space.x: there is no key `unifrom`", "did you mean `uniform`?"),

@@ -284,7 +284,7 @@ def test_a_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
         found = await stage.ask("GET", f"/runs/{run['id']}")
         assert (found["phase"], found["exit"]["reason"]) == ("succeeded", "finished")
         refused = await stage.submit(roles=[{**role(), "essential": False}], status=400)
-        assert "none is essential" in refused["error"]["message"]
+        assert "no role is essential" in refused["error"]["message"]
         refused = await stage.submit(study={**STUDY, "trial": {**TRIAL, "roles": [role(gpus=9)]}}, status=400)
         assert refused["error"]["code"] == "does_not_fit"
 
@@ -345,7 +345,7 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
         assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)
         plain = await stage.started()
         assert (
-            "no study"
+            "not a study"
             in (await stage.ask("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"]["message"]
         )
 
@@ -429,18 +429,20 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
             "params.momentum: the study has no such parameter",
         )
         await refused({"checkpoint": "best", "params": {"lr": "x"}}, "params.lr: x is not a number")
-        await refused({"checkpoint": "newest"}, "checkpoints are of its trials")
-        await refused({"checkpoint": 1}, "checkpoints are of its trials")
+        await refused({"checkpoint": "newest"}, "only its trials have checkpoints")
+        await refused({"checkpoint": 1}, "only its trials have checkpoints")
         await refused({"params": {"lr": 1}}, "its parameters are those of its space")
         await refused({"epochs": 3}, "epochs: applies only to the best model")
         await refused(
             {"checkpoint": "best"},
-            "checkpoints are of its trials",
+            "only its trials have checkpoints",
             of=f"/runs/{(await stage.started(study=STUDY))['id']}/fork",
         )
-        await refused({"checkpoint": "best"}, "is no study", of=f"/runs/{(await stage.started())['id']}/fork")
+        await refused(
+            {"checkpoint": "best"}, "is not a study", of=f"/runs/{(await stage.started())['id']}/fork"
+        )
         said = await stage.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
-        assert "another request" in said["error"]["message"]
+        assert "this request cannot" in said["error"]["message"]
 
     play(tmp_path, scene)
 
