@@ -23,7 +23,6 @@ HopyardError
 ├── StudyFailed             nothing came of a study: its trials failed
 │   └── WorkersLost         all of its workers were killed; it may go on with others
 └── EngineError
-    ├── NotSupported        the engine lacks an ability
     └── LaunchFailed        the gang could not be started; nothing of it is left
 """
 
@@ -144,10 +143,6 @@ class WorkersLost(StudyFailed):
 
 class EngineError(HopyardError):
     code = "engine"
-
-
-class NotSupported(EngineError):
-    code = "not_supported"
 
 
 class LaunchFailed(EngineError):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopyard.errors import IntegrityError, NotFound
-from hopyard.mop_runtime.replay import ReplayResult, check_replay, replay_study, replay_trial
+from hopyard.errors import NotFound
+from hopyard.mop_runtime.replay import ReplayResult, replay_study, replay_trial
 from tests.mop_runtime.driver.cluster import ROOT, Cluster
 
 pytest.importorskip("torch")
@@ -39,7 +39,7 @@ import sys
 from pathlib import Path
 from hopyard.domain.study import PartitionPlan
 from hopyard.studies.journal import read_records
-from hopyard.mop_runtime.replay import check_replay, replay_study
+from hopyard.mop_runtime.replay import replay_study
 from hopyard.trainables.load import load
 from hopyard.mop_runtime.worker import process_setup
 from hopyard.mop_runtime.worker.open_partitions import open_dataset_folder
@@ -51,8 +51,11 @@ process_setup.apply_determinism(True, 0)
 data = open_dataset_folder(folder / "data", folder / "replayed")(PartitionPlan(2, validation=0.25))
 records = list(read_records((folder / "journal").read_bytes()))
 def opened(partition, kind): return data.open(partition, kind)
-found = check_replay(replay_study(records, trainable, opened, partition_count=2, seed=7))
-print(*found)
+found = list(replay_study(records, trainable, opened, partition_count=2, seed=7))
+differing = [str(one) for one in found if not one.matches]
+assert not differing, differing
+hops = sum(isinstance(one.actual, str) for one in found)
+print(hops, len(found) - hops)
 """
 
 
@@ -174,17 +177,13 @@ def test_where_a_replay_differs_is_named() -> None:
     assert [one.matches for one in again(recorded(), Counting())] == [True, True, True]
     first, *_ = again(recorded(), Counting(2))
     assert str(first).startswith("trial 0, epoch 0, partition 1: the digest was ")
-    with pytest.raises(IntegrityError, match="trial 0, epoch 0, partition 1"):
-        check_replay(again(recorded(), Counting(2)))
 
 
 def test_metrics_that_differ_are_named() -> None:
     records = recorded()
     records[-1]["metrics"] = {"count": 4.0}
-    with pytest.raises(
-        IntegrityError, match=r"partition 0: the metrics was \{'count': 4.0\}, and is \{'count': 3.0\} now"
-    ):
-        check_replay(again(records, Counting()))
+    *_, last = again(records, Counting())
+    assert str(last).endswith("partition 0: the metrics was {'count': 4.0}, and is {'count': 3.0} now")
 
 
 def test_a_journal_without_hops_has_nothing_to_replay() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from hopyard.errors import NotFound
-from hopyard.mop_runtime.state_transfer import fetch, serve_states
+from hopyard.mop_runtime.state_transfer import fetch
 from hopyard.mop_runtime.transport.handshake import HANDSHAKE_TIMEOUT_S, HostUnreachable, connect
 from hopyard.mop_runtime.transport.listener import ConnectionListener
 from hopyard.mop_runtime.worker.allreduce_group import RENDEZVOUS_TIMEOUT_S, GroupMember
 from hopyard.mop_runtime.worker.unit_failure import GroupBroken
 from hopyard.trial_state.encode import encode
 from hopyard.trial_state.shared_memory_store import StateStore
+from tests.mop_runtime.driver.state_listener import serve_states
 
 SECRET = b"s" * 32
 HOST = "127.0.0.77"  # of this machine's own; nothing else in these tests listens there

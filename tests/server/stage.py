@@ -57,6 +57,9 @@ class Stage:
     http: httpx.AsyncClient
     ended: asyncio.Event
 
+    def count_subscribers(self, run: dict[str, Any]) -> int:
+        return len(self.parts.subscriptions._subscriptions.get(run["id"], ()))
+
     async def ask(
         self,
         method: str,

@@ -49,9 +49,9 @@ def test_a_follower_that_leaves_is_forgotten(tmp_path: Path) -> None:
         run = await stage.started()
         async with listening(stage) as port:
             _, writer = await follow(port, run["id"])
-            assert stage.parts.subscriptions.count_subscribers(run["id"]) == 1
+            assert stage.count_subscribers(run) == 1
             writer.close()
-            await stage.until(lambda: stage.parts.subscriptions.count_subscribers(run["id"]) == 0)
+            await stage.until(lambda: stage.count_subscribers(run) == 0)
 
     play(tmp_path, scene)
 

@@ -236,7 +236,7 @@ def test_a_watch_is_rung_and_forgotten() -> None:
             hub.close()
             assert await watch.wait(10)
             assert watch.closed
-        assert hub.count_subscribers(id_) == 0
+        assert not hub._subscriptions
         with hub.subscribe(id_) as late:
             assert late.closed
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hopyard.errors import IntegrityError, NotFound, StorageFull
-from hopyard.mop_runtime.state_transfer import StateServer, fetch, serve_states
+from hopyard.mop_runtime.state_transfer import StateServer, fetch
 from hopyard.mop_runtime.transport.framing import FramedConnection
 from hopyard.mop_runtime.transport.listener import ConnectionListener
 from hopyard.trial_state import attempt_dir
@@ -23,6 +23,7 @@ from hopyard.trial_state.decode_buffers import DecodeBuffers
 from hopyard.trial_state.digest import digest
 from hopyard.trial_state.encode import EncodedState, encode
 from hopyard.trial_state.shared_memory_store import StateStore
+from tests.mop_runtime.driver.state_listener import serve_states
 
 SECRET = b"s" * 32
 Opens = Callable[..., StateStore]

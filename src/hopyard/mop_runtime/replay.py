@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hopyard.datasets.partitions.partition import Kind, Partition
 from hopyard.domain.ids import PartitionId, TrialId
-from hopyard.errors import IntegrityError, NotFound, SpecError
+from hopyard.errors import NotFound, SpecError
 from hopyard.mop_runtime.driver.journal_index import JournalIndex
 from hopyard.mop_runtime.worker import unit
 from hopyard.trainables.config import Config
@@ -99,29 +99,6 @@ def replay_trial(
         seed,
         initial_states,
     )
-
-
-def check_replay(results: Iterable[ReplayResult]) -> tuple[int, int]:
-    """Go through a replay; return how many hops and evaluations agreed.
-    Raises IntegrityError at the first that does not."""
-    hops = evaluations = 0
-    for one in results:
-        if not one.matches:
-            raise IntegrityError(
-                f"the replay differs: {one}",
-                hints=(
-                    (
-                        "it can only be the same with the same code, data, libraries and number of "
-                        "threads, on the CPU"
-                    ),
-                    "`mop.deterministic: true` sets what PyTorch and TensorFlow need for that",
-                ),
-            )
-        hops, evaluations = (
-            hops + isinstance(one.actual, str),
-            evaluations + (not isinstance(one.actual, str)),
-        )
-    return hops, evaluations
 
 
 def _replay(

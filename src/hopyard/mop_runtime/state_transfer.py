@@ -20,7 +20,6 @@ from typing import Any
 from hopyard.errors import AuthError, HopyardError, IntegrityError, NotFound
 from hopyard.mop_runtime.transport.framing import ConnectionBroken, FramedConnection
 from hopyard.mop_runtime.transport.handshake import HANDSHAKE_TIMEOUT_S, HostUnreachable, connect
-from hopyard.mop_runtime.transport.listener import ConnectionListener
 from hopyard.trial_state.digest import digest, new_digest
 from hopyard.trial_state.shared_memory_store import StateStore
 
@@ -66,20 +65,6 @@ class StateServer:
             connection.send({"kind": "digest", "digest": found})
         except HopyardError as refused:
             connection.send({"kind": "refused", "error": refused.message})
-
-
-def serve_states(secret: bytes, store: StateStore, *, host: str = "", port: int = 0) -> ConnectionListener:
-    """Serve states and nothing else."""
-    server = StateServer(store)
-
-    def serve(wire: FramedConnection) -> None:
-        while True:
-            head, size = wire.receive_head()
-            if head.get("kind") != "fetch" or size:
-                raise ConnectionBroken(f"{str(head.get('kind'))[:40]!r} is not served here")
-            server.send_state(wire, head)
-
-    return ConnectionListener(secret, serve, host=host, port=port, payload_limit=0)
 
 
 def fetch(

@@ -35,7 +35,6 @@ STATUS_BY_CODE: Mapping[str, int] = {
     "server_unavailable": 503,
     "server_fault": 503,
     "engine": 500,
-    "not_supported": 400,
     "launch_failed": 500,
     "study_failed": 500,
     "workers_lost": 500,

@@ -91,6 +91,3 @@ class RunSubscriptions:
             for watch in watches:
                 watch.closed = True
                 watch.notify()
-
-    def count_subscribers(self, run: RunId) -> int:
-        return len(self._subscriptions.get(run, ()))

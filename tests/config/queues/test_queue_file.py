@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hopyard.config.queues.export import QueueChange, diff_trees, tree_mapping, tree_text
+from hopyard.config.queues.export import QueueChange, diff_trees, mapping_text, tree_mapping
 from hopyard.config.queues.limit_checks import limits_beyond_cluster, unreachable_limits
 from hopyard.config.queues.queue_file import MAX_DEPTH, QUEUE_KEYS, queue_tree_from, read_queues
 from hopyard.config.yaml_section import as_section
@@ -94,7 +94,7 @@ def test_priorities_end_at_the_default_unless_more_are_granted(tmp_path: Path) -
         ((5, 80), 50),
         ((0, 30), 30),
     ]
-    assert read_queues(write(tmp_path, tree_text(tree))) == tree
+    assert read_queues(write(tmp_path, mapping_text(tree_mapping(tree)))) == tree
 
 
 def test_the_file_of_the_page_is_one_and_its_table_knows_every_key(tmp_path: Path) -> None:
@@ -549,7 +549,7 @@ def test_a_tree_comes_back_from_its_text_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, tree: QueueTree
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "tree.yaml"
-    file.write_text(tree_text(tree))
+    file.write_text(mapping_text(tree_mapping(tree)))
     assert read_queues(file) == tree
     assert diff_trees(tree, read_queues(file)) == []
 

@@ -37,13 +37,14 @@ from hopyard.mop_runtime.messages import (
     from_head,
     to_head,
 )
-from hopyard.mop_runtime.state_transfer import fetch, serve_states
+from hopyard.mop_runtime.state_transfer import fetch
 from hopyard.mop_runtime.transport.driver_connection import DriverConnection
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.digest import digest
 from hopyard.trial_state.encode import encode
 from hopyard.trial_state.shared_memory_store import StateStore
 from tests.mop_runtime.driver import toy
+from tests.mop_runtime.driver.state_listener import serve_states
 
 
 class ToyWorker:

@@ -436,7 +436,7 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
             run, [("stdout", 0, b"one\n"), ("stderr", 0, b"err\n"), ("metrics", 0, points("loss", (0, 1.0)))]
         )
         following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow"))
-        await stage.until(lambda: stage.parts.subscriptions.count_subscribers(run["id"]))
+        await stage.until(lambda: stage.count_subscribers(run))
         await stage.sync(run, [("stdout", 4, b"two\n")])
         await stage.finish(run, segments=[("stdout", 8, b"three\n")])
         frames = parse((await following).content)
@@ -450,7 +450,7 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
         assert frames[0]["kind"] == "state"
         assert (frames[-1]["kind"], frames[-1]["run"]["phase"]) == ("end", "succeeded")
         assert any(f["kind"] == "progress" and f["latest"] == {"loss": [0, 1.0]} for f in frames)
-        assert stage.parts.subscriptions.count_subscribers(run["id"]) == 0
+        assert stage.count_subscribers(run) == 0
         query = {"cursors": json.dumps({f"{run['id']}.1:0:stdout": 8}), "streams": "stdout"}
         rest = parse((await stage.send("GET", f"/runs/{run['id']}/follow", **query)).content)
         assert [f["text"] for f in rest if f["kind"] == "output"] == ["three\n"]
@@ -484,7 +484,7 @@ def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> Non
         following = asyncio.create_task(
             stage.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1")
         )
-        await stage.until(lambda: stage.parts.subscriptions.count_subscribers(run["id"]))
+        await stage.until(lambda: stage.count_subscribers(run))
         whole, at = b"".join(pieces), 0
         for number, piece in enumerate(pieces):
             begin = max(0, at - number % 3)  # some of it was sent before

@@ -14,13 +14,8 @@ from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Queue, QueueTree
 
 
-def tree_text(tree: QueueTree) -> str:
-    """YAML, nested. `config.queues.queue_file` reads it back as an equal tree."""
-    return mapping_text(tree_mapping(tree))
-
-
 def mapping_text(mapping: Mapping[str, Any]) -> str:
-    """What `tree_mapping` made, as YAML."""
+    """What `tree_mapping` made, as YAML. `config.queues.queue_file` reads it back as an equal tree."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -102,25 +102,3 @@ def may_use(gang: Gang, reservation: Reservation, queues: QueueTree) -> bool:
         above = queues.queues.get(at)
         at = above.parent if above else None
     return False
-
-
-def next_change_at(reservations: Iterable[Reservation], now: datetime) -> datetime | None:
-    """When one begins or ends next."""
-    times = [
-        at
-        for reservation in reservations
-        for start, end in list(
-            _first_occurrences(occurrences(reservation, now, now + timedelta(seconds=PLANNING_HORIZON_S)))
-        )
-        for at in (start, end)
-        if at > now
-    ]
-    return min(times, default=None)
-
-
-def _first_occurrences(
-    occurrences: Iterator[tuple[datetime, datetime]],
-) -> Iterator[tuple[datetime, datetime]]:
-    one = next(occurrences, None)
-    if one is not None:
-        yield one

@@ -52,11 +52,6 @@ def replace_promises(conn: Connection, before: PromisesByGang, after: PromisesBy
     return bool(fresh or changed or gone)
 
 
-def delete_promise(conn: Connection, run: str) -> bool:
-    """Its run waits no longer; whether there was one."""
-    return conn.execute(_DELETE_PROMISE, {"b_run": run}).rowcount > 0
-
-
 def _to_values(promise: Promise) -> dict[str, Any]:
     return {
         "start_at": to_us(promise.start_at),
