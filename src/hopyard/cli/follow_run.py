@@ -12,12 +12,12 @@ from hopyard.api_client.client import Client
 from hopyard.cli.run_output import RunOutput
 from hopyard.cli.run_text import Run, first_line
 from hopyard.cli.status_line import StatusLine
+from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.errors import ServerFault, ServerUnavailable
 
 _IDLE_TIMEOUT_S = 45.0  # the server pings every 15 s
 _FIRST_RETRY_S, _MAX_RETRY_S, _NOTICE_AFTER_S = 0.05, 1.0, 1.0
 _SERVER_FAULT_TIMEOUT_S = 30.0
-_STREAMS = ("stdout", "stderr")
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ class RunFollower:
         *,
         output: RunOutput,
         line: StatusLine,
-        streams: tuple[str, ...] = _STREAMS,
+        streams: tuple[str, ...] = OUTPUT_STREAMS,
         rank: int | None = None,
         cursors: dict[str, int] | None = None,
         reconnect: Callable[[], Client | None] | None = None,

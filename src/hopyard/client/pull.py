@@ -14,6 +14,7 @@ from hopyard.datasets.ignore_rules import HOPIGNORE
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.json_text import format_json
+from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.errors import IntegrityError, NotFound, SpecError
 
 PARTS = ("code", "checkpoint", "files", "logs")
@@ -135,7 +136,7 @@ def _pull_logs(client: Client, run: RunJson, dest: Path, top: OpenFolder) -> str
     total = 0
     with top.ensure_folder("logs") as folder:
         for rank in range(size):
-            for stream in ("stdout", "stderr"):
+            for stream in OUTPUT_STREAMS:
                 name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
                 with client.open(
                     "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}

@@ -21,6 +21,7 @@ from hopyard.errors import IntegrityError
 
 DEFINITION, POINT = 1, 2
 NO_STEP = -(2**63)  # a point that was logged without a step; the reader counts for it
+_MAX_STEP = 2**63 - 1
 _POINT = struct.Struct("<BQqdd")
 _DEFINITION = struct.Struct("<BQH")
 POINT_BYTES = _POINT.size
@@ -143,3 +144,8 @@ def _count_points(view: memoryview, at: int) -> int:
         if same < window:
             break
     return found
+
+
+def step_after(step: int) -> int:
+    """Returns the step of a point that is logged without one, where `step` is the one before it."""
+    return min(step + 1, _MAX_STEP)

@@ -14,7 +14,6 @@ from hopyard.domain.resources import WHOLE_GPU
 SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
 RUN_TOKEN_PREFIX = "hopr_"  # begins every run's token
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
-STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from hopyard.domain.run import RunSpec
 
 OUTPUT_STREAMS = ("stdout", "stderr")
-REPORT_STREAMS = ("metrics", "tensorboard", "events", "system")
+METRIC_STREAMS = ("metrics", "tensorboard")
+REPORT_STREAMS = (*METRIC_STREAMS, "events", "system")
+STREAMS = (*OUTPUT_STREAMS, *REPORT_STREAMS, "journal")
 JOURNAL_SLACK_BYTES = 2**20  # lines that say what was left out
 MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver reads all of it
 

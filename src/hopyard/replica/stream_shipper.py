@@ -19,7 +19,7 @@ from datetime import datetime
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
-from hopyard.domain.replica import STREAMS
+from hopyard.domain.stream_limits import STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunEnded, ServerUnavailable
 from hopyard.private_files import open_below
 from hopyard.replica.replica_dir import ReplicaDir

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hopyard.domain.replica import STREAMS
 from hopyard.domain.run import UNSTORED
-from hopyard.domain.stream_limits import OUTPUT_STREAMS, StreamLimits
+from hopyard.domain.stream_limits import OUTPUT_STREAMS, STREAMS, StreamLimits
 from hopyard.private_files import open_file
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit

@@ -13,6 +13,7 @@ from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run
+from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.ingest import StreamIngest
@@ -30,7 +31,7 @@ class FollowRequest:
     """What a follower wants: which streams, which ranks (None: all), and where it stands in each stream
     already."""
 
-    streams: tuple[str, ...] = ("stdout", "stderr")
+    streams: tuple[str, ...] = OUTPUT_STREAMS
     ranks: frozenset[int] | None = None
     cursors: Mapping[tuple[AttemptId, int, str], int] = field(default_factory=dict)
 

@@ -24,7 +24,6 @@ from hopyard.tracking.rollback import JOURNAL_STREAM
 from hopyard.tracking.run_history import load_history
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
-STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
 _OUTPUT_STREAMS = frozenset({"stdout", "stderr", "events", "journal"})
 _WRITE_INTERVAL_S = 2.0
 _MAX_RETIRED_RUNS = 64  # runs that are over and still in memory, for their followers

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hopyard.domain.metric_records import NO_STEP, read_point_blocks
+from hopyard.domain.metric_records import NO_STEP, read_point_blocks, step_after
 from hopyard.errors import IntegrityError
 
 
@@ -50,7 +50,7 @@ class LatestMetrics:
             step = (
                 given
                 if given != NO_STEP
-                else (last[series] if series in last else self._last_step(series)) + 1
+                else step_after(last[series] if series in last else self._last_step(series))
             )
             last[series] = step
             newest[series] = (step, value)

@@ -8,12 +8,12 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_blocks
+from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_blocks, step_after
+from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.run_history import RunHistory
 
-_STREAMS = ("metrics", "tensorboard")
 _READ_BYTES = 4 * 1024 * 1024
 _MIN_READ_BYTES = 64 * 1024  # are read at once; more in a thread, so that others are served meanwhile
 MAX_POINTS = 1_000_000  # of all series together
@@ -21,7 +21,6 @@ _BYTES_PER_POINT, _BYTES_PER_RESPONSE_POINT = (
     24,
     100,
 )  # in arrays, and as Python numbers in lists beside these
-_LAST_STEP = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -96,7 +95,7 @@ class _ColumnReader:
                     found[number] = None
                     continue
                 steps = series.steps
-                steps.append(given if given != NO_STEP else min(steps[-1] + 1, _LAST_STEP) if steps else 0)
+                steps.append(given if given != NO_STEP else step_after(steps[-1]) if steps else 0)
                 series.values.append(value)
                 series.times.append(time)
 
@@ -127,7 +126,7 @@ async def read_series(
     for one in ranks:
         columns = _SeriesSelection(wanted, after, limit)
         for attempt in history.visible_streams.attempts:
-            for stream in _STREAMS:
+            for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, one, stream)
                 if key in keys:
                     await _merge_stream(
@@ -148,10 +147,10 @@ async def estimate_series_bytes(streams: Streams, history: RunHistory, *, max_po
     """About how much memory `read_series` and an answer with all that it gives take at most."""
     points = 0
     for attempt, rank in {
-        (key.attempt, key.rank) for key in await streams.list(history.run.id) if key.name in _STREAMS
+        (key.attempt, key.rank) for key in await streams.list(history.run.id) if key.name in METRIC_STREAMS
     }:
         lengths = await streams.lengths(attempt, rank)
-        points += sum(lengths.get(stream, 0) for stream in _STREAMS) // POINT_BYTES
+        points += sum(lengths.get(stream, 0) for stream in METRIC_STREAMS) // POINT_BYTES
     return min(points, MAX_POINTS) * (
         _BYTES_PER_POINT + (_BYTES_PER_RESPONSE_POINT if max_points is None else 0)
     )

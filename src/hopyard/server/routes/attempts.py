@@ -14,7 +14,7 @@ from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, g
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
-from hopyard.domain.stream_limits import StreamLimits
+from hopyard.domain.stream_limits import STREAMS, StreamLimits
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
 from hopyard.server.authentication import bearer_token
@@ -26,7 +26,6 @@ from hopyard.server.schemas.fields import Count, Hex, Id, Int64, Key, RequestMod
 from hopyard.server.schemas.runs import ReplicaStatusIn
 from hopyard.server.services import Services
 from hopyard.server.submit_run import MAX_NOTE_BYTES, MAX_SPEC_BYTES
-from hopyard.tracking.ingest import STREAMS
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
 _MAX_HEAD_BYTES = 256 * 1024

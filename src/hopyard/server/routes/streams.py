@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
+from hopyard.domain.stream_limits import OUTPUT_STREAMS, STREAMS
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.authentication import Caller
@@ -23,7 +24,6 @@ from hopyard.server.schemas.fields import TEXT, RequestModel, full_match, word_l
 from hopyard.server.schemas.runs import to_run_out
 from hopyard.server.services import Services
 from hopyard.tracking.follow import FollowRequest, RunFrameStream
-from hopyard.tracking.ingest import STREAMS
 from hopyard.tracking.logs import last_lines, read_ranges, visible_ranges
 from hopyard.tracking.metrics import Series, estimate_series_bytes, read_series
 from hopyard.tracking.run_history import load_history
@@ -58,7 +58,7 @@ class FollowQuery(RequestModel):
 
 
 class LogQuery(RequestModel):
-    stream: Annotated[str, Meta(pattern=word_pattern(("stdout", "stderr")))] = "stdout"
+    stream: Annotated[str, Meta(pattern=word_pattern(OUTPUT_STREAMS))] = "stdout"
     rank: _Rank = 0
     tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
 

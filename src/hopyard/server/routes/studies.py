@@ -17,6 +17,7 @@ from hopyard.domain.access import Scope
 from hopyard.domain.attempt import Exit
 from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
 from hopyard.domain.run import ResumeFrom, Run, RunPhase, RunSpec
+from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.errors import Conflict, Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.interfaces.streams import StreamKey
@@ -43,7 +44,6 @@ from hopyard.server.submit_run import submit_run
 
 MAX_JOURNAL_BYTES = 16 * 1024 * 1024
 MAX_METRIC_BYTES = 4 * 1024 * 1024
-_METRIC_STREAMS = ("metrics", "tensorboard")
 _MAX_TRIALS = 4096
 _MAX_WAIT_S = 30.0
 
@@ -303,7 +303,7 @@ async def _metric_streams(services: Services, run: Run) -> AsyncIterator[tuple[S
         attempt = AttemptId(f"{run.id}.{number}")
         for rank in range(run.spec.size):
             lengths = await services.streams.lengths(attempt, rank)
-            for name in _METRIC_STREAMS:
+            for name in METRIC_STREAMS:
                 if name in lengths:
                     yield StreamKey(attempt, rank, name), lengths[name]
 
