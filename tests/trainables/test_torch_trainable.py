@@ -13,6 +13,7 @@ from hopyard.datasets.partitions.partition import Partition, partition_of_arrays
 from hopyard.datasets.partitions.split import split_dataset
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
+from hopyard.sdk import rng_state
 from hopyard.trainables import torch_state
 from hopyard.trainables.config import Config
 from hopyard.trainables.load import load
@@ -20,9 +21,9 @@ from hopyard.trainables.protocol import Reduce
 from hopyard.trainables.torch_metrics import MeanMetrics
 from hopyard.trainables.torch_state import TorchState
 from hopyard.trainables.torch_trainable import TorchTrainable
-from hopyard.trial_state import rng_state
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import encode
+from hopyard.trial_state.rng_seed import seed_torch
 from tests.trainables.lockstep import in_turns
 
 torch = pytest.importorskip("torch")
@@ -166,7 +167,7 @@ def test_seeding_is_pytorchs_own() -> None:
     try:
         torch.manual_seed(5)
         expected = torch.rand(3), torch.get_rng_state()
-        rng_state.seed_torch(torch, 5)
+        seed_torch(torch, 5)
         assert torch.equal(torch.rand(3), expected[0]) and torch.equal(torch.get_rng_state(), expected[1])
     finally:
         rng_state.restore(before)

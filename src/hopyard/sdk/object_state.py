@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import open_file
+from hopyard.sdk import rng_state
 from hopyard.sdk.restore_in_place import InPlaceRestorer
 from hopyard.sdk.warn_once import warn_once
 
@@ -164,37 +166,25 @@ def read_state(path: str, *, is_untrusted: bool = False) -> Any:
 
 
 def capture_rng() -> dict[str, Any]:
-    """The state of the global random number generators of Python, NumPy and PyTorch, as far as they are in
-    use."""
-    import random
-
-    states: dict[str, Any] = {"python": random.getstate()}
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        states["numpy"] = numpy.random.get_state()
-    if torch is not None:
-        states["torch"] = bytes(torch.get_rng_state().tolist())
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            states["cuda"] = [bytes(state.tolist()) for state in torch.cuda.get_rng_state_all()]
+    """Returns the states of the generators as a checkpoint stores them: those of PyTorch as bytes."""
+    states = rng_state.capture()
+    if "torch" in states:
+        states["torch"] = bytes(states["torch"].tolist())
+    if "cuda" in states:
+        states["cuda"] = [bytes(state.tolist()) for state in states["cuda"]]
     return states
 
 
-def restore_rng(states: dict[str, Any]) -> None:
-    """Let the generators go on from where `take_chance` saw them."""
-    if "python" in states:
-        import random
-
-        random.setstate(states["python"])
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and "numpy" in states:
-        numpy.random.set_state(states["numpy"])
-    if torch is None:
-        return
-    if "torch" in states:
-        torch.set_rng_state(_byte_tensor(torch, states["torch"]))
-    if "cuda" in states and torch.cuda.is_available():
-        for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):
-            torch.cuda.set_rng_state(_byte_tensor(torch, state), device)
+def restore_rng(states: Mapping[str, Any]) -> None:
+    """Set the generators to the states that `capture_rng` returned."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states = dict(states)
+        if "torch" in states:
+            states["torch"] = _byte_tensor(torch, states["torch"])
+        if "cuda" in states:
+            states["cuda"] = [_byte_tensor(torch, state) for state in states["cuda"]]
+    rng_state.restore(states)
 
 
 def _byte_tensor(torch: Any, data: bytes) -> Any:

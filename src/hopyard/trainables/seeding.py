@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hopyard.datasets.partitions.seeded_order import derive_seed
+from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
-from hopyard.trial_state import rng_state as generators
+from hopyard.trial_state.rng_seed import seed_torch
 
 
 def unit_seed(config: Config, partition: int | None) -> int:
@@ -29,12 +30,12 @@ def shuffle_seed(config: Config, partition: int) -> int:
 def seeded_generators(seed: int) -> Iterator[None]:
     """The generators of Python, NumPy and PyTorch begin at `seed`; after the block they are as they were
     before."""
-    before = generators.capture()
+    before = rng_state.capture()
     seed_generators(seed)
     try:
         yield
     finally:
-        generators.restore(before)
+        rng_state.restore(before)
 
 
 def seed_generators(seed: int) -> None:
@@ -43,4 +44,4 @@ def seed_generators(seed: int) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
-        generators.seed_torch(torch, seed)
+        seed_torch(torch, seed)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from hopyard.sdk import rng_state
 from hopyard.trainables.protocol import Reduce, average
 from hopyard.trainables.seeding import seed_generators
-from hopyard.trial_state import rng_state
 
 
 class RandomStreams:

@@ -27,7 +27,7 @@ from hopyard.mop_runtime.messages import (
 )
 from hopyard.trainables.config import Config
 from hopyard.trainables.load import load
-from hopyard.trial_state import rng_state
+from hopyard.trial_state import rng_seed
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.digest import digest
 from tests.mop_runtime.worker.study import Driver, Workers, joined, shelf_of
@@ -211,7 +211,7 @@ def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Driv
     trainable = load("code.py", workers.folder / "code")
     config = Config({"lr": 0.02}, "5", 7, 0, 10)
     before = random.getstate(), np.random.get_state()
-    rng_state.seed_all(7, "5")
+    rng_seed.seed_all(7, "5")
     alone = trainable.init(config)
     for epoch, (_, partition) in enumerate(order):
         trainable.train(alone, partitions.open(partition), config.at(epoch))

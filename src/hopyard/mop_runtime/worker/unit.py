@@ -9,16 +9,17 @@ from typing import Any
 
 from hopyard.datasets.partitions.partition import Partition
 from hopyard.errors import IntegrityError, SpecError
+from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
 from hopyard.trainables.protocol import Captures, Reduce, Trainable, TrainsDataParallel
-from hopyard.trial_state import rng_state
+from hopyard.trial_state import rng_seed
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import EncodedState, encode
 
 
 def init_state(trainable: Trainable, config: Config, seed: int) -> Any:
     """A fresh state; the generators begin where this trial's do."""
-    rng_state.seed_all(seed, config.trial)
+    rng_seed.seed_all(seed, config.trial)
     return trainable.init(config)
 
 
@@ -75,7 +76,7 @@ def train_together(
             hints=("`hybrid: false` lets a trial use one worker at a time",),
         )
     trained = trainable.train_together(state, partitions, config, reduce)
-    rng_state.seed_all(seed, f"{config.trial}/together/{config.epoch}/{','.join(map(str, group_partitions))}")
+    rng_seed.seed_all(seed, f"{config.trial}/together/{config.epoch}/{','.join(map(str, group_partitions))}")
     return state if trained is None else trained
 
 

@@ -18,9 +18,9 @@ from hopyard.mop_runtime.worker.allreduce_group import GroupLeader, GroupMember,
 from hopyard.mop_runtime.worker.open_partitions import OpenPartitionSet
 from hopyard.mop_runtime.worker.prefetch import BackgroundThread, Prefetcher
 from hopyard.mop_runtime.worker.tracked_partition import TrackedPartition
+from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
 from hopyard.trainables.protocol import Trainable
-from hopyard.trial_state import rng_state
 from hopyard.trial_state.shared_memory_store import StateStore
 
 CheckCancelled = Callable[[str], None]
