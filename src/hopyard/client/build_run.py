@@ -59,7 +59,7 @@ def build_request(
 def _single_role(
     request: RunRequest, arguments: tuple[str, ...], options: dict[str, Any], file: str
 ) -> RoleRequest | None:
-    """The role that options of replicas are meant for; None where there are several and no such option."""
+    """Returns the role that options of replicas change; None where there are several and no such option."""
     if len(request.roles) == 1:
         return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
     given = [
@@ -158,10 +158,10 @@ def check_code_folder(folder: Path) -> None:
 
 
 def _target_path(target: str, folder: Path) -> tuple[Path, str]:
-    """The folder to pack, and the path in it of a script: the current folder, or the script's own where it is
-    not below that.
+    """Returns the folder to pack, and the path of a script in it.
 
-    Below `/` lies everything, so there it is the script's own, too.
+    That is the current folder, or the script's own where that is not below it. Below `/` it is the script's
+    own, too, since everything lies there.
     """
     if not target.endswith(".py"):
         return folder, target
@@ -172,7 +172,7 @@ def _target_path(target: str, folder: Path) -> tuple[Path, str]:
 
 
 def find_interpreter(python: str | None) -> str | None:
-    """The interpreter named by its path, None where none is. Raises SpecError."""
+    """Returns the interpreter that is named by a path, None where none is. Raises SpecError."""
     if not python or "/" not in python:
         return None
     path = Path(python).expanduser().absolute()

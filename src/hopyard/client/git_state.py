@@ -51,8 +51,8 @@ _REMOVED_VARIABLES = (
 
 
 class GitProbe:
-    """Starts `git` at once and collects what it said later.
-    Without git, or outside a repository, there is nothing to say."""
+    """Starts `git` at once and collects its answers later.
+    Without git, or outside a repository, there are none."""
 
     def __init__(self, folder: Path, *, notify: Notify = print_notice) -> None:
         self._folder = folder

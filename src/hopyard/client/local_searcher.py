@@ -10,9 +10,11 @@ from hopyard.interfaces.searcher import Searcher
 
 
 def build_searcher(study: StudySpec, *, source_name: str = "") -> Searcher | None:
-    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where
-    it needs what only the study's environment may have. source_name: what the study was read from. Raises
-    SpecError."""
+    """Returns the study's searcher; None where only the study's environment can build it.
+
+    source_name: what the study was read from. Raises SpecError for settings that the searcher cannot work
+    with, such as a grid without end.
+    """
     from hopyard.domain.searchers import is_custom
     from hopyard.searchers.optuna_model import MissingPackage
     from hopyard.searchers.registry import build

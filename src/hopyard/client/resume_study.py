@@ -45,12 +45,14 @@ def resume_study(
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
 ) -> tuple[Client, RunJson]:
-    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place
-    of the study's code. queue, priority: others than the study's. env, secrets: variables, and names of
-    secrets, that are added. trust: all of another user's states may be read, which may run code of theirs.
+    """Resumes the study in a new run, and returns that run.
 
-    One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no
-    more trials are asked for; SpecError where its searcher cannot propose more.
+    A study that is stopping is waited for. trials: how many in all. code: a folder that replaces the study's
+    code. queue, priority: others than the study's. env, secrets: variables, and names of secrets, that are
+    added. trust: whether all of another user's states may be read, which may run that user's code.
+
+    Raises Conflict where the study has not ended, or has finished and no more trials are requested; SpecError
+    where its searcher cannot propose more.
     """
     from hopyard.client.submit import post_run
     from hopyard.config.run_request import check_priority
@@ -83,7 +85,7 @@ def resume_study(
 
 
 def previous_study_names(client: Client, studies: Sequence[RunJson]) -> dict[str, str]:
-    """What is said of those studies that continue another one, by their ids."""
+    """Returns a text for each study that continues another one, by id."""
     names = {study["id"]: study["name"] for study in studies}
     said = {}
     for study in studies:

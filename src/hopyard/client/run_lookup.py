@@ -14,8 +14,11 @@ RunJson = dict[str, Any]  # a run as the API returns it
 
 
 def get_run(client: Client, ref: str) -> RunJson:
-    """The run that `ref` names: an id, a name, a number, a label or `last`. A number is first one of the
-    current folder's project. Raises NotFound with close names, SpecError for a number of several projects."""
+    """Returns the run with this id, name, number or label, or for `last` the newest.
+
+    A number is first looked up in the project of the current folder. Raises NotFound with close names,
+    SpecError for a number of several projects.
+    """
     own = os.environ.get("HOPYARD_RUN_ID")
     if own and client.token.startswith(RUN_TOKEN_PREFIX) and ref in (own, os.environ.get("HOPYARD_RUN")):
         run: RunJson = client.get(f"/runs/{own}")  # a run's own token may look up no other
@@ -34,7 +37,7 @@ def fetch_runs(
     limit: int | None,
     **filters: str | int | None,
 ) -> list[RunJson]:
-    """The newest `limit` runs that match, or all."""
+    """Returns the newest `limit` runs that match, or all."""
     tag = [f"{key}={value}" for key, value in tags.items()]
     return list(
         client.iterate_pages(
@@ -50,7 +53,7 @@ def fetch_runs(
 
 
 def _current_project() -> str | None:
-    """The project of what `hop run` starts in the current folder; None in a folder that was deleted."""
+    """Returns the project of a run submitted from the current folder; None in a deleted folder."""
     from hopyard.config.run_request import default_project
 
     try:

@@ -34,8 +34,11 @@ _FINAL = ("succeeded", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration as it stands. value: the metric as reported last; best: the best of all, after
-    `best_epoch` epochs. points: (epoch, value). run: the name of a trial that is a run of its own."""
+    """A trial of a study, as of the study's last `refresh`.
+
+    value: the metric as reported last. best: its best value, reached after `best_epoch` epochs. points:
+    (epoch, value). run: the name of a trial that is a run of its own.
+    """
 
     id: str
     params: Mapping[str, Any]
@@ -51,7 +54,7 @@ class Trial:
 
 
 class Study:
-    """A study on the server. What it tells is as of the last `refresh` (`wait` refreshes)."""
+    """A study on the server. Its properties are as of the last `refresh`; `wait` refreshes, too."""
 
     def __init__(self, client: Client, run: dict[str, Any]) -> None:
         self._client, self._run = client, run
@@ -64,12 +67,12 @@ class Study:
 
     @property
     def name(self) -> str:
-        """What people call it: `alice/digits/12`."""
+        """The name of its run: `alice/digits/12`."""
         return str(self._run["name"])
 
     @property
     def phase(self) -> str:
-        """Of its run: queued, starting, running, stopping, succeeded, failed or cancelled."""
+        """The phase of its run: queued, starting, running, stopping, succeeded, failed or cancelled."""
         return str(self._run["phase"])
 
     @property
@@ -94,7 +97,7 @@ class Study:
         return importance_of(self._view)
 
     def refresh(self) -> Study:
-        """Ask the server how it stands."""
+        """Reads the study from the server."""
         self._run = self._client.get(f"/runs/{self.id}")
         self._view = StudyView.from_records(read_journal(self._client, self._run))
         if self.done:
@@ -102,8 +105,11 @@ class Study:
         return self
 
     def wait(self, timeout_s: float | None = None) -> Study:
-        """Until it ends. Raises TimeoutError after `timeout_s` seconds (it goes on), StudyFailed where it
-        failed or was stopped."""
+        """Waits until the study ends.
+
+        Raises TimeoutError after `timeout_s` seconds (the study continues), StudyFailed where it failed or
+        was stopped.
+        """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause, most = _POLL_INTERVAL_RANGE_S
         while not self.done:
@@ -119,7 +125,7 @@ class Study:
         return self
 
     def stop(self, *, grace_s: float = 10.0) -> Study:
-        """Ask it to end; its trials end with it."""
+        """Stops the study and its trials."""
         self._client.post(f"/runs/{self.id}/stop", {"grace_s": grace_s})
         return self.refresh()
 
@@ -131,11 +137,13 @@ class Study:
         queue: str | None = None,
         priority: int | None = None,
     ) -> Study:
-        """Go on with a study that has ended; the run that does, as a study of its own. What was under way at
-        the end is repeated, and nothing else. trials: at most so many in all. folder: code that takes the
-        place of the study's. queue, priority: others than the study's. Raises Conflict where it has not
-        ended, or has finished and no more trials are asked for; SpecError where its searcher cannot propose
-        more."""
+        """Resumes a study that has ended, and returns the run that does, as a study.
+
+        Only what was under way at the end is repeated. trials: at most so many in all. folder: code that
+        replaces the study's. queue, priority: others than the study's. Raises Conflict where it has not
+        ended, or has finished and no more trials are requested; SpecError where its searcher cannot
+        propose more.
+        """
         from hopyard.client.resume_study import resume_study
 
         code = None if folder is None else Path(folder).resolve()
@@ -154,11 +162,13 @@ class Study:
         queue: str | None = None,
         priority: int | None = None,
     ) -> Study:
-        """Train its best model on (`parallel: mop`), as it was saved last: a study of one trial, which begins
-        with that, on all workers. params: what changes of the best trial's parameters. epochs: so many more,
-        by default as many as the study's; they count on. queue, priority: others than the study's. Raises
-        NotFound where no best model was saved yet; SpecError for parameters that the study has not, and where
-        trials are runs of their own."""
+        """Trains its best model further (`parallel: mop`), in a study of one trial on all workers.
+
+        params: changes to the best trial's parameters. epochs: how many more, by default as many as the
+        study's; their numbers continue. queue, priority: others than the study's. Raises NotFound where no
+        best model was saved yet; SpecError for parameters that the study does not have, and where trials are
+        runs of their own.
+        """
         body = {
             "id": new_run_id(datetime.now(UTC), os.urandom(7)),
             "checkpoint": "best",
@@ -171,19 +181,21 @@ class Study:
         return Study(self._client, self._client.post(f"/runs/{self.id}/fork", body, plan=1))
 
     def trial(self, number: int | str) -> Trial:
-        """Raises NotFound."""
+        """Returns the trial with this number. Raises NotFound."""
         found = self._view.trials.get(str(number))
         if found is None:
             raise NotFound(f"{self.name} has no trial {number}")
         return _trial_from_view(found)
 
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
-        """What was trained in the best trial, at its best epoch (`parallel: mop`): what `train` returned, or
-        where the trainable captures its states (`hop.TorchTrainable`), what it captured. trainable: gives the
-        state itself, with its model. Of another user's study only tensors, arrays and plain values are read:
-        anything more runs code that its author chose, in this process. trust: read all of it. Raises NotFound
-        where the study has saved none yet; SpecError where trials are runs of their own, and naming what was
-        not read."""
+        """Returns the state of the best trial at its best epoch (`parallel: mop`).
+
+        That is what `train` returned, or what the trainable captured where it captures its states
+        (`hop.TorchTrainable`). trainable: returns the state itself, with its model. trust: reads all of
+        another user's state; without it, only tensors, arrays and plain values are read, since anything else
+        runs code of its author in this process. Raises NotFound where the study has saved no state
+        yet; SpecError where trials are runs of their own, and for what was not read.
+        """
         import tempfile
 
         from hopyard.client.download import download_tree
@@ -209,8 +221,8 @@ class Study:
             return read_state(found, trainable, self._view, untrusted=not trust and self._is_other_users())
 
     def _is_other_users(self) -> bool:
-        """Whether another user's code made its states: it is another user's, or began with states of another
-        user's."""
+        """Returns whether another user's code made its states: the study is another user's, or began with
+        states of one."""
         resume = self._run["spec"].get("resume")
         return bool(
             self.name.partition("/")[0] != self._client.get("/status")["user"]
@@ -218,11 +230,11 @@ class Study:
         )
 
     def data(self) -> dict[str, Any]:
-        """All that is known of it, as `hop search show --json` prints it."""
+        """Returns the study as `hop search show --json` prints it."""
         return as_data(self._view)
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each trial, made for `pandas.DataFrame(study.table())`."""
+        """Returns a row for each trial, for `pandas.DataFrame(study.table())`."""
         rows = []
         for trial in self._view.ranked():
             told = trial_data(self._view, trial)
@@ -286,8 +298,10 @@ def search(
 
 
 def study(ref: str = "") -> Study:
-    """The study that `ref` names (id, name, number, label); the newest of your own without.
-    Raises NotFound, SpecError for a run that is none."""
+    """Returns the study with this id, name, number or label; without one the newest of your own.
+
+    Raises NotFound, and SpecError for a run that is no study.
+    """
     client = connect()
     return Study(client, get_study(client, ref))
 

@@ -13,8 +13,10 @@ _MAX_RUNS_SEARCHED = 1000  # so many of the newest studies have their names comp
 
 
 def get_study(client: Client, ref: str) -> RunJson:
-    """The study's run: named as any run, or by the name that its file gives it. The newest study of the
-    caller's own where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
+    """Returns the study's run, found as any run or by the name in its file; for "" the caller's newest study.
+
+    Raises NotFound, and SpecError for a run that is no study.
+    """
     if not ref:
         return _newest_study(client)
     try:
@@ -35,7 +37,7 @@ def get_study(client: Client, ref: str) -> RunJson:
 
 
 def _find_by_name(client: Client, ref: str) -> RunJson | None:
-    """The newest study that is called so by its label, else by its file; one of the caller's own first."""
+    """Returns the newest study with this label, else with this name in its file; own ones come first."""
     studies: list[RunJson] = client.get("/runs", studies=1, limit=_MAX_RUNS_SEARCHED)["runs"]
     called = [one for one in studies if one["spec"].get("label") == ref] or [
         one for one in studies if one["spec"]["study"]["name"] == ref
@@ -49,7 +51,7 @@ def _find_by_name(client: Client, ref: str) -> RunJson | None:
 
 
 def _current_user(client: Client) -> str:
-    """The caller's name, of the newest run of theirs; "" where there is none."""
+    """Returns the caller's name, from their newest run; "" where there is none."""
     try:
         return str(get_run(client, "last")["name"].partition("/")[0])
     except NotFound:
@@ -57,8 +59,10 @@ def _current_user(client: Client) -> str:
 
 
 def _newest_study(client: Client) -> RunJson:
-    """Of the caller's own: code of others is run (`replay`), and continued in the caller's name (`resume`),
-    only where they are named."""
+    """Returns the caller's newest study.
+
+    Studies of others are never chosen implicitly: `replay` and `resume` run their code.
+    """
     own = _current_user(client)
     found: list[RunJson] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
     if not found:
@@ -70,7 +74,7 @@ def _newest_study(client: Client) -> RunJson:
 
 
 def read_journal(client: Client, study: RunJson) -> list[dict[str, Any]]:
-    """All records of the study, over all its attempts. The server sends so much of them at a time."""
+    """Returns all records of the study, over all its attempts. The server limits the size of an answer."""
     data = b""
     while True:
         with client.open("GET", f"/runs/{study['id']}/journal", query={"offset": len(data)}) as answer:

@@ -101,9 +101,10 @@ def post_run(
     path: str = "/runs",
     on_progress: ProgressFactory = no_progress,
 ) -> tuple[Client, RunJson]:
-    """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where
-    the server dies meanwhile, send all to its successor: the id in `body` keeps that from being a second
-    run."""
+    """Submits the run, and uploads what the server lacks of `tree` or `extras` before it submits again.
+
+    Where the server dies meanwhile, everything goes to its successor; the id in `body` prevents a second run.
+    """
     trouble: MissingBlobs | ServerUnavailable
     for _ in range(_UPLOAD_ATTEMPTS):
         try:
@@ -125,7 +126,7 @@ def upload_blobs(
     *,
     on_progress: ProgressFactory = no_progress,
 ) -> None:
-    """Send the blobs named by `digests`."""
+    """Uploads the blobs with these digests."""
     from hopyard.datasets.transfer import send_blobs
 
     small = [(digest, extras[digest]) for digest in digests if digest in extras]
@@ -158,8 +159,7 @@ def _environment_spec(
 
 
 def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
-    """Variables of a run's file: values are hidden from others wherever a run is shown, and the file itself
-    is not."""
+    """Warns of secret values in a run's file: every user can read the file."""
     found = [
         name
         for name, value in request.env.items()
@@ -174,8 +174,7 @@ def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
 
 
 def _warn_of_readable_secrets(request: RunRequest, notify: Notify) -> None:
-    """What only its user can know whether others may: commands and the file that describes a run are for all
-    to read."""
+    """Warns of secrets in a command: every user can read commands."""
     if any(True for role in request.roles for word in role.command for _ in find_secrets(word)):
         notify("note: the command holds a password or token, and every user of the server can read commands")
         notify(
@@ -195,8 +194,7 @@ def _check_settings_files(tree: PackedTree) -> None:
 
 
 def _reject_secrets(name: str, data: bytes) -> None:
-    """Raises SpecError: everybody may read the code and the requirements of a run, for as long as it is
-    kept."""
+    """Raises SpecError for a secret in an address: every user can read code and requirements."""
     for line, address in find_secrets(data.decode(errors="replace")):
         hints = (
             (
@@ -242,7 +240,7 @@ class _SizeWarning:
 
 
 def _warn_of_size(notify: Notify, size_bytes: int, files: int = 0) -> bool:
-    """Whether there was something to warn of."""
+    """Returns whether it warned."""
     if size_bytes <= _WARN_CODE_BYTES and files <= _WARN_CODE_FILES:
         return False
     notify(f"note: the code is {format_bytes(size_bytes)}" + (f" in {files:,} files" if files else ""))
