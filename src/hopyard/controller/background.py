@@ -1,5 +1,4 @@
-"""Effects that nobody waits for: they end by themselves, their faults are logged, and the next look at the
-engine repeats them."""
+"""Background tasks without a waiter. Their errors are logged, and the next reconciliation retries them."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ async def run_logging_errors(effect: Awaitable[None]) -> None:
 
 
 async def run_step_logging_errors(step: Callable[[], Awaitable[None]]) -> bool:
-    """One step of a loop; a fault is logged and the loop goes on. Whether it went well."""
+    """Runs one step of a loop and logs an error, so that the loop continues.
+    Returns whether the step succeeded."""
     try:
         await step()
     except HopyardError as error:

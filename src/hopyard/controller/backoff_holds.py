@@ -1,5 +1,4 @@
-"""Runs that were put back and are not to be tried before their time: a policy does not see them, and a plan
-holds them."""
+"""Requeued runs in backoff: a policy does not see them, and the plan holds them."""
 
 from __future__ import annotations
 

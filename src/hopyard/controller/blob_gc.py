@@ -1,5 +1,4 @@
-"""Removing blobs that nothing refers to any more, without taking any from under somebody who is about to
-refer to them."""
+"""Garbage collection of unreferenced blobs. A blob that a request is about to reference is not removed."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ class BlobCollector:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No blob is removed within: for whoever checks that blobs are there and then writes down that they
-        are in use."""
+        """Pauses the removal of blobs within the block: for code that checks for blobs and then records a
+        reference."""
         async with self._pause_generation:
             await self._pause_generation.wait_for(lambda: not self._gc_lock)
             self._pause_count += 1

@@ -1,7 +1,7 @@
-"""The loops: what waits is placed and launched, what runs is observed, what ended is cleared away.
+"""The loops of the controller: place and launch waiting runs, observe live runs, clean up ended runs.
 
-Decisions are the policy's and the store's; here are the effects and the only clock. Level-triggered
-throughout: a lost message costs one tick, and a new controller finds everything by looking.
+The policy and the store decide; the controller has the effects and the only clock. It is level-triggered: a
+lost message costs one tick, and a new controller reads the whole state.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ class Controller:
         return attempt in self._stop_requests or attempt not in self._reconciler.live_attempts
 
     async def preempt(self, run: RunId, reason: str) -> None:
-        """Ask a live run to save a checkpoint and make room; it waits again afterwards.
-        One that is not live is left alone. Raises NotFound."""
+        """Preempts a live run: it saves a checkpoint, ends and is requeued.
+        A run that is not live is unchanged. Raises NotFound."""
         await self._apply_recorded(await self._cluster.request_preempt(run, reason, now=self._clock.now()))
         found = await self._runs.get(run)
         if (
@@ -305,7 +305,7 @@ class Controller:
         return lost
 
     async def release_leadership(self) -> None:
-        """This server ends on purpose: another one may decide at once."""
+        """Releases the leadership at shutdown, so that another server can decide at once."""
         await self._leadership.release()
 
     # -- loops -----------------------------------------------------------------------------------------------

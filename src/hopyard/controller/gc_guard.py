@@ -1,4 +1,4 @@
-"""When Python may look for cycles that nobody holds: not while somebody waits for a decision."""
+"""Guards Python's garbage collection of cycles: it is paused while a scheduling decision is pending."""
 
 from __future__ import annotations
 

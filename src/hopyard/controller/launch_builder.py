@@ -1,4 +1,4 @@
-"""From a placement to what each replica is told."""
+"""Builds the launch of each replica from a placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting on the engine what was placed, or saying that it could not be started."""
+"""Launches placed attempts on the engine, or records that the launch failed."""
 
 from __future__ import annotations
 

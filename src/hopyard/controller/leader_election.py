@@ -32,7 +32,7 @@ class Leadership:
         return self._lease is not None
 
     async def acquire_epoch(self) -> int | None:
-        """The epoch under which this server may decide now; None while another one leads."""
+        """Returns the epoch under which this server may decide; None while another server leads."""
         now = self._clock.now()
         if (
             self._lease is None

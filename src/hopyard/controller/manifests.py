@@ -1,5 +1,4 @@
-"""Decoding manifests without holding up whoever else the event loop serves, and without letting a strange one
-fill memory."""
+"""Decodes manifests without blocking the event loop and with bounded memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What lies on disk of runs that there are no more: left by a removal that a fault or a kill cut short, or
-that another server made."""
+"""Cleanup of files of deleted runs, after an interrupted removal or a removal by another server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Looking at the engine: what it says is recorded, what ended is cleared away, what should end is asked
-to."""
+"""Reconciles the engine and the store: records observations, forgets ended attempts, requests pending
+stops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The first start of a home that was made of a backup: nothing starts there before its administrator says
-so."""
+"""The first start of a home restored from a backup: its nodes are cordoned until its administrator uncordons
+them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def amounts_by_node(placement: Placement) -> dict[NodeId, dict[str, int]]:
 
 
 def total_amounts(nodes: Iterable[Node]) -> dict[str, int]:
-    """What these nodes have together."""
+    """Returns the total amounts of these nodes."""
     found: Counter[str] = Counter()
     for node in nodes:
         found[CPU] += node.cpu_milli

@@ -1,4 +1,4 @@
-"""What news of an attempt means for it and its run. Pure: rows in, changes out."""
+"""Transitions of an attempt and its run after an observation. Pure: rows in, changes out."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _latest(times: Sequence[datetime | None]) -> datetime | None:
 
 
 def lost_exit(reason: str) -> Exit:
-    """The end of an attempt of which nobody knows how it went."""
+    """Returns the exit of a lost attempt, whose outcome is unknown."""
     return Exit(ExitKind.LOST, 1, reason)
 
 

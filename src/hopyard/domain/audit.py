@@ -1,4 +1,4 @@
-"""What was changed or refused, by whom, and from where."""
+"""Audit records: a change or a refused change, with its user and origin."""
 
 from __future__ import annotations
 

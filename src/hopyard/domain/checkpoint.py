@@ -11,7 +11,7 @@ from hopyard.domain.ids import AttemptId, Digest, RunId
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a run saved at `step`.
+    """A checkpoint of a run at `step`.
 
     offsets: length of each of the saving replica's streams at that moment; on resume everything after it is
     rolled back from what users see. kept: exempt from clean-up (best of a leaderboard, or asked for).

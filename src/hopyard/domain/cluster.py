@@ -1,4 +1,4 @@
-"""What a policy sees (Snapshot), what it wants (Plan), and what an engine saw (Observation)."""
+"""The input of a policy (Snapshot), its output (Plan), and the observation of an engine (Observation)."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class PlanResult:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an engine sees now: all its nodes and all attempts it still knows. Never a diff."""
+    """The current state of an engine: all its nodes and all attempts that it knows. Never a diff."""
 
     nodes: tuple[Node, ...]
     attempts: tuple[AttemptStatus, ...] = ()

@@ -1,5 +1,4 @@
-"""What the limits of a tree of queues come to: who is above whom, what each is sure of, and the most that
-each may use."""
+"""Effective limits of a tree of queues: ancestors, guarantee and limit of each queue."""
 
 from __future__ import annotations
 
@@ -72,13 +71,13 @@ def maximum_amounts(tree: QueueTree) -> dict[QueueName, Amounts]:
 
 
 def effective_submitters(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:
-    """Who may submit to it: those that it names, or else those that the next above it names.
-    () is everybody."""
+    """Returns the users that may submit to the queue: its own list, else the list of its nearest ancestor.
+    () means all users."""
     return next(
         (tree.queues[name].submitters for name in queue_path(tree, queue) if tree.queues[name].submitters), ()
     )
 
 
 def effective_admins(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:
-    """Who may change what is below it, beside the server's owner: those that it or a queue above it names."""
+    """Returns the administrators of the queue and of its ancestors, without the server's owner."""
     return tuple(dict.fromkeys(user for name in queue_path(tree, queue) for user in tree.queues[name].admins))

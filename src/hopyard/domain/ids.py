@@ -140,7 +140,7 @@ def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunName:
-    """What people call a run: `alice/mnist/12`."""
+    """The name of a run: `alice/mnist/12`."""
 
     user: str
     project: str

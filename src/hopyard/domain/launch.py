@@ -1,4 +1,4 @@
-"""What an engine is told to start, and what each replica is told to do."""
+"""The launch of a gang by an engine, and the launch of each of its replicas."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RestorePoint:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLaunch:
-    """All that one replica needs to know, as values that JSON can carry.
-    The engine adds what only the node knows."""
+    """The settings of one replica, as values that JSON can carry.
+    The engine adds the settings of the node."""
 
     attempt: AttemptId
     run: RunId

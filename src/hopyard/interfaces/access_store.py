@@ -13,7 +13,7 @@ TOKEN_ID_DIGITS = 12  # of a token's hash that are its id
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who has a token. created_at: of the oldest one. tokens: how many."""
+    """A user with at least one token. created_at: of the oldest token. tokens: number of tokens."""
 
     name: str
     created_at: datetime
@@ -38,7 +38,7 @@ class AccessStore(Protocol):
         ...
 
     async def add_user(self, user: str, token_hash: str, /, *, now: datetime, restored: bool = False) -> None:
-        """A user's first token. restored: the user had been removed, and gets back what bears the name.
+        """Adds a user with a first token. restored: a removed user returns, with the objects of this name.
 
         Raises Conflict when there is a user of this name, or, unless `restored`, was one, and when a name
         differs by case only; NotFound when nobody returns."""
@@ -52,7 +52,7 @@ class AccessStore(Protocol):
     async def replace_token(
         self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None
     ) -> Token:
-        """Give a token (by its id) another hash; the old one is valid no longer. Raises NotFound."""
+        """Replaces the hash of a token (by its id); the old hash is no longer valid. Raises NotFound."""
         ...
 
     async def remove_token(self, token: str, /) -> Token:
@@ -64,16 +64,16 @@ class AccessStore(Protocol):
         ...
 
     async def list_users(self) -> Sequence[User]:
-        """Everybody who has a token, by name."""
+        """Returns all users with a token, by name."""
         ...
 
     async def remove_user(self, user: str, /) -> int:
-        """Forget all tokens and secrets of a user, never the name, and tell how many tokens there were.
-        Raises NotFound when there is none."""
+        """Removes all tokens and secrets of a user, but keeps the name. Returns the number of tokens.
+        Raises NotFound."""
         ...
 
     async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:
-        """Keep a secret of a user under a name, in the place of an earlier one."""
+        """Stores a secret of a user under a name, replacing an earlier secret."""
         ...
 
     async def secret_names(self, user: str, /) -> Mapping[str, datetime]:
@@ -81,7 +81,7 @@ class AccessStore(Protocol):
         ...
 
     async def secret_values(self, user: str, names: Collection[str], /) -> Mapping[str, str]:
-        """The values of those of the names that the user has a secret for."""
+        """Returns the secrets of the user by name; names without a secret are absent."""
         ...
 
     async def remove_secret(self, user: str, name: str, /) -> None:

@@ -5,8 +5,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class ChangeNotifier(Protocol):
-    """An ability of engines that know when something becomes of their attempts: whoever uses one need not ask
-    again and again."""
+    """An ability of engines that notify of changes of their attempts, so that the caller need not poll."""
 
     async def wait_for_change(self) -> None:
         """Until `observe` may say something else than when this was last called, or at once where it may

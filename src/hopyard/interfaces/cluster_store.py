@@ -22,7 +22,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class EndedAttempt:
-    """An attempt whose end was recorded by this write (told once)."""
+    """An attempt whose end was recorded by this write (reported once)."""
 
     run: RunId
     attempt: AttemptId
@@ -30,8 +30,8 @@ class EndedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """What a `record` changed. changed: runs whose phase or exit is another now; ended: attempts that ended
-    by it; requeued: runs put back to the queue because their attempt was lost."""
+    """The changes of a `record`. changed: runs with a new phase or exit; ended: attempts that ended by it;
+    requeued: runs requeued because their attempt was lost."""
 
     changed: tuple[RunId, ...] = ()
     ended: tuple[EndedAttempt, ...] = ()
@@ -39,8 +39,7 @@ class RecordResult:
 
 
 class ClusterStore(Protocol):
-    """The truth about what waits and what runs. Every change of phase goes through here, one guarded write
-    each."""
+    """The state of waiting and live runs. Every change of phase is one guarded write of this store."""
 
     async def acquire_lease(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired.
@@ -54,16 +53,16 @@ class ClusterStore(Protocol):
         Its epoch is over."""
 
     async def version(self) -> Version:
-        """Another one after each change, by whatever server, of what a snapshot shows."""
+        """Changes with every change of the snapshot, by any server."""
         ...
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
-        """Everything that a policy sees, of one moment. What has not changed since the last snapshot of this
-        store is the same object again: gangs, nodes, and whole tuples and mappings."""
+        """Returns a consistent view for a policy. Parts unchanged since the last snapshot of this store are
+        the same objects: gangs, nodes, and whole tuples and mappings."""
         ...
 
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
-        """Re-check the plan gang by gang against today's state and commit what still fits.
+        """Re-checks the plan gang by gang against the current state and commits the gangs that still fit.
         Raises NotLeader, with nothing written, unless `epoch` is that of the lease.
 
         place: the run goes from `queued` to `starting` with a new attempt (its number = attempts so far + 1,
@@ -130,8 +129,8 @@ class ClusterStore(Protocol):
         ...
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
-        """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left.
-        Raises NotFound."""
+        """Requests a stop. A queued run is cancelled at once, a live run goes to `stopping`, a finished run
+        is unchanged. Raises NotFound."""
         ...
 
     async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:
@@ -144,8 +143,9 @@ class ClusterStore(Protocol):
         not wait. A plan that was made on the run as it was before does not start it. Raises NotFound."""
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
-        """Its live attempt goes to `stopping` to make room for nobody in particular, and its run back to the
-        queue when it has ended. A run that is not live, or is being stopped, is left. Raises NotFound."""
+        """Requests a preemption for no particular gang. The live attempt goes to `stopping`; its run is
+        requeued when the attempt has ended. A run that is not live, or is being stopped, is unchanged. Raises
+        NotFound."""
         ...
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
@@ -153,12 +153,11 @@ class ClusterStore(Protocol):
         ...
 
     async def nodes(self) -> Sequence[Node]:
-        """By id; those that no engine sees any more too, as not ready."""
+        """Returns the nodes by id; nodes that no engine reports any more are included as not ready."""
         ...
 
     async def set_cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
-        """Let nothing new start on a node, for this reason ("": for the one that it is cordoned for), or let
-        it again.
+        """Cordons a node for this reason ("" keeps the current reason), or uncordons it.
 
         Raises NotFound."""
         ...

@@ -15,7 +15,7 @@ class ReservationStore(Protocol):
         snapshot `based_on` on which it was granted: look again then."""
 
     async def list(self) -> Sequence[Reservation]:
-        """By start, then name; past ones too, until they are deleted."""
+        """Returns reservations by start, then name, including past reservations until they are deleted."""
         ...
 
     async def get(self, name: str, /) -> Reservation:
@@ -23,5 +23,5 @@ class ReservationStore(Protocol):
         ...
 
     async def delete(self, name: str, /) -> Reservation:
-        """The one that is gone. Raises NotFound."""
+        """Returns the deleted reservation. Raises NotFound."""
         ...

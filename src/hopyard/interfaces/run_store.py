@@ -59,7 +59,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a leaderboard needs of a run: thousands of them are ranked to show a few."""
+    """The part of a run that a leaderboard needs: thousands of runs are ranked to show a few."""
 
     id: RunId
     submitted_at: datetime

@@ -1,4 +1,4 @@
-"""What replicas send: streams with their status, checkpoints, artifacts, the lock of the environment."""
+"""Endpoints for replicas: streams with their status, checkpoints, artifacts, the lock of the environment."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ _HEAD_DECODER = msgspec.json.Decoder(SyncIn)
 
 def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def sync(ask: ApiRequest[Empty, BinaryBody]) -> Any:
-        """Ship a replica's streams and status.
+        """Upload the streams and the status of a replica.
 
         The body is one line of JSON, `{"status": ReplicaStatus, "segments": [{"stream", "offset", "size"}],
-        "final": bool}`, and after its line feed the segments' bytes. Bytes are taken at offset n only where
-        the stream has exactly n; the answer tells the lengths. `final` with a status of `exited` makes the
-        streams durable and records the exit.
+        "final": bool}`, and after its line feed the segments' bytes. Bytes at offset n are accepted only if
+        the stream has exactly n bytes; the response has the lengths. `final` with a status of `exited` makes
+        the streams durable and records the exit.
         """
         attempt, rank = AttemptId(ask.path["attempt"]), int(ask.path["rank"])
         head, segments = parse_sync(await ask.read_body(MAX_SYNC_BYTES))
@@ -135,9 +135,9 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def checkpoint(ask: ApiRequest[Empty, CheckpointIn]) -> Checkpoint:
-        """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not.
+        """Record a checkpoint. All its blobs must be stored; 409 `missing_blobs` lists the missing blobs.
 
-        409 `conflict` where a later attempt of the run has begun: that one goes on from what was there then.
+        409 `conflict` if a later attempt of the run has started: it resumes from the earlier checkpoints.
         """
         attempt, run = await _get_attempt(services, ask)
         body = ask.body
@@ -170,10 +170,10 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return made
 
     async def verify(ask: ApiRequest[Empty, Empty]) -> VerifiedOut:
-        """Read the run's checkpoint of a step whole. One that is damaged is not used again: the next attempt
-        starts from the previous checkpoint.
+        """Read and check the run's checkpoint of a step.
+        A damaged checkpoint is not used again: the next attempt starts from the previous checkpoint.
 
-        409 `blobs_elsewhere`: a part of it lies with another server, which cannot be asked now."""
+        409 `blobs_elsewhere`: a part of it is stored on another server that is unreachable."""
         _, run = await _get_attempt(services, ask)
         step = int(ask.path["step"])
         saved = await services.runs.checkpoints(run.id, damaged=True)
@@ -209,7 +209,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return Empty()
 
     async def lock(ask: ApiRequest[Empty, LockIn]) -> Empty:
-        """Record the resolved environment, so that a fork gets the same one."""
+        """Record the resolved environment, so that a fork gets the same environment."""
         attempt, run = await _get_attempt(services, ask)
         if len(msgspec.json.encode(ask.body.packages)) > MAX_SPEC_BYTES:
             raise SpecError(f"packages: they have more than the {MAX_SPEC_BYTES >> 10} KiB that are allowed")

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and what was refused."""
+"""The audit log: changes and refused changes, with their users."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def audit_endpoints(services: Services, actions: Collection[str]) -> Sequence[En
     """actions: all that the other endpoints are called in the log."""
 
     async def audit(ask: ApiRequest[AuditQuery, Empty]) -> AuditsOut:
-        """List who changed what, and what was refused, newest first; also of what is deleted.
+        """List changes and refused changes with their users, newest first, including those of deleted
+        objects.
 
-        The server's owner sees everything; every other user what they did themselves. 400 for an action that
-        there is not.
+        The owner of the server sees all records, other users see their own changes. 400 for an unknown
+        action.
         """
         query, user = ask.query, ask.caller.require_user()
         if user != services.queue_cache.owner and query.user not in (None, user):

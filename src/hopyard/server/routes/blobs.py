@@ -118,14 +118,14 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             reach.record_sent(ask.caller.run, [digest for digest, _ in blobs])
 
     async def missing(ask: ApiRequest[Empty, MissingIn]) -> MissingOut:
-        """Tell which of these blobs the server lacks. To a run's own token all lack but those that it sent,
-        and those of the run."""
+        """Return which of these blobs the server lacks.
+        With the token of a run, all blobs count as missing except its uploads and the blobs of the run."""
         if ask.caller.run is not None:
             return MissingOut(await reach.find_unsent(ask.caller.run, map(Digest, ask.body.digests)))
         return MissingOut(await services.blobs.find_missing([Digest(digest) for digest in ask.body.digests]))
 
     async def put(ask: ApiRequest[Empty, Empty]) -> Empty:
-        """Store one blob; it is durable when this is answered.
+        """Store one blob; it is durable when the response arrives.
         422 `damaged`: the bytes have another digest."""
         await check_storage(ask)
         digest, data = Digest(ask.path["digest"]), await ask.read_body(MAX_BLOB_BYTES)
@@ -134,8 +134,8 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return Empty()
 
     async def put_pack(ask: ApiRequest[Empty, Empty]) -> Empty:
-        """Store many small blobs, all or none; durable when this is answered.
-        422 `damaged`: one has another digest."""
+        """Store many small blobs, all or none; they are durable when the response arrives.
+        422 `damaged`: a blob has another digest."""
         await check_storage(ask)
         body = await ask.read_body(MAX_PACK_BYTES)
         blobs = await asyncio.to_thread(split_frames, body)
@@ -143,11 +143,11 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return Empty()
 
     async def fetch(ask: ApiRequest[Empty, FetchIn]) -> Response:
-        """Send these blobs in the order asked for, checked.
-        Those that are not here are fetched from another server of the database.
+        """Return these blobs in the requested order, checked.
+        Blobs of another server of the database are fetched from there.
 
-        409 `missing_blobs` names those that no server has; `blobs_elsewhere`: a server that cannot be asked
-        now may have them. A run's own token may ask for what belongs to the run only.
+        409 `missing_blobs` lists the blobs that no server has; `blobs_elsewhere`: an unreachable server may
+        have them. The token of a run can request only blobs of the run.
         """
         manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
         if ask.caller.run is not None:
@@ -174,9 +174,9 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return FramesResponse(frames.take_pieces())
 
     async def locate(ask: ApiRequest[Empty, FetchIn]) -> LocateOut:
-        """Tell where on the server's machine these blobs lie as files, for readers on the same machine.
+        """Return the paths of these blobs on the server's machine, for readers on the same machine.
 
-        They have to check what they read. A run's own token may ask for what belongs to the run only.
+        Readers must check the digests. The token of a run can request only blobs of the run.
         """
         manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
         if ask.caller.run is not None:
@@ -189,9 +189,9 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return LocateOut(found)
 
     async def verify(ask: ApiRequest[Empty, Empty]) -> VerifyOut:
-        """Read a blob and check it. A damaged one is set aside, so that the next push replaces it.
+        """Read and check a blob. A damaged blob is set aside, so that the next push replaces it.
 
-        A run's own token is told of the run's blobs alone; of all others it is told that there is none.
+        For the token of a run, only blobs of the run exist.
         """
         if ask.caller.run is not None and not await reach.may_know_presence(
             ask.caller.run, Digest(ask.path["digest"])
@@ -205,9 +205,9 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return VerifyOut(True)
 
     async def scrub(ask: ApiRequest[Empty, ScrubIn]) -> ScrubOut:
-        """Read and check stored blobs, in the order of their digests, some at a time: the next request goes
-        on after `last`. Damaged ones are set aside, so that the next push replaces them. The last answer
-        names what runs, versions and checkpoints refer to and is not here. Only the server's owner may."""
+        """Read and check stored blobs in the order of their digests, some per request: the next request
+        continues after `last`. Damaged blobs are set aside, so that the next push replaces them. The last
+        response lists the referenced blobs that are missing. Only for the owner of the server."""
         check_owner(ask.caller, services.queue_cache.owner, "checks its blobs")
         found = await services.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
         if found.damaged:

@@ -90,10 +90,10 @@ class ForkIn(RequestModel):
 
 def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def list_checkpoints(ask: ApiRequest[PageQuery, Empty]) -> CheckpointsOut:
-        """List a run's checkpoints in the order in which they were saved.
-        Those of which something was found damaged, or is gone, are marked: they are not used.
+        """List the checkpoints of a run in the order of saving.
+        Checkpoints with damaged or missing blobs are marked and not used.
 
-        409 where the one before the next page was removed meanwhile: list them again.
+        409 if the last checkpoint of the previous page was removed meanwhile: list them again.
         """
         page = _to_page(await services.runs.checkpoints(RunId(ask.path["id"]), damaged=True), ask.query)
         return CheckpointsOut(
@@ -105,8 +105,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def keep(ask: ApiRequest[KeepQuery, Empty]) -> CheckpointsOut:
-        """Exempt a checkpoint from clean-up; answers those of this step.
-        403 unless the caller is the run's user, or owns the server."""
+        """Exempt a checkpoint from retention. Returns the checkpoints of this step.
+        403 unless the caller is the user of the run or the owner of the server."""
         run, step = RunId(ask.path["id"]), int(ask.path["step"])
         check_owns_run(ask.caller, await services.runs.get(run), owner=services.queue_cache.owner)
         if not any(checkpoint.step == step for checkpoint in await services.runs.checkpoints(run)):
@@ -117,7 +117,7 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def fork(ask: ApiRequest[SubmitQuery, ForkIn]) -> RunOut:
         """Submit a run with the same code, data versions and environment as another one.
 
-        Of a study it searches anew, or with `checkpoint: "best"` trains its best model on.
+        The fork of a study searches again, or with `checkpoint: "best"` continues training of its best model.
         """
         source, change = await services.runs.get(RunId(ask.path["id"])), ask.body
         if change.epochs is not None and change.checkpoint != BEST_CHECKPOINT:

@@ -156,10 +156,10 @@ def dataset_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return await _get_dataset(services, ask.path["name"])
 
     async def delete(ask: ApiRequest[DeleteVersionsQuery, Empty]) -> DeletedOut:
-        """Delete one version, or the dataset with all of them; 409 while a live run uses it.
-        Bytes go with the next sweep.
+        """Delete one version, or the dataset with all its versions; 409 while a live run uses it.
+        The next garbage collection frees the bytes.
 
-        403 unless the caller pushed all that would go, or owns the server.
+        403 unless the caller pushed all deleted versions or owns the server.
         """
         await _check_pushed(services, ask.caller.require_user(), ask.path["name"], ask.query.version)
         gone = await services.datasets.delete(ask.path["name"], ask.query.version)

@@ -49,8 +49,8 @@ class BoardOut(Struct, frozen=True):
 
 def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def board(ask: ApiRequest[BoardQuery, Empty]) -> BoardOut:
-        """Rank the runs on a dataset, best first, by the metric asked for, the dataset's, or the one most
-        runs summarised."""
+        """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, or the
+        metric that most runs summarise."""
         name = ask.path["name"]
         dataset = await services.datasets.find(name)
         if dataset is None:

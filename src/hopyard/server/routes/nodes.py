@@ -179,16 +179,16 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def cordon(ask: ApiRequest[Empty, CordonIn]) -> NodeOut:
-        """Let nothing new start on a node; what runs there goes on. Only the server's owner may."""
+        """Cordon a node: no new run starts there, live runs continue. Only for the owner of the server."""
         return await _set_cordon(services, ask, on=True, reason=ask.body.reason)
 
     async def uncordon(ask: ApiRequest[Empty, Empty]) -> NodeOut:
-        """Let runs start on a node again. Only the server's owner may."""
+        """Let runs start on a node again. Only for the owner of the server."""
         return await _set_cordon(services, ask, on=False)
 
     async def drain(ask: ApiRequest[Empty, DrainIn]) -> DrainOut:
         """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere.
-        Only the server's owner may."""
+        Only for the owner of the server."""
         node = await _set_cordon(services, ask, on=True, reason=ask.body.reason)
         why = f"node {node.id} is drained" + (f": {node.cordon_reason}" if node.cordon_reason else "")
         asked, left = [], []
@@ -203,8 +203,8 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
     async def remove(ask: ApiRequest[RemoveNodeQuery, Empty]) -> RemovedNodeOut:
         """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run.
-        With force, where its server is away, what is live with that server is lost. Only the server's owner
-        may."""
+        With force, where its server is away, what is live with that server is lost. Only for the owner of the
+        server."""
         check_owner(ask.caller, services.queue_cache.owner, _CORDON_ACTION)
         snapshot = await services.cluster.snapshot(now=services.now())
         node = _find_node(snapshot, ask.path["node"])

@@ -71,10 +71,10 @@ def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def apply(ask: ApiRequest[ApplyQuery, TreeIn]) -> ApplyOut:
-        """Put a tree of queues in the place of the one that stands, whole or not at all.
+        """Replace the tree of queues, completely or not at all.
 
-        400 says what in it cannot be, with its path. 403 unless the caller is the server's owner, or an
-        administrator of all that differs. 409 names runs that wait in queues that would be gone.
+        400 names the invalid setting by its path. 403 unless the caller owns the server or administers all
+        changed queues. 409 lists runs that wait in removed queues.
         """
         before = await services.queue_cache.tree(bypass_cache=True)
         after = queue_tree_from(as_section(ask.body.file, "", ask.body.tree))

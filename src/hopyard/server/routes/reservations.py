@@ -37,7 +37,7 @@ _MAX_ATTEMPTS = 3  # when others change what is reserved at the same moment
 
 def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def list_all(ask: ApiRequest[PageQuery, Empty]) -> ReservationsOut:
-        """List the reservations by start, those that are over too."""
+        """List the reservations by start, including past reservations."""
         now = services.now()
         page, after = paginate(
             await services.reservations.list(),
@@ -53,10 +53,10 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def create(ask: ApiRequest[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
         """Reserve nodes or resources for users or a queue.
 
-        It is granted at once, with its nodes, or refused. 400 says what in it cannot be meant. 403 unless the
-        caller is the server's owner, or an administrator of the queue that it is for. 409 names what is in
-        the way: another reservation, or a run that may not be preempted and is certain to be there. A dry run
-        is answered alike, with 200 instead of 201.
+        The reservation is granted at once, with its nodes, or refused. 400 names the invalid field. 403
+        unless the caller owns the server or administers the queue of the reservation. 409 names the obstacle:
+        another reservation, or a live run that cannot be preempted. A dry run gets the same response, with
+        200 instead of 201.
         """
         if ask.query.dry_run:
             granted, warnings = await _grant(ask, await services.controller.snapshot())

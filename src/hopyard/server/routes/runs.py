@@ -200,9 +200,9 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def submit(ask: ApiRequest[SubmitQuery, SubmitIn]) -> RunOut:
         """Submit a run.
 
-        409 `missing_blobs` names what of code, requirements and diff has to be uploaded first. 400 says what
-        in the spec cannot be, or what is missing on every node for it to fit. A study's own token submits
-        runs of its trials, with the study as `parent`; they wait in its queue, as its user.
+        409 `missing_blobs` lists the blobs of code, requirements and diff to upload first. 400 names the
+        invalid field of the spec, or the resource that no node has enough of. The token of a study submits
+        runs of its trials, with the study as `parent`. They wait in the queue of the study, as its user.
         """
         spec, user = to_run_spec(ask.body.spec), ask.caller.user
         if spec.study is not None and spec.study["continues"]:
@@ -281,12 +281,12 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
 
     async def find(ask: ApiRequest[RefQuery, Empty]) -> RunOut:
-        """Find a run by what people call it.
+        """Find a run by its id, name, number or label.
 
-        An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the
-        caller's own, a label (the newest), or `last`. A bare number means the run of `project`, else the only
-        one of the caller with that number; 400 names the projects where there are several. 404 comes with
-        close names.
+        The reference is an id or a part of an id (6 characters or more), a name `user/project/12`,
+        `project/12` or `12` of the caller's runs, a label (the newest run), or `last`. A bare number means
+        the run of `project`, else the caller's only run with that number. 400 lists the projects if several
+        runs match. 404 suggests close names.
         """
         found = await resolve_run(
             services.runs, ask.query.ref, user=ask.caller.user, project=ask.query.project
@@ -298,7 +298,8 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return await full_run(services, ask.caller, await services.runs.get(RunId(ask.path["id"])))
 
     async def events(ask: ApiRequest[EventsQuery, Empty]) -> EventsOut:
-        """List what was decided about a run: promises, their breaches, requests to make room, changes."""
+        """List the scheduler's decisions and the changes of a run: promises, their breaches, preemptions,
+        updates."""
         found = await services.runs.events(
             RunId(ask.path["id"]), after=ask.query.after, limit=ask.query.limit + 1
         )
@@ -330,7 +331,8 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return await full_run(services, ask.caller, run)
 
     async def stop(ask: ApiRequest[Empty, StopIn]) -> RunOut:
-        """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL.
+        """Stop a run. A waiting run ends at once; the processes of a live run get SIGTERM and, after the
+        grace period, SIGKILL.
 
         403 unless the caller is the run's user, administers its queue or one above it, owns the server, or is
         its study.
@@ -350,12 +352,13 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def update(ask: ApiRequest[Empty, UpdateIn]) -> UpdatedOut:
-        """Change a run: its queue, priority, time limit, resources while it waits, and whether it is held;
-        its name, tags and note always.
+        """Change a run: its name, tags and note at any time; queue, priority, time limit, resources and hold
+        while it waits.
 
-        What was changed, from what to what, when and by whom is an event of the run. 400 as for a submission.
-        403 unless the caller is the run's user, administers its queue or one above it, or owns the server;
-        and for a queue that the caller or the run's user may not use. 409 where the run waits no longer.
+        The change becomes an event of the run, with its time, its user, old and new values. 400 as for a
+        submission. 403 unless the caller is the user of the run, administers its queue or an ancestor, or
+        owns the server; 403 also for a queue that the caller or the run's user may not use. 409 if the run no
+        longer waits.
         """
         body = ask.body
         limit = None if body.time_limit_s is UNSET else body.time_limit_s
@@ -377,8 +380,8 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), ask.caller), done)
 
     async def delete(ask: ApiRequest[DeleteQuery, Empty]) -> Empty:
-        """Delete a run that is over, or is being synced, with its streams and checkpoints, and with those of
-        its trials. 403 as for ending it."""
+        """Delete a run that is over or being synced, with its streams, its checkpoints and its trials.
+        403 as for stopping it."""
         run_id = RunId(ask.path["id"])
         run = await services.runs.get(run_id)
         check_may_stop(ask.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner)

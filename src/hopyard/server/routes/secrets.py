@@ -40,7 +40,7 @@ def secret_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return SecretsOut([SecretOut(name, set_at) for name, set_at in found.items()])
 
     async def put(ask: ApiRequest[Empty, SecretIn]) -> SecretOut:
-        """Keep a secret of the caller, in the place of an earlier one of this name.
+        """Store a secret of the caller, replacing an earlier secret of this name.
         Runs that start from now on get it."""
         user, name, now = ask.caller.require_user(), ask.path["secret"], services.now()
         check_settable(name, subject="secret")
@@ -53,8 +53,7 @@ def secret_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return SecretOut(name, now)
 
     async def remove(ask: ApiRequest[Empty, Empty]) -> Empty:
-        """Remove a secret of the caller. Runs that have started keep what they got; those that wait for their
-        start will fail."""
+        """Remove a secret of the caller. Started runs keep the value; waiting runs that need it will fail."""
         await services.access.remove_secret(ask.caller.require_user(), ask.path["secret"])
         return Empty()
 

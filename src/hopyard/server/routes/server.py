@@ -137,13 +137,13 @@ def server_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
     async def sweep(ask: ApiRequest[Empty, Empty]) -> SweptOut:
         """Remove blobs that nothing refers to and that are older than an hour.
-        Only the server's owner may."""
+        Only for the owner of the server."""
         check_owner(ask.caller, services.queue_cache.owner, "sweeps its blobs")
         return SweptOut(await services.blob_collector.collect())
 
     async def rotate_key(ask: ApiRequest[Empty, Empty]) -> RotatedOut:
         """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are
-        renewed before. Only the server's owner may."""
+        renewed before. Only for the owner of the server."""
         check_owner(ask.caller, services.queue_cache.owner, "rotates its key")
         try:
             await asyncio.to_thread(services.tokens.rotate_key)
@@ -157,7 +157,8 @@ def server_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return RotatedOut(services.now() + RUN_TOKEN_LIFETIME)
 
     async def shutdown(ask: ApiRequest[Empty, ShutdownIn]) -> Empty:
-        """End the server. 409 while runs are live and `runs` is `refuse`. Only the server's owner may."""
+        """End the server. 409 while runs are live and `runs` is `refuse`.
+        Only for the owner of the server."""
         check_owner(ask.caller, services.queue_cache.owner, "ends it")
         if ask.body.runs == "refuse":
             await _check_no_live_runs(services)

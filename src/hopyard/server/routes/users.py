@@ -74,14 +74,15 @@ class NewUserOut(Struct, frozen=True):
 
 def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def list_users(ask: ApiRequest[PageQuery, Empty]) -> UsersOut:
-        """List who has a token. Only the server's owner may."""
+        """List who has a token. Only for the owner of the server."""
         _check(ask.caller)
         page, after = paginate(await services.access.list_users(), ask.query, key=lambda user: user.name)
         return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
 
     async def add(ask: ApiRequest[Empty, UserIn]) -> NewUserOut:
         """Make a user and tell their token, this once.
-        409 when there is such a user, or was one who is not said to return. Only the server's owner may."""
+        409 when there is such a user, or was one who is not said to return. Only for the owner of the
+        server."""
         _check(ask.caller)
         name, token = check_name(ask.body.name, subject="name"), new_user_token()
         await services.access.add_user(
