@@ -10,12 +10,17 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import (
+    cpus_option,
+    detach_option,
     env_option,
     extras_option,
     gpu_memory_option,
+    gpus_option,
     json_option,
     max_metrics_option,
     max_output_option,
+    memory_option,
+    name_option,
     pool_option,
     preempt_option,
     priority_option,
@@ -39,11 +44,11 @@ BEST_CHECKPOINT = "best"
 )
 @env_option
 @secret_option
-@click.option("-n", "--name", "label", metavar="LABEL", help="A name for the run.")
+@name_option
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to change (repeatable).")
-@click.option("--cpus", metavar="N", help="CPUs per replica.")
-@click.option("--memory", metavar="8G", help="Memory limit per replica.")
-@click.option("--gpus", metavar="N|MODEL:N", help="GPUs per replica.")
+@cpus_option
+@memory_option
+@gpus_option
 @gpu_memory_option
 @extras_option
 @click.option("--replicas", metavar="N|MIN-MAX", help="Number of replicas; elastic 2-8: as many as fit.")
@@ -80,7 +85,7 @@ BEST_CHECKPOINT = "best"
         "only tensors, arrays and plain values are loaded."
     ),
 )
-@click.option("--detach", is_flag=True, help="Submit and return without following.")
+@detach_option
 @json_option
 def fork(
     ref: str,

@@ -29,6 +29,11 @@ secret_option = click.option(
     metavar="NAME",
     help="A secret kept by `hop secret set NAME`, as the variable NAME (repeatable).",
 )
+name_option = click.option("-n", "--name", "label", metavar="LABEL", help="A name for the run.")
+cpus_option = click.option("--cpus", metavar="N", help="CPUs per replica.")
+memory_option = click.option("--memory", metavar="8G", help="Memory limit per replica.")
+gpus_option = click.option("--gpus", metavar="N|MODEL:N", help="GPUs per replica.")
+detach_option = click.option("--detach", is_flag=True, help="Submit and return without following.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 gpu_memory_option = click.option(

@@ -10,12 +10,14 @@ import click
 from hopyard.cli.errors import unknown_option_hint
 from hopyard.cli.options import (
     complete_dataset,
+    detach_option,
     env_option,
     extras_option,
     gpu_memory_option,
     json_option,
     max_metrics_option,
     max_output_option,
+    name_option,
     pool_option,
     preempt_option,
     priority_option,
@@ -89,7 +91,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 )
 @env_option
 @secret_option
-@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
+@name_option
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
 @click.option(
     "--cpus",
@@ -135,7 +137,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @priority_option
 @preempt_option
 @click.option("--project", help="The project it belongs to.  [default: the folder's name]")
-@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@detach_option
 @json_option
 def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **options: Any) -> int:
     """Run a Python script, a command, or the gang that a hop.yaml describes; follow it until it ends.

@@ -8,7 +8,15 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.batch import apply_to_each, unique
-from hopyard.cli.options import extras_option, gpu_memory_option, json_option, run_argument
+from hopyard.cli.options import (
+    cpus_option,
+    extras_option,
+    gpu_memory_option,
+    gpus_option,
+    json_option,
+    memory_option,
+    run_argument,
+)
 from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
 from hopyard.client.run_lookup import get_run
@@ -22,9 +30,9 @@ NO_LIMIT = "none"
 @click.option("-q", "--queue", metavar="QUEUE", help="Let it wait in this queue.")
 @click.option("--priority", type=int, metavar="0..100", help="Larger goes first.")
 @click.option("--time", metavar="2h|none", help="Time limit of each attempt; none: it has no limit.")
-@click.option("--cpus", metavar="N", help="CPUs of each replica.")
-@click.option("--memory", metavar="8G", help="Memory of each replica.")
-@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
+@cpus_option
+@memory_option
+@gpus_option
 @gpu_memory_option
 @extras_option
 @click.option("--hold", is_flag=True, help="Keep it from starting; it keeps its place in time.")

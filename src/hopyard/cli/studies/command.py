@@ -11,6 +11,7 @@ import click
 
 from hopyard.cli.options import (
     PngPath,
+    detach_option,
     env_option,
     json_option,
     last_study_argument,
@@ -76,7 +77,7 @@ def search(ctx: click.Context) -> None:
     is_flag=True,
     help="Check the file, show the first trials that would be tried, submit nothing.",
 )
-@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@detach_option
 @json_option
 def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Start the study that FILE describes, and follow it until it ends.
@@ -263,7 +264,7 @@ def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -
         "more runs code of theirs."
     ),
 )
-@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@detach_option
 @json_option
 def resume_search(
     ref: str,
