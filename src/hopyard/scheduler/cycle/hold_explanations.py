@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
-from typing import overload
 
 from hopyard.domain.cluster import Hold, HoldReason
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.amount_text import LazyMessage, render
 from hopyard.scheduler.cycle.pending_gangs import GangClassKey, Rank
+from hopyard.scheduler.lazy_holds import LazyHolds
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
@@ -156,7 +156,7 @@ PendingEntry = tuple[datetime, GangId, Gang, HoldGroup]
 _BY_SUBMISSION = itemgetter(0, 1)
 
 
-class LazyHolds(Sequence[Hold]):
+class CycleHolds(LazyHolds):
     """One hold for each gang that waits and was not placed, by queue and position.
     Made when it is looked into.
 
@@ -170,36 +170,8 @@ class LazyHolds(Sequence[Hold]):
         rank_of: Callable[[Gang], Rank],
         explainer: HoldExplainer,
     ) -> None:
-        self._pending, self._placed, self._rank_of, self._explainer = pending, placed, rank_of, explainer
-        self._holds: tuple[Hold, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self._pending) - len(self._placed)
-
-    @overload
-    def __getitem__(self, index: int) -> Hold: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Hold]: ...
-    def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
-        return self._materialize()[index]
-
-    def __iter__(self) -> Iterator[Hold]:
-        return iter(self._materialize())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return self is other or self._materialize() == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} holds>"
-
-    def _materialize(self) -> tuple[Hold, ...]:
-        if self._holds is None:
-            self._holds = tuple(self._build_holds())
-        return self._holds
+        super().__init__(pending, placed)
+        self._rank_of, self._explainer = rank_of, explainer
 
     def _build_holds(self) -> Iterator[Hold]:
         """Those that never fit come last in their queue."""

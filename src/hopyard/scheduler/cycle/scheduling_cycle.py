@@ -12,7 +12,7 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.cluster_state import ClusterState
 from hopyard.scheduler.cycle.cycle_state import CycleState
-from hopyard.scheduler.cycle.hold_explanations import HoldDetail, HoldExplainer, LazyHolds
+from hopyard.scheduler.cycle.hold_explanations import CycleHolds, HoldDetail, HoldExplainer
 from hopyard.scheduler.cycle.pending_gangs import GangClass
 from hopyard.scheduler.cycle.pending_iterator import PendingIterator
 from hopyard.scheduler.cycle.preemption_requests import RECHECK_INTERVAL, PreemptionRequests
@@ -93,7 +93,7 @@ class SchedulingCycle:
         return Plan(
             scene.snapshot.version,
             tuple(scene.placed.values()),
-            LazyHolds(
+            CycleHolds(
                 scene.snapshot.pending, scene.placed.keys(), self._cluster_state.rank_function, verdicts
             ),
             tuple(self._preemption_requests.preemptions),

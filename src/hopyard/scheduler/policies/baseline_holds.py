@@ -4,12 +4,12 @@ reads most of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import overload
 
 from hopyard.domain.cluster import Hold, HoldReason
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.scheduler.amount_text import format_count
+from hopyard.scheduler.lazy_holds import LazyHolds
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.policies.incremental_state import (
     GangClassKey,
@@ -21,41 +21,14 @@ from hopyard.scheduler.policies.incremental_state import (
 ReasonAndMessage = tuple[HoldReason, str]
 
 
-class BaselineHolds(Sequence[Hold]):
+class BaselineHolds(LazyHolds):
     """One hold for each gang that waits and was not placed, in order; those that never fit come last."""
 
     def __init__(
         self, pending: Sequence[Gang], placed: Iterable[Placement], reasons: BaselineHoldReasons
     ) -> None:
-        self._pending, self._reasons = pending, reasons
-        self._placed = {placement.gang.id for placement in placed}
-        self._holds: tuple[Hold, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self._pending) - len(self._placed)
-
-    @overload
-    def __getitem__(self, index: int) -> Hold: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Hold]: ...
-    def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
-        return self._materialize()[index]
-
-    def __iter__(self) -> Iterator[Hold]:
-        return iter(self._materialize())
-
-    def __eq__(self, other: object) -> bool:
-        return self._materialize() == tuple(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} holds>"
-
-    def _materialize(self) -> tuple[Hold, ...]:
-        if self._holds is None:
-            self._holds = tuple(self._build_holds())
-        return self._holds
+        super().__init__(pending, {placement.gang.id for placement in placed})
+        self._reasons = reasons
 
     def _build_holds(self) -> Iterator[Hold]:
         waiting = [
