@@ -1,4 +1,4 @@
-"""Which columns go into a model, and which it learns."""
+"""Selects the input columns and the target column of a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Inputs = str | tuple[str, ...]
 
 
 def select_columns(partition: Partition, inputs: Inputs | None, target: str | None) -> Partition:
-    """A view with columns x and y: those that are named, else those whose names say it, else (x) all but y,
-    as one matrix. Raises SpecError where neither does."""
+    """Returns a view with columns x and y: the named columns, else columns with standard names, else (x) all
+    columns except y as one matrix. Raises SpecError if none of these applies."""
     columns = partition.columns
     y = target or next((name for name in TARGET_COLUMNS if name in columns), None)
     if y is None:

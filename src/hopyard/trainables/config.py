@@ -1,4 +1,4 @@
-"""What a trainable is told of its trial."""
+"""The configuration of a trial, as a trainable receives it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hopyard.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The trial's parameters, as `config.lr` or `config["lr"]`, and where it is.
-    Never changes; equal ones are equal.
+    """The parameters of the trial, as `config.lr` or `config["lr"]`, and its position. Immutable, compared by
+    value.
 
-    params: the parameters alone. trial: its id. seed: of the study. epoch: the one that is being trained,
-    from 0. epochs: how many the trial may do as of now (its budget). Raises SpecError for a parameter with
-    one of these names.
+    params: the parameters alone. trial: its id. seed: the seed of the study. epoch: the current epoch, from
+    0. epochs: the current budget of the trial in epochs. Raises SpecError for a parameter with one of these
+    names.
     """
 
     params: Mapping[str, ParamValue]
@@ -61,15 +61,16 @@ class Config:
         return len(self.params)
 
     def keys(self) -> Iterator[str]:
-        """So that `dict(config)` and `f(**config)` give the parameters."""
+        """Returns the names of parameters, so that `dict(config)` and `f(**config)` give the parameters."""
         return iter(self.params)
 
     def get(self, name: str, default: ParamValue = None) -> ParamValue:
-        """A parameter, or `default` where this trial has none (a condition of the space, say)."""
+        """Returns a parameter, or `default` if this trial does not have it, for example because of a
+        condition of the space."""
         return self.params.get(name, default)
 
     def at(self, epoch: int, epochs: int | None = None) -> Config:
-        """The same trial in another epoch."""
+        """Returns the config of the same trial in another epoch."""
         return replace(self, epoch=epoch, epochs=self.epochs if epochs is None else epochs)
 
 

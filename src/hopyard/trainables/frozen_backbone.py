@@ -37,7 +37,7 @@ class FrozenBackbone:
         self._cached_features: dict[str, Partition] = {}
 
     def module(self, device: Any) -> Any:
-        """The trunk, frozen, on the device."""
+        """The frozen trunk on the device."""
         if self._module is None:
             with seeded_generators(
                 derive_seed("trunk")
@@ -48,7 +48,7 @@ class FrozenBackbone:
         return self._module
 
     def features(self, partition: Partition, device: Any) -> Partition:
-        """The partition with columns x, what the trunk makes of it, and y."""
+        """Returns the partition with columns x, the outputs of the trunk, and y."""
         module = self.module(device)
         name = blake2b(f"{partition.key}\0{self._digest}".encode(), digest_size=32).hexdigest()
         key = name if partition.key else f"{id(partition)}"

@@ -1,4 +1,4 @@
-"""`hop.KerasTrainable`: a trainable made of a Keras 3 model, on whichever backend Keras has."""
+"""`hop.KerasTrainable`: a trainable built from a Keras 3 model, on any Keras backend."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _BuiltModel:
-    """A model for one set of parameters. learning_rate: the learning rate that its config gave it; None where
-    a schedule decides."""
+    """A model for one set of parameters. learning_rate: the rate that its config set; None if a schedule
+    decides."""
 
     model: Any
     learning_rate: float | None
@@ -62,7 +62,7 @@ class KerasTrainable:
     batch_size: int | None = None
 
     def __init__(self, **made_of: Any) -> None:
-        """Raises SpecError for a name that is none of its own, or where there is no model."""
+        """Raises SpecError for an unknown name, or if `model` is missing."""
         for name, value in made_of.items():
             if name not in KerasTrainable.__annotations__:
                 raise SpecError(
@@ -110,7 +110,7 @@ class KerasTrainable:
         return _copy_values(built)
 
     def evaluate(self, state: State, partition: Partition, config: Config) -> dict[str, float]:
-        """`loss` and the metrics that the model was compiled with, as means over the rows."""
+        """Returns `loss` and the compiled metrics, as means over the rows."""
         model = self._restore_model(state, config).model
         model.reset_metrics()
         with seeded_generators(unit_seed(config, partition.index)):
@@ -119,7 +119,7 @@ class KerasTrainable:
         return {name: float(value) for name, value in model.get_metrics_result().items()}
 
     def predict(self, state: State, partition: Partition, config: Config) -> Array:
-        """What the model gives for each row."""
+        """Returns the output of the model for each row."""
         model = self._restore_model(state, config).model
         with seeded_generators(unit_seed(config, partition.index)):
             return np.concatenate(

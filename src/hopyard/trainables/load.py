@@ -1,5 +1,5 @@
-"""Finding what a user wrote by its name: `file.py:Name`, `module:Name`, or `file.py` for a whole module.
-A file is run once."""
+"""Loads user code by name: `file.py:Name`, `module:Name`, or `file.py` for a whole module. A file is executed
+once."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _import_lock = threading.RLock()
 
 
 def load(text: str, folder: Path) -> Trainable:
-    """What `text` names in the code at `folder`: an instance, a class (which is called without arguments), or
-    a module that has the functions itself. Raises SpecError that says what is missing or wrong; of an error
-    in the user's own code, with its traceback."""
+    """Returns the trainable that `text` names in the code at `folder`: an instance, a class (called without
+    arguments), or a module with the functions. Raises SpecError that names the missing or wrong part, with
+    the user's traceback for an error in user code."""
     found = load_attribute(text, folder)
     if inspect.isclass(found):
         try:
@@ -49,8 +49,8 @@ def load(text: str, folder: Path) -> Trainable:
 
 
 def load_attribute(text: str, folder: Path) -> Any:
-    """Whatever `text` names: `file.py:Name`, `package.module:Name`, or a module without a name.
-    Raises SpecError."""
+    """Returns the object that `text` names: `file.py:Name`, `package.module:Name`, or a module without a
+    name. Raises SpecError."""
     where, _, name = text.partition(":")
     if not where or (":" in text and not name):
         raise SpecError(
@@ -146,9 +146,9 @@ def _import_error(target: str, exception: Exception, folder: Path) -> SpecError:
 
 
 def format_user_traceback(exception: BaseException, code_dir: Path) -> str:
-    """The traceback as the user would see it had he run the file in the folder of the code: from his first
-    own line on, and his files by their paths there. Of what we refuse ourselves, where he asked for it and
-    why, not how we came to it."""
+    """Returns the traceback as if the user had run the file in the folder of the code. It starts at the first
+    line of user code, with paths relative to that folder. Errors of Hopyard itself end at the line of user
+    code that called it."""
     frames = traceback.extract_tb(exception.__traceback__)
     code = code_dir.resolve()
     own = [Path(frame.filename).is_relative_to(code) for frame in frames]

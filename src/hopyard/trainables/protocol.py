@@ -1,8 +1,9 @@
-"""What a study asks of the user's code: to begin a state, to train it on a partition, to evaluate it.
+"""The interface between a study and user code: initialise a state, train it on a partition, evaluate it.
 
-A state hops between processes: it is encoded after every unit and decoded before the next, elsewhere. It is
-made of dictionaries with string keys, lists, numbers, strings, bytes, NumPy arrays and PyTorch tensors; or
-`capture` makes such a value of it, and `restore` makes it of that again.
+A state moves between processes: it is encoded after every unit, and decoded in another process before the
+next. It consists of dictionaries with string keys, lists, numbers, strings, bytes, NumPy arrays and PyTorch
+tensors. Other states need `capture`, which returns such a value, and `restore`, which rebuilds the state from
+it.
 """
 
 from __future__ import annotations
@@ -21,53 +22,53 @@ that everybody gets the same bits."""
 
 
 class Trainable(Protocol):
-    """Called with positional arguments. A trial's calls come one after another, though not in one process."""
+    """Called with positional arguments. Calls for one trial are sequential, but not in one process."""
 
     def init(self, config: Config, /) -> State:
-        """The state of a trial that has not trained. Equal configs must give equal states."""
+        """Returns the state of an untrained trial. Equal configs must give equal states."""
         ...
 
     def train(self, state: State, partition: Partition, config: Config, /) -> State:
-        """The state after one pass over the partition; None says that `state` was changed in place. It must
-        depend on the state, the partition and the config only: a unit may be repeated, and a study
+        """Returns the state after one pass over the partition; None means that `state` was changed in place.
+        The result must depend only on state, partition and config, because a unit may be repeated and a study
         replayed."""
         ...
 
     def evaluate(self, state: State, partition: Partition, config: Config, /) -> Mapping[str, float]:
-        """Metrics as means over the partition's rows. Must not change the state."""
+        """Returns metrics as means over the rows of the partition. Must not change the state."""
         ...
 
 
 @runtime_checkable
 class Captures(Protocol):
-    """Optional. The runtime encodes `capture(state)` in place of the state, and calls `restore` with what it
-    decoded."""
+    """Optional. The runtime encodes `capture(state)` instead of the state, and calls `restore` with the
+    decoded value."""
 
     def capture(self, state: State, /) -> Mapping[str, Any]:
-        """It may share memory with the state: it is encoded before the state is trained on."""
+        """The result may share memory with the state: it is encoded before the state is trained further."""
         ...
 
     def restore(self, captured: Mapping[str, Any], config: Config, /) -> State:
-        """A state. `captured` is given away: what lies in it is writable, nobody else's, and may be used in
-        place, for copying costs more than a hop may. The config may have other values than those the state
-        was begun with (population based training): they hold from now on."""
+        """Returns a state. The callee owns `captured`: its arrays are writable, not shared, and may be used
+        in place, because a copy costs more than a hop may. The config may have other values than at the start
+        of the state (population based training); the new values apply from now on."""
         ...
 
 
 @runtime_checkable
 class Predicts(Protocol):
-    """Optional. What a trained state says of rows whose target nobody knows."""
+    """Optional. Predicts rows with a trained state."""
 
     def predict(self, state: State, partition: Partition, config: Config, /) -> Any:
-        """An array with one row for each of the partition's, in its own order; what it holds as the target
-        means nothing. Must not change the state."""
+        """Returns an array with one row per row of the partition, in the same order. The target column has no
+        meaning here. Must not change the state."""
         ...
 
 
 @runtime_checkable
 class TrainsDataParallel(Protocol):
-    """Optional. One state trained by several processes at once, each on a partition of its own, gradients
-    averaged."""
+    """Optional. Several processes train one state at once, each on its own partition, with averaged
+    gradients."""
 
     def train_together(
         self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce, /
@@ -79,8 +80,8 @@ class TrainsDataParallel(Protocol):
 
 
 def average(gradients: Sequence[Sequence[Any]]) -> list[Any]:
-    """Element by element the mean over partitions: gradients[p] are the arrays of the p-th, added in this
-    order."""
+    """Returns the element-wise mean over partitions, added in their order. gradients[p]: the arrays of
+    partition p."""
     first, *others = gradients
     if not others:
         return list(first)

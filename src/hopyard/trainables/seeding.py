@@ -1,5 +1,4 @@
-"""Random numbers of a unit: a stream of its own, so that a unit that is repeated, elsewhere or years later,
-draws the same."""
+"""Random streams per unit: a repeated unit draws the same numbers on any process at any time."""
 
 from __future__ import annotations
 

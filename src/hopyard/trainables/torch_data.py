@@ -46,7 +46,7 @@ def as_inputs(value: Any) -> Any:
 
 
 def as_targets(value: Any) -> Any:
-    """Whole numbers as the classes that losses want."""
+    """Returns integers as the class indices that losses require."""
     import torch
 
     whole = torch.is_tensor(value) and value.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -54,7 +54,8 @@ def as_targets(value: Any) -> Any:
 
 
 def accuracy(outputs: Any, targets: Any) -> Any:
-    """The share of rows whose class has the highest score; of one score a row, whose sign is right."""
+    """Returns the share of rows whose class has the highest score; for one score per row, the share with the
+    correct sign."""
     chosen = (
         outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else (outputs.reshape(-1) > 0).long()
     )

@@ -1,4 +1,4 @@
-"""Means over the rows of a partition, of what is told batch by batch."""
+"""Computes means over the rows of a partition from values per batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopyard.errors import SpecError
 
 
 class MeanMetrics:
-    """What was told stays on its device until the end, so that nobody waits for a GPU after each batch."""
+    """Values stay on their device until the end, so that no batch waits for the GPU."""
 
     def __init__(self) -> None:
         self._batch_values: dict[str, list[Any]] = {}
@@ -31,7 +31,7 @@ class MeanMetrics:
             self._batch_values.setdefault(name, []).append(one.detach().clone().reshape(()))
 
     def compute(self) -> dict[str, float]:
-        """Over the rows of all batches."""
+        """Returns the means over the rows of all batches."""
         whole = max(1, sum(self._rows))
         return {
             name: sum(mean * rows for mean, rows in zip(_to_floats(told), self._rows, strict=True)) / whole

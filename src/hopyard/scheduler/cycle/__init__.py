@@ -1,1 +1,1 @@
-"""The heart: a snapshot goes in, a plan comes out (see `planner`)."""
+"""The scheduling cycle: turns a snapshot of the cluster into a plan (see `planner`)."""

@@ -1,4 +1,4 @@
-"""Which runs a queue started with what others are sure of."""
+"""Finds the runs that a queue started beyond its guarantee, with borrowed capacity."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ BorrowingEntry = tuple[PlacementOrder, GuaranteedAmounts, QueueName]  # of a run
 
 
 class BorrowedRuns:
-    """What is asked for is worked out once, and again only when it is said to have changed.
+    """Computes the borrowed runs of each queue, and caches them until the queue is invalidated.
 
-    What a queue started first is covered by its guarantee, and stays so while others come and go; what it
-    started beyond is borrowed. Of a queue with others below it, what those started within their own
-    guarantees is covered before what they borrowed, or whoever of them came first would use up what the other
-    is sure of, and neither had borrowed from those outside. So a gang that took back what its queue had lent
-    never has to give way to the queue that it took it from, however much its own queue borrows later. Runs
-    that were asked to end count as gone. Of a guarantee there is for a run what nobody below keeps
-    (lend_limit), but for what its own queue, or one above it, does.
+    The first runs of a queue are covered by its guarantee, and stay covered while other runs come and go.
+    Later runs are borrowed. In a queue with children, runs within the guarantees of the children are covered
+    before runs that the children borrowed. Otherwise one child could use up the guarantee of another, and
+    neither would have borrowed from queues outside. As a result, a gang that reclaimed capacity is never
+    preempted by the queue that it reclaimed from, however much its own queue borrows later. Runs that were
+    asked to stop count as ended. A run cannot use the part of a guarantee that is not lent (lend_limit),
+    unless its own queue or an ancestor holds that part.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BorrowedRuns:
         nodes: Mapping[NodeId, Node],
         running: Mapping[QueueName, Mapping[GangId, Running]],
     ) -> None:
-        """running: by the queue of the gang; not copied."""
+        """running: the runs by queue; not copied."""
         self._running = running
         limits = QueueLimits.of(queues)
         # of a queue that was removed: itself, without a guarantee, so all that it uses is borrowed
@@ -55,14 +55,14 @@ class BorrowedRuns:
         self._entries_by_queue: dict[QueueName, list[BorrowingEntry]] = {}
 
     def invalidate_queue(self, queue: QueueName) -> None:
-        """Runs of this queue began, ended, or were asked to end."""
+        """Drops cached results: runs of this queue started, ended, or were asked to stop."""
         self._entries_by_queue.pop(queue, None)
         for level in self._path(queue) if self._borrowed_by_level else ():
             self._borrowed_by_level.pop(level, None)
 
     def runs_borrowed_from(self, queue: QueueName, lender: QueueName) -> list[Running]:
-        """Runs of a queue that are beyond the guarantee at every level that it does not share with another
-        one."""
+        """Returns runs of a queue that are beyond the guarantee at every level that it does not share with
+        another queue."""
         shared = self._path(lender)
         apart = [self.borrowed_by(level) for level in self._path(queue) if level not in shared]
         there = self._running.get(queue, {})
@@ -71,8 +71,8 @@ class BorrowedRuns:
         return [there[gang] for gang in there.keys() & frozenset.intersection(*apart)]
 
     def borrowed_by(self, level: QueueName) -> frozenset[GangId]:
-        """Of the runs of all queues below it: those that were placed when its guarantee was used up, the
-        older ones counted first."""
+        """Returns the runs in all queues below it that were placed after its guarantee was used up. Older
+        runs are counted first."""
         found = self._borrowed_by_level.get(level)
         if found is None:
             found = self._borrowed_by_level[level] = frozenset(
@@ -81,7 +81,7 @@ class BorrowedRuns:
         return found
 
     def _entries_below(self, level: QueueName) -> list[BorrowingEntry]:
-        """In the order in which they are covered."""
+        """Returns the entries in the order in which the guarantee covers them."""
         within: list[BorrowingEntry] = []
         beyond: list[BorrowingEntry] = []
         for queue in self._running:
@@ -162,13 +162,13 @@ class BorrowedRuns:
         return found
 
     def forget_run(self, running: Running) -> None:
-        """What it used is forgotten."""
+        """Drops the cached amounts of a run."""
         of_queue = self._usage_by_queue.get(running.gang.queue, {})
         of_queue.pop(running.gang.id, None)
         self.invalidate_queue(running.gang.queue)
 
 
 def _placement_order(running: Running) -> PlacementOrder:
-    """Of those that were placed at one time, whoever comes first in a queue."""
+    """Sorts runs that were placed at one time by their order in the queue."""
     gang = running.gang
     return running.placed_at, -gang.priority, gang.submitted_at, gang.id

@@ -1,4 +1,4 @@
-"""What is known of a cluster between turns, and kept up by what changed."""
+"""State of the cluster that is kept between cycles and updated by the changes between snapshots."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAX_INCREMENTAL_NODES = 8  # more than so many at once are taken in by laying ev
 
 
 class ClusterState:
-    """Of the newest snapshot that it was told.
+    """The cluster as of the newest snapshot.
 
-    capacity, quota_usage: what is free and used now. empty_cluster: what the nodes would have free if nothing
-    ran and all were open. run_ends: who holds resources, and until when. pending_gangs: who waits.
-    running_by_queue: who holds resources, by queue.
+    capacity, quota_usage: free resources and quota in use now. empty_cluster: the free resources if no run
+    existed and all nodes were schedulable. run_ends: the runs that hold resources, with their estimated ends.
+    pending_gangs: the pending gangs. running_by_queue: the runs that hold resources, by queue.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -55,7 +55,7 @@ class ClusterState:
         self._update_demand_weights()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Take in what is different in this snapshot."""
+        """Applies the changes of this snapshot."""
         before, self.snapshot = self.snapshot, snapshot
         ended, begun = diff_sequences(before.running, snapshot.running)
         self._update_running(ended, begun)
@@ -98,7 +98,8 @@ class ClusterState:
             self.pending_gangs.add(gang)
 
     def never_schedulable(self, gang_class: GangClass) -> bool:
-        """Whether no gang of this shape would fit if nothing ran and all nodes were open."""
+        """Returns whether a gang of this shape does not fit even on an empty cluster with all nodes
+        schedulable."""
         found = self._never_schedulable.get(gang_class)
         if found is None:
             empty = bool(self.snapshot.nodes)
@@ -108,7 +109,7 @@ class ClusterState:
         return found
 
     def never_admissible(self, gang: Gang) -> bool:
-        """Whether its queue could not let it start if nothing ran."""
+        """Returns whether its queue would refuse the gang even if no run existed."""
         if self._empty_quota_usage is None:
             snapshot = self.snapshot
             self._empty_quota_usage = QuotaUsage.of(
@@ -117,7 +118,7 @@ class ClusterState:
         return self._empty_quota_usage.refusal(gang) is not None
 
     def never_fits_check(self) -> Callable[[Gang], str | None]:
-        """Why a gang never fits, or None, as of now."""
+        """Returns a function that says why a gang never fits, or None, as of now."""
         whole, nodes = self.empty_cluster.copy(), self.snapshot.nodes
 
         def why(gang: Gang) -> str | None:
@@ -194,7 +195,7 @@ class ClusterState:
         self.quota_usage.charge_all(come)
 
     def lowest_priority(self, queue: QueueName) -> int | None:
-        """Of the runs of a queue that may be preempted."""
+        """Returns the lowest priority of the runs of a queue that can be preempted."""
         return min(self._preemptible_priorities.get(queue, ()), default=None)
 
     def _count_priority(self, gang: Gang, delta: int) -> None:

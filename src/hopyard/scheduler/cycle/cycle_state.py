@@ -1,4 +1,4 @@
-"""What the steps of one turn share: the state as it will be after what was decided so far."""
+"""State that the steps of one cycle share: the cluster after the decisions so far."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hopyard.scheduler.timeline.run_end_estimates import HistoryKey, history_key
 
 
 class CycleState:
-    """placed: what starts. own_holds: why gangs wait that were looked at for themselves.
-    promised: who binds whom."""
+    """placed: the gangs that start. own_holds: holds of gangs that were examined individually. promised: the
+    promises of this cycle, and the gangs that they bind."""
 
     def __init__(self, cluster_state: ClusterState) -> None:
         self.cluster_state, self.snapshot, self.pending_gangs = (
@@ -61,13 +61,13 @@ class CycleState:
         return after
 
     def pending_gang(self, gang: GangId) -> Gang:
-        """One that waits."""
+        """Returns a pending gang."""
         found = self.pending_gangs.find(gang)
         assert found is not None
         return found
 
     def estimate_of(self, gang: Gang) -> DurationEstimate:
-        """How long it would run."""
+        """Returns the estimated duration of the gang."""
         key = history_key(gang), gang.time_limit_s, gang.served_s
         found = self._estimates.get(key)
         if found is None:
@@ -75,7 +75,7 @@ class CycleState:
         return found
 
     def try_start(self, gang: Gang, *, quota_checked: bool = False) -> Placement | BlockReason:
-        """quota_checked: its queue does not refuse it."""
+        """quota_checked: the caller knows that the queue does not refuse the gang."""
         before = self.snapshot.promises.get(gang.id)
         prefer = frozenset(before.nodes) if before is not None else frozenset()
         return self.timeline.try_backfill(
@@ -96,15 +96,15 @@ class CycleState:
             told(placement)
 
     def try_promise(self, gang: Gang, block: BlockReason) -> bool:
-        """Whether it is promised a start, or what it was promised is kept."""
+        """Returns whether the gang is promised a start, or its earlier promise is kept."""
         if self.promises.promise_start(gang, self.estimate_of(gang), block.reason) is None:
             return False
         self.set_hold(gang, block)
         return True
 
     def has_room(self, gang_class: GangClass) -> bool:
-        """Whether there is room for a gang of this shape, whoever was promised what.
-        Of several roles it is found only where one is placed as the gang would be."""
+        """Returns whether a gang of this shape fits, ignoring promises. A gang of several roles fits only if
+        it can be placed as a whole."""
         gang = gang_class.representative
         if len(gang.roles) > 1:
             return self.capacity.place(gang) is not None
@@ -116,7 +116,7 @@ class CycleState:
         )
 
     def confirm_promise(self, gang: Gang, block: BlockReason) -> bool:
-        """As `promise`, with what was expected when the turn began."""
+        """Same as `promise`, with the estimate from the start of the cycle."""
         if self.promises.confirm(gang, block.reason) is None:
             return False
         self.set_hold(gang, block)
@@ -133,7 +133,7 @@ class CycleState:
         return None
 
     def set_hold(self, gang: Gang, block: BlockReason) -> None:
-        """It waits for what it was promised."""
+        """Records that the gang waits for its promised start."""
         self.own_holds[gang.id] = HoldDetail(
             block.reason, block.message, block.blocked_by or self.timeline.blocking_runs(gang.id)
         )

@@ -1,4 +1,4 @@
-"""What those ask for that wait and run, in the shapes for which room is to be kept."""
+"""The resource shapes that pending and running gangs request, for which placement preserves capacity."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from hopyard.scheduler.placement.workload_mix import ReplicaShape, WorkloadMix
 
 
 class Demand:
-    """Kept up as gangs come and go; the mix is made anew only when it is another one."""
+    """Updated as gangs come and go. The workload mix is rebuilt only if it changed."""
 
     def __init__(self) -> None:
         self._counts: dict[ReplicaShape, int] = {}
         self._mix: WorkloadMix | None = None
 
     def record(self, gang: Gang, delta: int) -> None:
-        """It came (1), or went (-1)."""
+        """Records that the gang arrived (1) or left (-1)."""
         for role in gang.roles:
             asked = role.resources
             if not (asked.gpus or asked.is_gpu_share):

@@ -1,4 +1,4 @@
-"""Which of the queues comes next."""
+"""Fair sharing: selects the queue whose gang is examined next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 
 class _QueueNode:
-    """One queue. head: who comes first of those below it, with what it asks for, None where nobody waits."""
+    """One queue. head: the first gang of the queues below it, with its request; None if no gang is
+    pending."""
 
     __slots__ = ("children", "head", "key", "name", "parent", "requested")
 
@@ -24,9 +25,9 @@ class _QueueNode:
 
 
 class FairSharingOrder:
-    """From the bottom up: of the queues right below one, whoever has the smallest `QuotaUsage.fair_share_key`
-    stands for it (after fair sharing in Kueue's hierarchical cohorts). What is charged in a queue moves it
-    and those above it only."""
+    """A tournament from the leaves to the root, after fair sharing in Kueue's hierarchical cohorts. Among the
+    children of a queue, the one with the smallest `QuotaUsage.fair_share_key` wins. A charge moves only the
+    charged queue and its ancestors."""
 
     def __init__(self, queues: Mapping[QueueName, Queue], quota_usage: QuotaUsage) -> None:
         """queues: parents before children."""
@@ -39,7 +40,7 @@ class FairSharingOrder:
             (self._roots if above is None else above.children).append(level)
 
     def update_heads(self, heads: Mapping[QueueName, Gang | None]) -> None:
-        """Who comes first in these queues, in which gangs wait; or that something was charged to them."""
+        """Updates these queues, because their first gang changed or usage was charged to them."""
         moved: dict[QueueName, _QueueNode] = {}
         for queue, gang in heads.items():
             level = self._nodes[queue]
@@ -61,7 +62,7 @@ class FairSharingOrder:
                     moved[above.parent.name] = above.parent
 
     def head(self) -> Gang | None:
-        """Who comes first of all."""
+        """Returns the first gang of all queues."""
         best = _first_node(self._roots)
         return None if best is None else best.head
 

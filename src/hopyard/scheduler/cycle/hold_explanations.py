@@ -1,4 +1,4 @@
-"""Why gangs wait, told when somebody asks."""
+"""Explains why gangs are held. Explanations are built only when they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HoldOrder = tuple[QueueName, bool, Rank, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class HoldDetail:
-    """As a Hold says it, without a position."""
+    """The content of a Hold without the position."""
 
     reason: HoldReason
     message: LazyMessage
@@ -38,8 +38,8 @@ NOT_YET_EXAMINED = HoldDetail(
 
 
 class HoldGroup:
-    """What gangs of one queue, user and shape have in common. never_fits: that they never fit.
-    user_key: where their user stands."""
+    """Data that gangs of one queue, user and shape share. never_fits: why they never fit. user_key: the
+    fair-share key of their user."""
 
     __slots__ = ("_rendered", "never_fits", "shared_detail", "user_key")
 
@@ -49,19 +49,19 @@ class HoldGroup:
         self._rendered: tuple[LazyMessage, str] | None = None
 
     def render(self, hold_detail: HoldDetail) -> str:
-        """Its sentence, which is read once for all that share it."""
+        """Returns the message; it is rendered once for all gangs that share it."""
         if self._rendered is None or self._rendered[0] is not hold_detail.message:
             self._rendered = hold_detail.message, hold_detail.detail
         return self._rendered[1]
 
 
 class HoldExplainer:
-    """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
+    """Explains each hold as of the end of the cycle; its data no longer changes.
 
-    own_holds: of gangs that were looked at for themselves; without a sentence, they wait for the same as
-    those alike. blocked_classes: of those that would fit, but in the way of others, by shape: they share one.
-    held_back_detail: of those that stand back for one of their own queue. never_fits_reason: why a gang never
-    fits, or None.
+    own_holds: holds of gangs that were examined individually; a hold without a message has the message of its
+    equivalent gangs. blocked_classes: one shared hold per shape of gangs that fit, but would delay other
+    gangs. held_back_detail: holds of gangs that are held back for a gang of their own queue.
+    never_fits_reason: returns why a gang never fits, or None.
     """
 
     def __init__(
@@ -131,15 +131,15 @@ class HoldExplainer:
         )
 
     def _no_capacity(self, gang: Gang) -> HoldDetail | None:
-        """None where there is room. Whoever is within a guarantee waits for room, too, where others hold what
-        they borrowed."""
+        """Returns None if there is room. A gang within its guarantee also waits for room if other queues hold
+        borrowed capacity."""
         key = (gang.roles, gang.topology), self.quota_usage.closed_models(gang)
         if key not in self._no_capacity_by_class:
             self._no_capacity_by_class[key] = self._compute_no_capacity(gang, key[1])
         return self._no_capacity_by_class[key]
 
     def _compute_no_capacity(self, gang: Gang, closed_models: frozenset[str]) -> HoldDetail | None:
-        """None where there is room."""
+        """Returns None if there is room."""
         if self._capacity.place(gang, closed_models=closed_models) is not None:
             return None
         if closed_models and self._capacity.place(gang) is not None:
@@ -160,7 +160,7 @@ class CycleHolds(LazyHolds):
     """One hold for each gang that waits and was not placed, by queue and position.
     Made when it is looked into.
 
-    ranks: of each gang in its queue.
+    ranks: the rank of each gang in its queue.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class CycleHolds(LazyHolds):
         self._rank_of, self._explainer = rank_of, explainer
 
     def _build_holds(self) -> Iterator[Hold]:
-        """Those that never fit come last in their queue."""
+        """Sorts gangs that never fit last in their queue."""
         queue, position = None, 0
         groups = self._group_by_order()
         for order in sorted(groups):
@@ -186,8 +186,8 @@ class CycleHolds(LazyHolds):
                 yield Hold(gang.id, told.reason, alike.render(told), position, told.blocked_by)
 
     def _group_by_order(self) -> dict[HoldOrder, list[PendingEntry]]:
-        """Those that wait by all that decides their order but when they were submitted, which most of them
-        come in already."""
+        """Groups pending gangs by everything that decides their order except submission time. Most gangs
+        already come sorted by that."""
         verdicts, placed, ranking = self._explainer, self._placed, self._rank_of
         groups: dict[HoldOrder, list[PendingEntry]] = {}
         # By identity: to hash a shape takes longer than all else here.

@@ -1,4 +1,4 @@
-"""What there will be room for, and who may use it, once what ends soon anyway has ended."""
+"""Capacity that running runs release soon without preemption, and the gangs that may use it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ IMMINENT_WINDOW = timedelta(seconds=61)  # for what ends by itself by then, nobo
 
 
 class ImminentReleases:
-    """Of one turn. Runs count as gone that will have ended by SOON even where they take as long as can be
-    expected.
+    """Valid for one cycle. A run counts as ended if it ends within SOON even at the upper end of its
+    estimate.
 
-    last_end_s: in how many seconds the last of them has.
+    last_end_s: seconds until the last of these runs has ended.
     """
 
     def __init__(self, run_ends: RunEndEstimates, capacity: Capacity, quota_usage: QuotaUsage) -> None:
-        """capacity, quota_usage: as they are, those that start in this turn included; kept up by others."""
+        """capacity, quota_usage: the current state with the starts of this cycle; the caller updates them."""
         self._ended, self.last_end_s = run_ends.ended_by(IMMINENT_WINDOW.total_seconds())
         self._capacity, self._quota_usage = capacity, quota_usage
         self._future_quota_usage: QuotaUsage | None = None
@@ -32,8 +32,8 @@ class ImminentReleases:
         self._fit_cache: dict[tuple[tuple[Role, ...], Topology | None], bool] = {}
 
     def record_start(self, placement: Placement) -> None:
-        """It starts in this turn: what has room beside it is to be looked for again, what had none has
-        none."""
+        """Records a start of this cycle: shapes that fitted are checked again, shapes that did not fit still
+        do not fit."""
         if self._future_quota_usage is not None:
             self._future_quota_usage.charge(placement)
         if self._released is not None:
@@ -41,11 +41,11 @@ class ImminentReleases:
             self._fit_cache = {shape: fits for shape, fits in self._fit_cache.items() if not fits}
 
     def has_room_for(self, gang: Gang) -> bool:
-        """Whether there is room for it by then, and its queue and its user may use so much."""
+        """Returns whether the gang fits by then, within the quota of its queue and user."""
         return bool(self._ended) and self._capacity_fits(gang) and self.quota_allows(gang)
 
     def quota_allows(self, gang: Gang) -> bool:
-        """Whether its queue and its user may use so much by then."""
+        """Returns whether its queue and user have enough quota by then."""
         if self._quota_usage.refusal(gang) is None:
             return True
         if self._future_quota_usage is None:
@@ -54,7 +54,7 @@ class ImminentReleases:
         return self._future_quota_usage.refusal(gang) is None
 
     def _capacity_fits(self, gang: Gang) -> bool:
-        """Those that ask for the same fit alike."""
+        """Returns whether the request fits; equal requests share one answer."""
         shape = gang.roles, gang.topology
         found = self._fit_cache.get(shape)
         if found is None:

@@ -1,4 +1,4 @@
-"""Which shapes no gang of finds room for, remembered while nothing becomes free that could change it."""
+"""Remembers shapes without capacity until released resources could change that."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_FREED_NODES = 64  # nodes on which something became free: everything is look
 
 
 class NoCapacityCache:
-    """Kept between turns. It never says of a shape that it is full when it is not: taking makes no room, and
-    where something was given back, a shape stays full only if not one of its replicas fits there now."""
+    """Kept between cycles. It never reports a shape as full by mistake. Allocation makes no room; after a
+    release, a shape stays full only if not one of its replicas fits on the changed nodes."""
 
     def __init__(self) -> None:
         self._full_classes: dict[GangClass, None] = {}
         self._freed_nodes: set[NodeId] = set()
 
     def invalidate_nodes(self, nodes: Iterable[NodeId]) -> None:
-        """Something was given back there, or they changed."""
+        """Records that resources were released on these nodes, or that the nodes changed."""
         self._freed_nodes.update(nodes)
 
     def clear(self) -> None:
@@ -31,11 +31,11 @@ class NoCapacityCache:
         self._freed_nodes.clear()
 
     def add(self, gang_classes: Iterable[GangClass]) -> None:
-        """There is no room for these now, with all in place that starts."""
+        """Records that these shapes do not fit now, with all starts of this cycle in place."""
         self._full_classes.update(dict.fromkeys(gang_classes))
 
     def still_full(self, capacity: Capacity) -> list[GangClass]:
-        """Those that are full for certain."""
+        """Returns the shapes that certainly do not fit."""
         left = (
             [free for node in self._freed_nodes if (free := capacity.free_on(node))]
             if len(self._freed_nodes) <= MAX_FREED_NODES

@@ -1,4 +1,4 @@
-"""The gangs that wait, grouped so that those of one fate are looked at once."""
+"""Pending gangs, grouped into classes of scheduling equivalence that are examined once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RankFunction = Callable[[Gang], Rank]
 
 
 class GangClass:
-    """What decides where a gang fits: gangs of one shape fit the same places.
-    Equal only to itself; one per line and kind.
+    """Everything that decides where a gang fits (Kueue: scheduling equivalence hash). Compared by identity;
+    each `PendingGangs` has one instance per class.
 
-    representative: a gang of this shape. pending_count: how many there are.
+    representative: a gang of this shape. pending_count: the number of pending gangs.
     """
 
     __slots__ = ("pending_count", "representative", "requests_gpus")
@@ -40,7 +40,7 @@ PendingByGroup = dict[GangGroup, list[Gang]]  # of one rank and user: each list 
 
 
 class QueuePending:
-    """Those of one queue, by rank, user and kind. class_counts: how many of each."""
+    """Pending gangs of one queue, by rank, user and class. class_counts: the number of gangs per class."""
 
     __slots__ = ("by_rank", "class_counts")
 
@@ -50,9 +50,10 @@ class QueuePending:
 
 
 class PendingGangs:
-    """All that wait. It costs by what is added and removed, never by how many wait.
+    """All pending gangs. The cost of an update depends on the number of added and removed gangs, not on the
+    number of pending gangs.
 
-    rank_function: of a gang in its queue; it must not change.
+    rank_function: returns the rank of a gang in its queue, which must not change.
     """
 
     def __init__(self, gangs: Iterable[Gang], rank_function: RankFunction) -> None:
@@ -84,22 +85,22 @@ class PendingGangs:
         return None if found is None else found[0]
 
     def rank_of(self, gang: Gang) -> Rank:
-        """Of any gang of these queues."""
+        """Returns the rank of any gang of these queues."""
         return self._rank_function(gang)
 
     def class_of(self, gang: Gang) -> GangClass:
-        """Of one that waits."""
+        """Returns the class of a pending gang."""
         return self._gangs[gang.id][1]
 
     def group_of(self, gang: Gang) -> GangGroup:
-        """Of one that waits."""
+        """Returns the group of a pending gang."""
         return self.class_of(gang), gang.script, gang.time_limit_s
 
     def add(self, gang: Gang) -> None:
         insort(self._gangs_in_group(gang), gang, key=submission_order)
 
     def remove(self, gang: Gang) -> None:
-        """One that waits; raises KeyError where it does not."""
+        """Removes a pending gang. Raises KeyError if it is not pending."""
         kind = self.group_of(gang)
         del self._gangs[gang.id]
         leaf, rank = self.queues[gang.queue], self._rank_function(gang)
@@ -116,7 +117,7 @@ class PendingGangs:
         self._decrement_class(gang.queue, leaf, kind[0])
 
     def _gangs_in_group(self, gang: Gang) -> list[Gang]:
-        """The list that the gang belongs to; it is counted as in it."""
+        """Returns the list that the gang belongs to, and counts the gang in it."""
         shape_key = gang.roles, gang.topology
         shape = self._classes.get(shape_key)
         if shape is None:
@@ -141,7 +142,7 @@ class PendingGangs:
         return alike
 
     def _decrement_class(self, queue: QueueName, queue_pending: QueuePending, gang_class: GangClass) -> None:
-        """One less; what nobody is of any more is forgotten."""
+        """Decrements the count of a class, and removes the class at zero."""
         gang_class.pending_count -= 1
         queue_pending.class_counts[gang_class] -= 1
         if not queue_pending.class_counts[gang_class]:
@@ -153,5 +154,5 @@ class PendingGangs:
 
 
 def submission_order(gang: Gang) -> tuple[datetime, GangId]:
-    """First come, first served."""
+    """Orders gangs first come, first served."""
     return gang.submitted_at, gang.id

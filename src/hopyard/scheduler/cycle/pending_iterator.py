@@ -1,4 +1,4 @@
-"""The order in which one turn looks at the gangs that wait."""
+"""The order in which one cycle examines pending gangs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 
 class PendingIterator:
-    """Between queues as `FairSharingOrder` says; in a queue by priority, service class,
-    `QuotaUsage.user_key`, submission, id. Both follow what is charged during the turn.
+    """Orders queues by `FairSharingOrder`. Inside a queue the order is priority, service class,
+    `QuotaUsage.user_key`, submission time, id. Both orders follow the charges of the cycle.
 
-    What is passed over is so for the rest of the turn: whoever was refused once would be again, since room
-    only shrinks.
+    A skipped gang stays skipped for the rest of the cycle: a refused gang would be refused again, because
+    free capacity only shrinks.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class PendingIterator:
         quota_usage: QuotaUsage,
         is_held_back: Callable[[QueueName, str, GangClass], bool],
     ) -> None:
-        """is_held_back: whether those of this queue, user and shape are passed over for now, which may become
-        so during the turn."""
+        """is_held_back: returns whether gangs of this queue, user and shape are skipped; the answer may
+        become true during the cycle."""
         self._skipped: set[GangClass] = set()
         self._queue_iterators = {
             queue: QueueIterator(queue, pending_gangs.queues[queue], quota_usage, self._skipped, is_held_back)
@@ -43,7 +43,7 @@ class PendingIterator:
         self._changed_queues: dict[QueueName, None] = dict.fromkeys(self._queue_iterators)
 
     def head(self) -> Gang | None:
-        """Who is next; the same one until something is said of it."""
+        """Returns the next gang, and the same gang again until it is advanced or skipped."""
         while True:
             if self._changed_queues:
                 self._queue_order.update_heads(
@@ -56,44 +56,43 @@ class PendingIterator:
             self._changed_queues[found.queue] = None  # it was passed over since
 
     def record_charge(self, queue: QueueName) -> None:
-        """Somebody in the queue starts, or is promised a start."""
+        """Records that a gang of the queue starts, or is promised a start."""
         if queue in self._queue_iterators:
             self._changed_queues[queue] = None
 
     def advance(self, gang: Gang) -> None:
-        """The head was decided on its own, unless it has been passed over since; accounts may have
-        changed."""
+        """Moves past the head, unless it has been skipped since. Usage may have changed."""
         leaf = self._queue_iterators[gang.queue]
         if leaf.head() is gang:
             leaf.advance()
         self._changed_queues[gang.queue] = None
 
     def skip_group(self, gang: Gang, gang_group: GangGroup) -> None:
-        """Look no more at those of this kind of its user in its queue, as long as they are of its rank."""
+        """Skips gangs of the head's class, user and queue that have its rank."""
         leaf = self._queue_iterators[gang.queue]
         if leaf.head() is gang:
             leaf.skip_group(gang_group)
         self._changed_queues[gang.queue] = None
 
     def skip_user(self, gang: Gang, gang_class: GangClass) -> None:
-        """Look no more at those of this shape of its user in its queue."""
+        """Skips gangs of the head's shape and user in its queue."""
         self._queue_iterators[gang.queue].skip_user(gang.user, gang_class)
         self._changed_queues[gang.queue] = None
 
     def skip_queue(self, queue: QueueName, gang_class: GangClass) -> None:
-        """Look no more at those of this shape in this queue."""
+        """Skips gangs of the head's shape in its queue."""
         self._queue_iterators[queue].skipped.add(gang_class)
         self._changed_queues[queue] = None
 
     def skip_all(self, gang_classes: Iterable[GangClass]) -> None:
-        """Look no more at those of these shapes in any queue."""
+        """Skips gangs of these shapes in all queues."""
         self._skipped.update(gang_classes)
         self._changed_queues.update(
             dict.fromkeys(queue for queue, leaf in self._queue_iterators.items() if leaf.is_stale())
         )
 
     def close(self, queues: Iterable[QueueName]) -> None:
-        """Look no more at anybody in these."""
+        """Skips all gangs of these queues."""
         for queue in queues:
             if queue in self._queue_iterators:
                 self._queue_iterators[queue].close()
@@ -104,9 +103,9 @@ class PendingIterator:
         gang_classes: Set[GangClass],
         queues_to_search: Callable[[list[tuple[QueueName, int]]], Collection[QueueName]],
     ) -> None:
-        """From now on, look no more at those of these shapes, in any queue but those that are patient. The
-        set may grow: see `grown`. queues_to_search: of all queues with the highest priority that waits in
-        each."""
+        """Skips gangs of these shapes from now on, except in the queues that `queues_to_search` returns. It
+        receives all queues, each with its highest pending priority. The set of shapes may grow (see
+        `add_skipped_class`)."""
         chosen = frozenset(
             queues_to_search([(queue, leaf.priority) for queue, leaf in self._queue_iterators.items()])
         )
@@ -118,13 +117,13 @@ class PendingIterator:
         return self._droppable_queues is None or queue not in self._droppable_queues
 
     def add_skipped_class(self, gang_class: GangClass) -> None:
-        """The set of shapes to pass over grew by this one."""
+        """Records that the set of skipped shapes grew by this one."""
         for queue, leaf in (self._droppable_queues or {}).items():
             if leaf.head_class is gang_class:
                 self._changed_queues[queue] = None
 
     def drop_patient_queues(self) -> None:
-        """Nobody is patient any more."""
+        """Skips the shapes in the remaining queues too."""
         assert self._droppable_queues is not None
         for queue in self._queue_iterators.keys() - self._droppable_queues.keys():
             self._drop_queue(queue)
@@ -137,12 +136,12 @@ class PendingIterator:
             self._changed_queues[queue] = None
 
     def restart(self, queues: Iterable[QueueName]) -> None:
-        """In these from the first, as things are charged by now."""
+        """Starts these queues again from their first gang, with the current usage."""
         for queue in queues:
             if queue in self._queue_iterators:
                 self._queue_iterators[queue].restart()
                 self._changed_queues[queue] = None
 
     def heads(self) -> list[Gang]:
-        """Who is next in each queue."""
+        """Returns the next gang of each queue."""
         return [head for leaf in self._queue_iterators.values() if (head := leaf.head()) is not None]

@@ -1,4 +1,4 @@
-"""The policy: with a memory, or without."""
+"""The scheduling policy: `plan` keeps no state, `Planner` keeps state between cycles."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hopyard.scheduler.cycle.scheduling_cycle import SchedulingCycle
 
 
 class Planner:
-    """Remembers the last snapshot and works out only what is different in the next.
-    Its plans are those of `plan`."""
+    """Keeps the last snapshot, and computes only the changes of the next one. Returns the same plans as
+    `plan`."""
 
     def __init__(self) -> None:
         self._cluster_state: ClusterState | None = None
@@ -27,5 +27,6 @@ class Planner:
 
 
 def plan(snapshot: Snapshot, /) -> Plan:
-    """What should happen. Pure: equal snapshots give equal plans, in whatever order things are told."""
+    """Returns the plan for a snapshot. Pure: equal snapshots give equal plans, in whatever order their items
+    come."""
     return SchedulingCycle(ClusterState(snapshot)).plan()

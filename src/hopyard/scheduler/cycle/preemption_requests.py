@@ -1,4 +1,4 @@
-"""Asking runs to make room, and keeping what they leave for whom they leave it to."""
+"""Requests preemptions and reserves the freed capacity for the preemptor."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ NO_GANG = GangId("")  # in particular
 
 
 class PreemptionRequests:
-    """Of one turn. pending_preemptions: who was asked, now or in earlier turns, and has not left yet, by whom
-    it is for. preemptions: whom to ask now. recheck_times: when there is more to ask."""
+    """Valid for one cycle. pending_preemptions: the runs that were asked to stop, now or earlier, and have
+    not ended yet, by the preempting gang. preemptions: the new requests. recheck_times: the times of the next
+    possible requests."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -58,7 +59,7 @@ class PreemptionRequests:
         self._lazy_releases: ImminentReleases | None = None  # what ends soon anyway
 
     def preempt_for_reservations(self) -> None:
-        """Runs in the way of a reservation that begins soon are asked to leave in time."""
+        """Preempts runs on nodes of a reservation that begins soon, so that they end in time."""
         scene, snapshot = self._state, self._state.snapshot
         if not snapshot.reservations:
             return
@@ -82,22 +83,22 @@ class PreemptionRequests:
         return self._state.snapshot.version + int(self._state.now.timestamp())
 
     def is_due(self, index: int, interval: int) -> bool:
-        """Whether one of many, by their numbers, is looked at in this turn: all where looks abound, else each
-        in its turn."""
+        """Returns whether an item is examined in this cycle. All items are due if the budget allows it;
+        otherwise each is due in its turn."""
         return self.search_budget >= GANG_SEARCH_BUDGET[1] or (self.cycle_number + index) % interval == 0
 
     @property
     def budget_spent(self) -> bool:
-        """Whether no more is looked for in this turn."""
+        """Returns whether the search budget of this cycle is used up."""
         return self._searches_done >= self.search_budget
 
     def may_preempt(self, queue: QueueName, priority: int) -> bool:
-        """Whether there is anybody at all who might have to make room for gangs of this priority in the
-        queue."""
+        """Returns whether any run could be preempted by gangs of this priority in the queue."""
         return self._preemptor.may_preempt(queue, priority)
 
     def preempt_for(self, gang: Gang) -> bool:
-        """Step 6. Whether runs are asked to end so that it can start; nobody is where they are already."""
+        """Step 6. Returns whether runs are asked to stop so that the gang can start; no run is asked
+        twice."""
         if (
             gang.id in self.pending_preemptions
             or self.budget_spent
@@ -126,8 +127,8 @@ class PreemptionRequests:
         return False
 
     def _has_imminent_start(self, gang: Gang) -> bool:
-        """Whether what ends soon anyway, even where it takes as long as can be expected, makes room enough:
-        then nobody needs to be asked, before it is seen whether it did end."""
+        """Returns whether runs that end soon, even at the upper end of their estimates, free enough capacity.
+        Then no run is preempted before it is known whether they ended."""
         scene = self._state
         if scene.timeline.expected_start_at(gang.id) is not None:
             return self._has_guaranteed_start(gang)
@@ -156,7 +157,7 @@ class PreemptionRequests:
         return self._lazy_releases
 
     def _has_guaranteed_start(self, gang: Gang) -> bool:
-        """Whether it starts soon where it was promised a start."""
+        """Returns whether the gang starts soon by its promise."""
         at = self._state.timeline.guaranteed_start_at(
             gang.id, self._state.estimate_of(gang), self._state.now + IMMINENT_WINDOW
         )
@@ -171,7 +172,7 @@ class PreemptionRequests:
         self.recheck_times.append(max(at, self._state.now) + RECHECK_INTERVAL)
 
     def hold_for_preemption(self, gang: Gang) -> None:
-        """It waits for runs that were asked."""
+        """Records that the gang waits for preempted runs."""
         runs = self.pending_preemptions[gang.id]
         names = tuple(f"run:{running.gang.id}" for running in runs[:MAX_NAMED_RUNS])
         detail = (
@@ -181,7 +182,7 @@ class PreemptionRequests:
         self._state.own_holds[gang.id] = HoldDetail(HoldReason.PREEMPTING, detail, names)
 
     def discard_assumed_stops(self) -> None:
-        """What was only supposed is forgotten: whether they are really asked is for the store to say."""
+        """Discards the assumed ends: the store decides whether the runs are really asked to stop."""
         for running in self._preempted_runs:
             self._state.cluster_state.run_ends.add(running)
 
@@ -268,7 +269,7 @@ class PreemptionRequests:
         return False
 
     def _preserves_promises(self, gangs: list[Gang], outranked: list[Gang]) -> bool:
-        """Whether all these keep what they were promised, but those that are outranked."""
+        """Returns whether these gangs keep their promises, except the gangs that are outranked."""
         scene = self._state
         for gang in gangs:
             before = scene.promises.current[gang.id]

@@ -1,4 +1,4 @@
-"""Who may be asked to make room for whom, and who of them is."""
+"""Selects the runs that are preempted for a gang."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECLAIM_TIER = -CLASS_COUNT
 
 @dataclass(frozen=True, slots=True)
 class _PreemptionKey:
-    """What decides who may be asked to make room for a gang."""
+    """Everything that decides which runs a gang may preempt."""
 
     queue: QueueName
     priority: int
@@ -31,15 +31,16 @@ class _PreemptionKey:
 
 
 class Preemptor:
-    """Of one turn. It looks at the world as it will be once all that was asked to end has ended, and those
-    for whom it was asked have started.
+    """Valid for one cycle. It works on the cluster as it will be once all runs that were asked to stop have
+    ended, and the gangs that they were asked for have started.
 
-    Each of these is a law, and together they leave no two gangs that preempt each other in turn:
-    - a run of lower priority in the same queue gives way, never one of the same priority;
-    - a run that its queue started with what others are sure of gives way to a gang within its own queue's
-      guarantee, which is therefore not borrowed itself (see `BorrowedRuns`): so who was preempted cannot
-      reclaim in turn;
-    - where the queue slices time, a run gives way to one of the same priority that was served much less.
+    Three rules together guarantee that no two gangs preempt each other in turn:
+
+    - a gang preempts runs of lower priority in its queue, never of the same priority;
+    - a gang within its queue's guarantee preempts runs that another queue started with borrowed capacity. The
+      gang itself is not borrowed then (see `BorrowedRuns`), so the preempted run cannot reclaim in turn;
+    - in a queue that uses time slicing, a gang preempts runs of the same priority that have received much
+      more service.
     """
 
     def __init__(self, cluster_state: ClusterState, capacity: Capacity, quota_usage: QuotaUsage) -> None:
@@ -58,7 +59,7 @@ class Preemptor:
         self.record_preempted(cluster_state.stopping.values())
 
     def record_preempted(self, runs: Iterable[Running]) -> None:
-        """They were asked to end."""
+        """Records that the runs were asked to stop."""
         for running in runs:
             if running.gang.id not in self._preempted:
                 self._preempted.add(running.gang.id)
@@ -67,7 +68,7 @@ class Preemptor:
                 self._clear_caches()
 
     def record_placement(self, placement: Placement) -> None:
-        """It was placed, or will be once others have left."""
+        """Records that the gang was placed, or will be once preempted runs have ended."""
         self._capacity.allocate(placement)
         self.quota_usage.charge(placement)
         self._clear_caches()
@@ -84,8 +85,7 @@ class Preemptor:
             known.clear()
 
     def may_preempt(self, queue: QueueName, priority: int) -> bool:
-        """Whether there is anybody at all who might have to make room for gangs of this priority in the
-        queue."""
+        """Returns whether any run could be preempted by gangs of this priority in the queue."""
         known = self._queues.get(queue)
         if known is None:
             return False
@@ -98,7 +98,7 @@ class Preemptor:
     def candidate_victims(
         self, gang: Gang, *, excluded_nodes: frozenset[NodeId] = frozenset()
     ) -> list[Victim]:
-        """All who may be asked to stop for it. excluded_nodes: nodes to keep out of."""
+        """Returns the runs that the gang may preempt. excluded_nodes: nodes that the gang cannot use."""
         claim = self._key_of(gang)
         found = self._victims_by_key.get(claim)
         if found is None:
@@ -113,7 +113,7 @@ class Preemptor:
         )
 
     def _candidates(self, gang: Gang, key: _PreemptionKey) -> list[tuple[int, Running]]:
-        """All who may be asked, with their tiers."""
+        """Returns the runs that the gang may preempt, with their tiers."""
         found = self._candidates_by_key.get(key)
         if found is None:
             found = self._candidates_by_key[key] = list(self._find_candidates(gang, key))
@@ -127,8 +127,8 @@ class Preemptor:
                     yield RECLAIM_TIER, running
 
     def may_help(self, gang: Gang) -> bool:
-        """Whether the gang would have room, whatever its queue may use, if everybody left who may be asked.
-        Known for all of its claim and shape at once, and much cheaper than to look for those who suffice."""
+        """Returns whether the gang would fit if all candidates ended, whatever its quota. The answer is
+        shared by gangs of equal key and shape, and much cheaper than the search for victims."""
         claim = self._key_of(gang)
         key = claim, (gang.roles, gang.topology)
         if key not in self._may_help_by_key:
@@ -170,8 +170,8 @@ class Preemptor:
     def find_victims(
         self, gang: Gang, victims: Sequence[Victim], *, excluded_nodes: frozenset[NodeId] = frozenset()
     ) -> tuple[list[Running], Placement] | None:
-        """Whom of these to ask, and where the gang will go; None where it would not help, or all will be well
-        without."""
+        """Returns the victims and the placement of the gang. Returns None if preemption does not help or is
+        not needed."""
         capacity = self._capacity
         if excluded_nodes:
             capacity = capacity.copy()
@@ -217,7 +217,8 @@ class Preemptor:
         return f"run {gang.id} has received much less service, and queue {gang.queue} uses time slicing"
 
     def _lower_ranked_runs(self, gang: Gang) -> list[tuple[int, Running]]:
-        """Of its own queue, with tiers: lower priorities, then those that were served most."""
+        """Returns runs of the gang's queue with tiers: lower priorities first, then the runs with the most
+        service."""
         queue, found = self._queues[gang.queue], []
         lowest = self._cluster_state.lowest_priority(gang.queue) if queue.preempts_lower else None
         if lowest is not None and lowest < gang.priority:
@@ -236,7 +237,7 @@ class Preemptor:
         return found
 
     def next_time_slice_in_s(self, gang: Gang) -> float | None:
-        """In how many seconds another run will give way to it; None where none will."""
+        """Returns the seconds until the gang may preempt another run of its queue; None if it never may."""
         waits = service_class(gang, gang.served_s)
         return self._cluster_state.time_slices.next_preemptible_in_s(
             gang.queue, gang.priority, waits, self._now
@@ -261,7 +262,7 @@ class Preemptor:
 
 
 def _tier_prefixes(victims: Sequence[Victim]) -> Iterator[list[Victim]]:
-    """The best tier, the best two, and so on."""
+    """Yields the best tier, the best two tiers, and so on."""
     for tier in sorted({victim.tier for victim in victims}):
         yield [victim for victim in victims if victim.tier <= tier]
 

@@ -1,4 +1,4 @@
-"""Who was promised a start, in one turn: promises of earlier turns that are kept or broken, and new ones."""
+"""Promised starts of one cycle: earlier promises that are kept or broken, and new ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ ResourceFootprint = frozenset[tuple[bool, tuple[str, ...], NodeSelector]]
 
 
 class CyclePromises:
-    """The first PROMISES of those that wait for room, one of each user in a queue: what a user was promised
-    ahead would keep others from their share who come later. Nor is anybody promised what another of its queue
-    would take, who comes before it by priority and waits for the same without a promise. Those that wait for
-    what their queue or user may use compete with their own queue only and are promised nothing (see
-    `QuotaStarvationGuard`). In a queue that slices time only the first is promised a start: the others get
-    theirs from those that were served longer.
+    """Gives start promises to the first MAX_PROMISES gangs that wait for capacity, one per user and queue.
+    More promises for one user would take shares from users that come later.
 
-    previous: as they were given in earlier turns.
+    A gang gets no promise of capacity that a gang ahead of it in its queue, by priority and without a
+    promise, waits for. Gangs that wait for quota compete only inside their queue and get no promise (see
+    `QuotaStarvationGuard`). In a queue with time slicing only the first gang gets a promise; the others take
+    their time slice from runs with more service.
+
+    previous: the promises of earlier cycles.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class CyclePromises:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nobody else that waits for room is promised a start."""
+        """Returns whether no further gang that waits for capacity gets a promise."""
         return len(self._waiting_for_capacity) >= MAX_PROMISES
 
     def is_unavailable(self, gang: Gang, reason: HoldReason) -> bool:
@@ -127,13 +128,13 @@ class CyclePromises:
         return found
 
     def _queue_key(self, promise: Promise) -> tuple[list[tuple[int, float]], datetime, GangId]:
-        """Of those first in their queues."""
+        """The order of the first gangs of the queues."""
         gang = self._gang(promise)
         levels = self._quota_usage.queue_key(gang.queue, gang)
         return [(beyond, share) for beyond, share, _ in levels], promise.given_at, promise.gang
 
     def _gang_key(self, gang: Gang) -> tuple[Rank, tuple[float, ...], tuple[datetime, GangId]]:
-        """Of those in one queue."""
+        """The order of gangs in one queue."""
         return (
             self._pending_gangs.rank_of(gang),
             self._quota_usage.user_key(gang.queue, gang.user),
@@ -141,7 +142,7 @@ class CyclePromises:
         )
 
     def is_protected(self, gang: GangId) -> bool:
-        """Whether others made room for it: nobody is put before it."""
+        """Returns whether runs were preempted for the gang; no other gang is put before it."""
         return self.previous[gang].has_preempted
 
     def _due_at(self, promise: Promise, preemptors: Set[GangId]) -> datetime:
@@ -230,13 +231,13 @@ class CyclePromises:
         )
 
     def _next_timestamp(self) -> datetime:
-        """A microsecond after the last, so that the order in which they were given stays known."""
+        """Returns a time one microsecond after the last, which preserves the order of the promises."""
         self._new_count += 1
         return self._now + timedelta(microseconds=self._new_count)
 
     def record_displacement(self, gang: GangId, winner: GangId, reservation: str) -> None:
-        """Somebody uses what is reserved for it and this one was promised for afterwards: that is why it is
-        late, if it was not before."""
+        """Records that a gang uses its own reservation, and so delays a gang that was promised the nodes
+        after it. This becomes the reason of the delay, unless the gang was already late."""
         if gang not in self._breaches:
             self._delay_reasons[gang] = (
                 f"run {winner} uses its reserved capacity in reservation {reservation}"
@@ -262,8 +263,8 @@ class CyclePromises:
             self._breaches[previous.gang] = self._trace_root_cause(breach)
 
     def _precedence_rule(self, other: Placement, gang: Gang) -> tuple[BreachCause, str]:
-        """By which rule the other, which holds or will hold what this one was promised, goes first: as things
-        stood without it."""
+        """Returns the rule by which the other gang, which holds or will hold the promised resources, comes
+        first. Usage is compared without the other gang."""
         name, there = f"run {other.gang.id}", other.gang
         accounts = self._quota_usage.copy()
         if self._timeline.is_placed(there.id):
@@ -315,7 +316,7 @@ class CyclePromises:
         )
 
     def _trace_root_cause(self, breach: Breach) -> Breach:
-        """A gang that is late because another goes before it, which is late itself, is late for the same
+        """Returns the root cause: a gang that is late because of another late gang is late for the same
         cause."""
         if breach.displaced_by is None:
             return breach
@@ -338,7 +339,7 @@ class CyclePromises:
         return tuple(self._breaches[gang] for gang in sorted(self._breaches))
 
     def drop(self, gang: GangId) -> Promise | None:
-        """It starts, or somebody who comes before it needs what it was promised."""
+        """Withdraws the promise: the gang starts, or a gang that comes before it needs the resources."""
         self._timeline.withdraw_promise(gang)
         return self._forget(gang)
 
@@ -348,14 +349,14 @@ class CyclePromises:
         return self.current.pop(gang, None)
 
     def promised_on(self, nodes: Iterable[NodeId]) -> list[Gang]:
-        """Those that were promised anything on these nodes."""
+        """Returns the gangs with a promise on these nodes."""
         named = {*nodes}
         return [
             self._gang(promise) for promise in self.current.values() if not named.isdisjoint(promise.nodes)
         ]
 
     def outranked(self, gang: Gang) -> list[Gang]:
-        """Those with a promise that does not bind this gang, the last given first."""
+        """Returns the gangs whose promises do not bind this gang, newest promise first."""
         found = [self._gang(promise) for promise in self.current.values()]
         return [
             other
@@ -376,9 +377,9 @@ def _resource_footprint(gang: Gang) -> ResourceFootprint:
 
 
 def outranks(gang: Gang, other: Gang, quota_usage: QuotaUsage, pending_gangs: PendingGangs) -> bool:
-    """Whether it comes before the other whatever that was promised: of one queue, by priority and service
-    class; of two, when one that is above the gang only is sure of what it asks for, and the other has to
-    borrow."""
+    """Returns whether the gang comes before the other regardless of promises. Within one queue, priority and
+    service class decide. Between two queues, a level above the gang alone must be within its guarantee while
+    the other borrows."""
     if gang.queue == other.queue:
         return pending_gangs.rank_of(gang) < pending_gangs.rank_of(other)
     mine, theirs = quota_usage.queue_key(gang.queue, gang), quota_usage.queue_key(other.queue, other)

@@ -1,4 +1,4 @@
-"""The order within one queue."""
+"""The order of pending gangs within one queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GangEntry = tuple[datetime, GangId, int, GangGroup, list[Gang]]
 
 
 class QueueIterator:
-    """The order within one queue. skipped, no_capacity: shapes to pass over."""
+    """The order of pending gangs within one queue. skipped, no_capacity: shapes to skip."""
 
     def __init__(
         self,
@@ -39,24 +39,24 @@ class QueueIterator:
         self.restart()
 
     def restart(self) -> None:
-        """From the first, as things are charged by now."""
+        """Starts again from the first gang, with the current usage."""
         self._ranks: list[Rank] = [] if self._closed else sorted(self._pending.by_rank, reverse=True)
         self._users: list[UserEntry] = []
         self._head: Gang | None = None
 
     def close(self) -> None:
-        """Pass over everybody."""
+        """Skips all gangs."""
         self._closed = True
         self.restart()
 
     @property
     def priority(self) -> int:
-        """The highest that waits."""
+        """Returns the highest pending priority."""
         return -min(self._pending.by_rank)[0]
 
     @property
     def head_class(self) -> GangClass | None:
-        """Of the head as it was last seen."""
+        """Returns the class of the last head."""
         return self._users[0][2].head_class if self._head is not None else None
 
     def skips(self, user: str, gang_class: GangClass) -> bool:
@@ -75,7 +75,7 @@ class QueueIterator:
         return self._head
 
     def is_stale(self) -> bool:
-        """Whether what was said since it was found passes over the head."""
+        """Returns whether the head has been skipped since it was found."""
         return self._head is not None and self._users[0][2].head() is not self._head
 
     def advance(self) -> None:
@@ -104,8 +104,8 @@ class QueueIterator:
             self._users = self._build_user_heap(self._pending.by_rank[self._ranks.pop()])
 
     def _build_user_heap(self, users: dict[str, PendingByGroup]) -> list[UserEntry]:
-        """Users all of whose gangs are passed over are left out: to compare them costs more than to see
-        that."""
+        """Leaves out users whose gangs are all skipped, because comparing users costs more than this
+        check."""
         key = self._quota_usage.user_key if len(users) > 1 else _no_user_key
         walks = [(user, _UserIterator(user, kinds, self)) for user, kinds in users.items()]
         found: list[UserEntry] = [

@@ -1,4 +1,5 @@
-"""Who waits long for what its queue or user may use is not overtaken by its own for ever."""
+"""Prevents starvation inside a queue: later gangs are held back when a gang has waited long enough for
+quota."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ STARVATION_TIMEOUT = timedelta(
 
 
 def starvation_timeout(estimate: DurationEstimate) -> timedelta:
-    """Who asks for seconds is not to wait for minutes while smaller ones go on taking what it waits for."""
+    """Returns how long a gang waits before later gangs are held back. A short run does not wait for minutes
+    while smaller gangs keep taking its quota."""
     return min(STARVATION_TIMEOUT, timedelta(seconds=estimate.high_s))
 
 
 @dataclass(frozen=True, slots=True)
 class _HoldBackRule:
-    """What stands back: gangs of one user, where it is the user's limit, or of all; that ask for GPUs, or
-    all."""
+    """The gangs that are held back: those of one user if the user's limit is reached, else all; only GPU
+    gangs, or all."""
 
     user: str | None
     gpus_only: bool
@@ -35,11 +37,11 @@ class _HoldBackRule:
 
 
 class QuotaStarvationGuard:
-    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: once it has
-    waited as long as it is expected to run, or for PATIENCE, those that come after it and would use the same
-    stand back, so that what becomes free adds up to what it needs.
+    """Valid for one cycle. A gang waits because its queue, an ancestor, or its user is at a limit. Once it
+    has waited as long as its estimated duration, or for PATIENCE, later gangs that need the same quota are
+    held back. Freed quota then adds up for the waiting gang.
 
-    No promise is needed for that: nobody outside of the queue competes for what it may use.
+    No promise is needed: gangs of other queues do not compete for this quota.
     """
 
     def __init__(self, state: CycleState) -> None:
@@ -47,8 +49,8 @@ class QuotaStarvationGuard:
         self._rules: dict[QueueName, list[_HoldBackRule]] = {}
 
     def hold_back_followers(self, gang: Gang) -> Sequence[QueueName]:
-        """The gang waits; whether others are to stand back for it is seen here.
-        Queues in which everybody does from now on."""
+        """Decides whether this pending gang holds others back. Returns the queues in which all gangs are held
+        back from now on."""
         scene = self._state
         if (
             scene.now - gang.submitted_at < starvation_timeout(scene.estimate_of(gang))
@@ -79,7 +81,7 @@ class QuotaStarvationGuard:
         return queue in self._rules and self._matching_rule(queue, user, gang_class.requests_gpus) is not None
 
     def hold_detail(self, gang: Gang) -> HoldDetail | None:
-        """Why it stands back, None where it does not."""
+        """Returns why the gang is held back, or None."""
         asks_gpus = any(role.resources.gpus or role.resources.is_gpu_share for role in gang.roles)
         sheet = self._matching_rule(gang.queue, gang.user, asks_gpus)
         return None if sheet is None else sheet.hold_detail

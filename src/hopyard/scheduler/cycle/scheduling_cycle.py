@@ -1,5 +1,5 @@
-"""One turn: from what stands to what should happen. The steps are those of docs/designs/0002-scheduler.md,
-section 3."""
+"""One scheduling cycle: from a snapshot to a plan. The steps follow docs/designs/0002-scheduler.md, section
+3."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_CAPACITY_REASONS = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.N
 
 
 class SchedulingCycle:
-    """Used once."""
+    """One cycle; an instance is used once."""
 
     def __init__(self, cluster_state: ClusterState) -> None:
         self._cluster_state = cluster_state
@@ -123,8 +123,8 @@ class SchedulingCycle:
     # Step 2
 
     def _honour_promises(self) -> None:
-        """Whoever finds its promised place free starts there.
-        Then the others may look elsewhere, in nobody's way."""
+        """Starts gangs whose promised place is free. Then the other promised gangs may look elsewhere without
+        delaying any gang."""
         making_room = self._preemption_requests.pending_preemptions
         promised = [
             self._state.pending_gang(promise.gang)
@@ -182,7 +182,7 @@ class SchedulingCycle:
         )
 
     def _place_or_renew(self, gang: Gang) -> None:
-        """It starts if it can; else what it was promised is kept, or reported as broken."""
+        """Starts the gang if possible; otherwise keeps its promise, or reports the breach."""
         scene, shape = self._state, self._state.pending_gangs.class_of(gang)
         self._postponed_promises.pop(gang.id, None)
         before = scene.snapshot.promises.get(gang.id)
@@ -232,7 +232,7 @@ class SchedulingCycle:
             self._preemption_requests.recheck_times.append(scene.now + RECHECK_INTERVAL)
 
     def _try_earlier(self, gang: Gang) -> None:
-        """One that was promised a start may start earlier at the cost of those whom it outranks."""
+        """Starts a promised gang earlier, at the cost of promised gangs that it outranks."""
         told = self._state.own_holds.get(gang.id)
         found = None
         if told is not None and told.reason in YIELD_REASONS:
@@ -275,7 +275,7 @@ class SchedulingCycle:
         return self._blocked_behind[gang_class] if behind else None
 
     def _is_full(self, gang_class: GangClass) -> bool:
-        """Whether there is no room for one of this shape, whoever was promised what."""
+        """Returns whether a gang of this shape does not fit, ignoring promises."""
         if (
             gang_class not in self._full_classes
             and self._state.capacity.place(gang_class.representative) is None
@@ -297,7 +297,7 @@ class SchedulingCycle:
         return found
 
     def _overtake_outranked(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
-        """It may start, or is promised a start, before those who were promised one."""
+        """Starts the gang, or promises it a start, before promised gangs that it outranks."""
         if block.reason is HoldReason.BEHIND:
             again = self._displace_promises(gang, block)
             if isinstance(again, Placement) or again.reason not in YIELD_REASONS:
@@ -354,7 +354,7 @@ class SchedulingCycle:
         return again
 
     def _record_refusal(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
-        """What it means for others that this one was refused."""
+        """Applies the consequences of a refusal to other gangs."""
         scene = self._state
         if block.reason not in NO_CAPACITY_REASONS and block.reason not in QUOTA_REASONS:
             key, high_s = (gang_class, gang.queue, gang.user), scene.estimate_of(gang).high_s
@@ -362,7 +362,7 @@ class SchedulingCycle:
             self._blocked_behind.setdefault(gang_class, block)
 
     def _promise_start(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> bool:
-        """Step 7."""
+        """Step 7: promises the gang a start."""
         promises = self._state.promises
         if gang.id in promises.current:
             return True
@@ -375,7 +375,7 @@ class SchedulingCycle:
         return True
 
     def _skip_equivalent(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
-        """Step 8: those who share its fate are not looked at."""
+        """Step 8: skips equivalent gangs."""
         refused = self._state.quota_usage.refusal(gang)
         if block.reason is HoldReason.USER_LIMIT or (
             refused is not None and refused.reason is HoldReason.USER_LIMIT
@@ -387,7 +387,7 @@ class SchedulingCycle:
             self._pending_iterator.skip_group(gang, self._state.pending_gangs.group_of(gang))
 
     def _skip_full_classes(self) -> None:
-        """Those for whom there is no room need no look once all promises are given, where nobody may be
+        """Skips gangs without capacity once all promises are given, in queues where no run may be
         preempted."""
         if not self._skipping_full_classes and self._state.promises.is_exhausted:
             self._skipping_full_classes = True

@@ -1,4 +1,4 @@
-"""What changed between two snapshots, found without looking at what did not."""
+"""Finds the changes between two snapshots without reading unchanged parts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ FIRST_STRIDE = 64
 
 
 def diff_sequences(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
-    """What is only in `old`, and what is only in `new`.
-    Equal items are the same, and one that moved did not change.
+    """Returns the items that are only in `old`, and the items that are only in `new`. Equal items are
+    unchanged, even at another position.
 
-    Made for long tuples that share nearly all their objects in nearly the same order: slices are compared in
-    C, which looks at identity first. Of chunked sequences even that is done only where their chunks are not
-    the same.
+    Made for long tuples that share nearly all objects in nearly the same order. Slices are compared in C,
+    which checks identity first. For chunked sequences only differing chunks are compared.
     """
     if isinstance(old, PersistentSequence) and isinstance(new, PersistentSequence):
         old, new = _without_moved(_unshared_items(old, new), _unshared_items(new, old))
@@ -81,7 +80,7 @@ def _next_common_position(old: Sequence[T], i: int, new: Sequence[T], j: int) ->
 
 
 def _without_moved(removed: list[T], added: list[T]) -> tuple[list[T], list[T]]:
-    """Without what is in both: it only moved."""
+    """Removes items that are in both sequences: they only moved."""
     if not removed or not added:
         return removed, added
     before, after = {*map(id, removed)}, {*map(id, added)}
@@ -91,7 +90,7 @@ def _without_moved(removed: list[T], added: list[T]) -> tuple[list[T], list[T]]:
 
 
 def changed_keys(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
-    """Keys whose values are not the same objects, or which only one of them has."""
+    """Returns keys whose values are different objects, or that only one mapping has."""
     if old is new:
         return []
     found = [key for key, value in new.items() if old.get(key) is not value]

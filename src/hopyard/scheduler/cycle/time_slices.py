@@ -1,4 +1,4 @@
-"""Runs of queues that slice time, by when they give way to gangs of which class."""
+"""Runs of queues with time slicing, by the time from which gangs of each class may preempt them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ SliceKey = tuple[QueueName, int]  # a queue and a priority
 
 
 class TimeSlices:
-    """Kept up by what starts and ends; it costs by that and by what it tells, never by how many run."""
+    """Updated by starts and ends. The cost depends on the changes and the results, not on the number of
+    runs."""
 
     def __init__(self, queues: QueueTree) -> None:
         self._sliced_queues = {name for name, queue in queues.queues.items() if queue.time_slices}
@@ -24,8 +25,8 @@ class TimeSlices:
         self._due_by_class: dict[SliceKey, list[list[tuple[float, GangId]]]] = {}
 
     def add(self, running: Running) -> None:
-        """It holds resources, or news of it came. A run whose processes have not begun gives way to
-        nobody."""
+        """Adds a run that holds resources, or updates it. A run whose processes have not started is not
+        preempted."""
         if not self._sliced_queues:
             return
         self.drop(running)
@@ -42,7 +43,7 @@ class TimeSlices:
             insort(alike, (at, gang.id))
 
     def drop(self, running: Running) -> None:
-        """It holds nothing any more, or was not known."""
+        """Removes a run that holds no resources any more; unknown runs are ignored."""
         if running.gang.id not in self._runs:
             return
         before, due = self._runs.pop(running.gang.id)
@@ -53,8 +54,8 @@ class TimeSlices:
     def preemptible_runs(
         self, queue: QueueName, priority: int, service_class: int, now: datetime
     ) -> Iterator[tuple[int, Running]]:
-        """Those that give way now to gangs of this class that wait, each with the worst class that it gives
-        way to."""
+        """Returns the runs that gangs of this class may preempt now, each with the worst class that may
+        preempt it."""
         at = now.timestamp()
         due = self._due_list(queue, priority, service_class)
         for _, gang in due[: bisect_right(due, at, key=_due_at)]:
@@ -64,7 +65,7 @@ class TimeSlices:
     def next_preemptible_in_s(
         self, queue: QueueName, priority: int, service_class: int, now: datetime
     ) -> float | None:
-        """In how many seconds another will give way to gangs of this class; None where none will."""
+        """Returns the seconds until gangs of this class may preempt another run; None if they never may."""
         at = now.timestamp()
         due = self._due_list(queue, priority, service_class)
         following = bisect_right(due, at, key=_due_at)

@@ -1,5 +1,5 @@
-"""Which runs make room for a gang: the fewest GPU-seconds of work that is not saved, of those that
-suffice."""
+"""Finds the runs to preempt for a gang: the set that suffices and loses the fewest GPU-seconds of unsaved
+work."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_EXACT_TRIES = 120  # sets that are tried to be certain of it
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A run that may be asked to make room. unsaved_work: what is lost, in thousandths of a GPU times
-    milliseconds. tier: those of a smaller one are asked first, whatever they lose."""
+    """A run that may be preempted. unsaved_work: the lost work, in thousandths of a GPU times milliseconds.
+    tier: runs of a smaller tier are preempted first, whatever they lose."""
 
     running: Running
     unsaved_work: int
@@ -61,8 +61,9 @@ def gpu_weight_of(nodes: Iterable[Node]) -> Callable[[Placement], int]:
 
 
 def unsaved_gpu_seconds(running: Running, now: datetime, weight: Callable[[Placement], int]) -> int:
-    """What ending it now loses: the time since its newest checkpoint, or since it began, for all that it
-    holds; and more for a run that was preempted before, so that it is not the same run again and again."""
+    """Returns the work that preemption loses now: the time since the newest checkpoint, or since the start,
+    for all resources of the run. A run that was preempted before counts more, so that the same run is not
+    chosen again and again."""
     since = max((at for at in (running.started_at, running.saved_at) if at is not None), default=now)
     ran_s = max((now - since).total_seconds(), 0.0)
     again_s = PREEMPTION_PENALTY_S * min(running.gang.preemptions, MAX_COUNTED_PREEMPTIONS)
@@ -70,10 +71,10 @@ def unsaved_gpu_seconds(running: Running, now: datetime, weight: Callable[[Place
 
 
 class VictimSearch:
-    """Looks for the cheapest victims of one gang.
+    """Searches the cheapest victims for one gang.
 
-    capacity, quota_usage: the world as it will be once all that was asked to end has; what the search changes
-    in them it undoes.
+    capacity, quota_usage: the state once all runs that were asked to stop have ended. The search undoes its
+    changes to them.
     """
 
     def __init__(self, gang: Gang, capacity: Capacity, quota_usage: QuotaUsage) -> None:
@@ -127,7 +128,7 @@ class VictimSearch:
             self._quota_usage.charge_all(again)
 
     def _search_exact(self, ranked: list[Victim]) -> list[Victim] | None:
-        """Set after set, the cheapest first; of equally cheap ones the smaller, then by ids."""
+        """Tries the sets of victims, cheapest first; equal costs are ordered by size, then by ids."""
         for tries, chosen in enumerate(_subsets_by_cost(ranked)):
             if self.place_without(chosen) is not None:
                 return self._drop_unneeded(chosen)

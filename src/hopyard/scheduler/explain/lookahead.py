@@ -1,5 +1,5 @@
-"""The turns to come: the policy itself, turn after turn, on a cluster in which everything takes exactly as
-long as is supposed."""
+"""Simulates the next cycles: runs the real policy, cycle after cycle, on a cluster in which every run takes
+exactly a given duration."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def mid_s(estimate: DurationEstimate) -> float:
 def expected_starts(
     snapshot: Snapshot, plan: Plan, progress: Mapping[GangId, float] = NO_PROGRESS
 ) -> dict[GangId, datetime]:
-    """When the gangs that are promised a start probably start, as `forecast.why` says of each of them. A
-    start that lies too many turns ahead is left out, and so is a start that follows from the end of a run of
-    which too little is known.
+    """Returns the expected starts of gangs that are promised a start, as `explain_pending` reports them.
+    Leaves out starts too many cycles ahead, and starts that depend on the end of a run with too little
+    history.
 
-    plan: of this snapshot. progress: of `forecast.why`.
+    plan: the plan of this snapshot. progress: as in `explain_pending`.
     """
     coming = LookaheadSimulation(with_requested_preemptions(snapshot, plan), plan, mid_s, progress)
     found = {promise.gang: coming.starts_at(promise.gang) for promise in plan.promises}
@@ -53,17 +53,17 @@ def expected_starts(
 
 
 class LookaheadSimulation:
-    """One way that it may go. The policy is not told how long anything takes: it expects, promises and
-    decides as it would.
+    """One possible future. The policy does not know the simulated durations: it estimates, promises and
+    decides as usual.
 
-    Nobody is submitted, no node comes or goes, and nothing more is learned of how long runs take.
+    No run is submitted, no node comes or goes, and the history of durations does not change.
     """
 
     def __init__(
         self, snapshot: Snapshot, plan: Plan, pick_s: DurationPick, progress: Mapping[GangId, float]
     ) -> None:
-        """plan: of this snapshot, and carried out. pick_s: how long of their bands everything takes.
-        progress: of `forecast.why`."""
+        """plan: the plan of this snapshot, already applied. pick_s: selects the simulated duration from each
+        estimate. progress: as in `explain_pending`."""
         self._snapshot, self._pick_s = snapshot, pick_s
         self.now = self._began_at = snapshot.now
         size = len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running)
@@ -107,8 +107,8 @@ class LookaheadSimulation:
         self._apply_plan(plan)
 
     def starts_at(self, gang: GangId) -> datetime | None:
-        """When it starts; None where that is not seen: `now` is how far it was looked, then.
-        The answer for one gang does not depend on the gangs for which it was called before."""
+        """Returns the start of a gang. Returns None if the simulation ended before, at `now`. The result does
+        not depend on earlier calls for other gangs."""
         while (
             gang not in self._first_starts and self._cycles_left and (at := self._next_event_at()) is not None
         ):
@@ -120,8 +120,8 @@ class LookaheadSimulation:
         return self._first_starts.get(gang)
 
     def start_or_default(self, gang: GangId, default: Callable[[], datetime]) -> datetime:
-        """When it starts; where that is not seen, as `default` says, but not before it was looked for no
-        more."""
+        """Returns the start of a gang. If the simulation ended before, returns `default`, but no time before
+        the end of the simulation."""
         return self.starts_at(gang) or max(default(), self.now)
 
     def unblocks_at(self, name: str, start_at: datetime | None) -> datetime | None:
@@ -144,7 +144,7 @@ class LookaheadSimulation:
         )
 
     def _next_event_at(self) -> datetime | None:
-        """When something ends, or time alone changes something."""
+        """Returns when a run ends, or time alone changes the plan."""
         times = [*self._ends.values()]
         if self._recheck_at is not None:
             times.append(
@@ -194,7 +194,7 @@ class LookaheadSimulation:
         self._first_starts.setdefault(name, self.now)
 
     def _preempt(self, running: Running) -> None:
-        """It was asked to make room, and will go on from where it was."""
+        """Preempts the run; it will resume from where it was."""
         name, end = running.gang.id, self._ends[running.gang.id]
         about = RunEndEstimates.of(
             [running], {}, self.now, grace_s=self._snapshot.preempt_grace_s, pick_s=self._pick_s
@@ -216,7 +216,7 @@ class LookaheadSimulation:
             self._pending[name] = replace(whole, served_s=served_s, preemptions=whole.preemptions + 1)
 
     def _has_known_duration(self, gang: Gang) -> bool:
-        """Whether it is known when it ends."""
+        """Returns whether the history is enough to estimate its end."""
         return self._progress.get(gang.id, 0.0) >= MIN_PACE_PROGRESS or has_known_duration(
             gang, self._snapshot.durations
         )

@@ -1,4 +1,4 @@
-"""The turn after a plan, had one of the gangs that wait asked for something else."""
+"""Simulates the next cycle as if one pending gang had requested something else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hopyard.scheduler.cycle.planner import Planner
 
 
 def with_requested_preemptions(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot once those were asked to leave whom the plan asks."""
+    """Returns the snapshot after the preemption requests of the plan."""
     leave = {one.gang: one.for_gang for one in plan.preempt}
     running = [
         replace(
@@ -25,11 +25,11 @@ def with_requested_preemptions(snapshot: Snapshot, plan: Plan) -> Snapshot:
 
 
 class NextCycle:
-    """The snapshot with the plan carried out. What the gang was promised is gone with what it asked for:
-    others who kept out of its way may start before it."""
+    """The snapshot after the plan. The promise of the gang is withdrawn with its request, so gangs that were
+    held back for it may start before it."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, gang: GangId) -> None:
-        """snapshot: as `asked` leaves it."""
+        """snapshot: as returned by `with_requested_preemptions`."""
         placed = {placement.gang.id for placement in plan.place}
         self._other_pending = tuple(
             one for one in snapshot.pending if one.id != gang and one.id not in placed
@@ -42,7 +42,7 @@ class NextCycle:
         self._planner = Planner()
 
     def would_start(self, alternative: Gang) -> bool:
-        """Whether the gang starts in that turn, asking for this.
-        The first answer costs a turn that begins anew, the others one that remembers."""
+        """Returns whether the gang starts in that cycle with this request. The first call plans from scratch;
+        later calls reuse its state."""
         after = self._planner(replace(self._snapshot, pending=(*self._other_pending, alternative)))
         return any(placement.gang.id == alternative.id for placement in after.place)

@@ -1,4 +1,4 @@
-"""What a waiting gang could ask for instead."""
+"""Other requests with which a pending gang might start sooner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_EXACT_MINUTES = 180  # what begins later is near enough to a round one
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """`text` reads after "it would start", as in "with 4 GPUs"."""
+    """`text` follows "it would start", for example "with 4 GPUs"."""
 
     text: str
     gang: Gang
@@ -38,8 +38,8 @@ class Alternative:
 def alternatives(
     gang: Gang, reason: HoldReason, snapshot: Snapshot, promised_in_s: Sequence[float] = ()
 ) -> list[list[Alternative]]:
-    """Groups of what could be asked for instead, of each group the least change first.
-    promised_in_s: in how many seconds others are expected to start who were promised that."""
+    """Returns groups of alternative requests; each group starts with the smallest change. promised_in_s:
+    seconds until the promised starts of other gangs."""
     groups = [
         _fewer_gpus(gang),
         _fewer_replicas(gang),
@@ -134,7 +134,7 @@ def _fewer_cpus(gang: Gang) -> list[Alternative]:
 
 
 def _other_pools(gang: Gang, snapshot: Snapshot) -> Iterator[Alternative]:
-    """Only where it is bound to a pool or to a model: else it may use all of them already."""
+    """Returns alternatives only if the gang is bound to a pool or a GPU model."""
     role = _single_role(gang)
     if role is None or not (role.where.pools or role.resources.gpu_models):
         return
@@ -176,8 +176,8 @@ def is_submitter(user: str, name: QueueName, queues: QueueTree) -> bool:
 
 
 def _shorter_limits(gang: Gang, snapshot: Snapshot, promised_in_s: Sequence[float]) -> list[Alternative]:
-    """Round ones, and those that end just before others start who were promised that, or what others have
-    reserved begins."""
+    """Returns round time limits, and limits that end just before a promised start or a reservation of another
+    owner."""
     limits = {limit_s: text for text, limit_s in SUGGESTED_LIMITS_S}
     foreign = [
         one

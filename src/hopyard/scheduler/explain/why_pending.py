@@ -1,4 +1,5 @@
-"""Why a gang waits, when it is expected to start, and what it could ask for to start sooner."""
+"""Explains why a gang is pending, when it is expected to start, and which other request would start
+sooner."""
 
 from __future__ import annotations
 
@@ -48,8 +49,7 @@ RECHECK_INTERVAL = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """When it is expected to start: at the earliest, probably, at the latest, if all that runs and all ahead
-    of it take so long."""
+    """The earliest, expected and latest start, from the estimates of all runs that run or are ahead."""
 
     low_at: datetime
     mid_at: datetime
@@ -58,7 +58,7 @@ class StartEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What is in the way, as Hold.blocked_by names it, and until when probably."""
+    """A blocker of the gang, named as in Hold.blocked_by, and its expected end."""
 
     name: str
     until: datetime | None = None
@@ -66,7 +66,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """`text` is a line such as "with 4 GPUs: now"; start_at is `now` of the snapshot where it starts at
+    """`text` is a line such as "with 4 GPUs: now". `start_at` is `now` of the snapshot if the gang starts at
     once."""
 
     text: str
@@ -75,10 +75,9 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class PendingExplanation:
-    """expected: None where it will not start as things are. promised_at: when it starts at the latest, where
-    that was promised. delay_message: a sentence that says why that will probably not be kept, where it will
-    not. unknown_duration_message: a sentence that names a run before it of which too little is known to say
-    when it ends, where there is one."""
+    """expected: None if the gang never starts in the current state. promised_at: the latest start, if it was
+    promised. delay_message: why the promise will probably be broken, or empty. unknown_duration_message:
+    names a run ahead of the gang whose history is too short for an estimate, or empty."""
 
     gang: GangId
     hold: Hold
@@ -94,9 +93,9 @@ class PendingExplanation:
 def explain_pending(
     snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangId, float] = NO_PROGRESS
 ) -> PendingExplanation | None:
-    """`plan`: of this snapshot. progress: which part of all they have to do those that run say they have
-    done, 0 to 1. None where the gang does not wait, or starts by this plan. Takes longer the larger the
-    cluster is: seconds for ten thousand nodes."""
+    """Returns None if the gang is not pending, or starts by this plan. plan: the plan of this snapshot.
+    progress: the reported progress of running gangs, 0 to 1. The cost grows with the cluster: seconds for ten
+    thousand nodes."""
     snapshot = with_requested_preemptions(snapshot, plan)
     gangs = {gang.id: gang for gang in snapshot.pending}
     gang = gangs.get(gang_id)
@@ -137,7 +136,8 @@ def explain_pending(
 
 
 def _runs_at_user_limit(snapshot: Snapshot, gang: Gang, hold: Hold) -> tuple[str, ...]:
-    """Where the limit of its user is in its way: the user's runs that use it up, as a Hold names them."""
+    """Returns the user's runs that use up the user limit, named as in a Hold, if that limit blocks the
+    gang."""
     if hold.reason is not HoldReason.USER_LIMIT:
         return ()
     limited = {name.removeprefix("queue:") for name in hold.blocked_by}
@@ -152,7 +152,7 @@ def _runs_at_user_limit(snapshot: Snapshot, gang: Gang, hold: Hold) -> tuple[str
 def _unknown_duration_message(
     snapshot: Snapshot, blocker_names: Sequence[str], ahead: Sequence[Gang], progress: Mapping[GangId, float]
 ) -> str:
-    """Of those that it waits for, the one of whose like the fewest runs have ended, if these are too few."""
+    """Names the blocking run with the shortest history, if that history is too short."""
     runs = [
         one.gang
         for one in snapshot.running
@@ -188,7 +188,8 @@ def _start_estimate(base: _ForecastBase, ahead: Sequence[Gang], likely_at: datet
 def _what_if(
     base: _ForecastBase, likely_future: _ForecastFuture, reason: HoldReason, start_at: datetime | None
 ) -> list[WhatIf]:
-    """Of each group of changes the least that lets it start now, else that which lets it start soonest."""
+    """Returns for each group the smallest change with which the gang starts now, else the change with the
+    earliest start."""
     found = []
     now, unchanged_at = (
         base.snapshot.now,
@@ -218,15 +219,16 @@ def _what_if(
 def _policy_start(
     base: _ForecastBase, possible_at: datetime, change: Alternative
 ) -> tuple[datetime, Alternative]:
-    """When the policy will start it, which may be later than there is room for it: others may come first."""
+    """Returns when the policy starts the gang, which may be later than there is room: other gangs may come
+    first."""
     return base.simulate(mid_s, change.gang).start_or_default(change.gang.id, lambda: possible_at), change
 
 
 def _alternative_start(
     base: _ForecastBase, likely_future: _ForecastFuture, change: Alternative
 ) -> datetime | None:
-    """Now only where there is room beside what was planned, not beside what is only expected of those ahead,
-    and where nobody who kept out of its way would take that first."""
+    """Returns when the changed gang could start. "Now" requires room beside the plan, and that no gang that
+    was held back for it takes that room first. The expected starts of gangs ahead do not count against it."""
     expected = estimate_duration(change.gang, base.snapshot.durations)
     if isinstance(
         base.current_timeline.try_backfill(change.gang, expected), Placement
@@ -241,7 +243,7 @@ def _latest_useful_start(now: datetime, start_at: datetime) -> datetime:
 
 
 class _ForecastBase:
-    """The snapshot with the plan carried out: what every forecast begins with."""
+    """The snapshot after the plan: the base of every forecast."""
 
     def __init__(
         self,
@@ -274,8 +276,8 @@ class _ForecastBase:
         self.next_cycle = NextCycle(snapshot, plan, gang.id)
 
     def simulate(self, pick_s: DurationPick, replacement: Gang | None = None) -> LookaheadSimulation:
-        """What the policy will do if everything takes exactly what `pick_s` says.
-        replacement: of the gang, which was promised nothing then."""
+        """Simulates the policy with the durations that `pick_s` selects. replacement: the changed gang,
+        without its promise."""
         if replacement is None:
             return LookaheadSimulation(self.snapshot, self._plan, pick_s, self._progress)
         pending = tuple(replacement if one.id == replacement.id else one for one in self.snapshot.pending)
@@ -288,7 +290,7 @@ class _ForecastBase:
         )
 
     def likely_future(self, pick_s: DurationPick, ahead: Sequence[Gang]) -> _ForecastFuture:
-        """With those ahead of it, if everything takes exactly what `pick_s` says."""
+        """Returns the future with the gangs ahead, for the durations that `pick_s` selects."""
         snapshot = self.snapshot
 
         def supposed(gang: Gang) -> DurationEstimate:
@@ -367,7 +369,7 @@ class _ForecastBase:
         return [other for theirs, other in sorted(found, key=itemgetter(0)) if theirs < mine]
 
     def ends_at(self, name: str) -> datetime | None:
-        """When a run that is in the way probably ends, or a reservation does."""
+        """Returns the expected end of a blocking run or reservation."""
         kind, _, what = name.partition(":")
         if kind == "run" and (end := self._likely_run_ends.end(GangId(what))) is not None:
             return self.snapshot.now + timedelta(seconds=end.mid_s)
@@ -385,8 +387,8 @@ class _ForecastBase:
         return None
 
     def reservations_ending_at(self, start_at: datetime | None) -> list[str]:
-        """Reservations of others that are over just when it is expected to start, as a Hold names them: it
-        waits for these."""
+        """Returns reservations of other owners that end at the expected start, named as in a Hold: the gang
+        waits for them."""
         if start_at is None or start_at <= self.snapshot.now:
             return []
         of_others = [
@@ -402,7 +404,7 @@ class _ForecastBase:
         ]
 
     def promised_starts_in_s(self) -> list[float]:
-        """In how many seconds those who were promised a start are expected to, the gang itself left out."""
+        """Returns the seconds until the expected starts of the other promised gangs."""
         starts = (
             self.current_timeline.expected_start_at(promise.gang)
             for promise in self._plan.promises
@@ -411,7 +413,7 @@ class _ForecastBase:
         return sorted((at - self.snapshot.now).total_seconds() for at in starts if at is not None)
 
     def _run_ends_assuming(self, pick_s: DurationPick) -> RunEndEstimates:
-        """When what runs ends, if everything takes exactly what `pick_s` says."""
+        """Returns the ends of running gangs for the durations that `pick_s` selects."""
         about = (self.snapshot.running, self.snapshot.durations, self.snapshot.now)
         return RunEndEstimates.of(
             *about, grace_s=self.snapshot.preempt_grace_s, pick_s=pick_s, progress=self._progress
@@ -443,8 +445,9 @@ class _ForecastBase:
 
 @dataclass(frozen=True, slots=True)
 class _ForecastFuture:
-    """One way that it may go. backlog: how long the work of those ahead takes that were not laid out.
-    hold_back_windows: from when it stands back for others of its queue, and when they start."""
+    """One possible future. backlog: the duration of the work of gangs ahead that are not simulated
+    individually. hold_back_windows: periods in which the gang is held back for gangs of its queue, each until
+    their start."""
 
     timeline: BackfillTimeline
     estimate: DurationEstimate
@@ -453,8 +456,8 @@ class _ForecastFuture:
     hold_back_windows: tuple[tuple[datetime, datetime], ...] = ()
 
     def start_of(self, gang: Gang) -> tuple[datetime | None, tuple[str, ...]]:
-        """When the gang starts, as it is promised there if it is, and for what it waits.
-        It is promised nothing there afterwards."""
+        """Returns the start of the gang, as promised if it has a promise, and its blocking runs. The promise
+        is withdrawn afterwards."""
         timeline, later = self.timeline, self.backlog
         found = timeline.expected_start_at(gang.id)
         if found is not None:

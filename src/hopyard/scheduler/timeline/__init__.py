@@ -1,2 +1,2 @@
-"""The future in layers: what ends when, what is promised, what is reserved, and what may be placed without
-being in the way."""
+"""The future of the cluster: estimated ends of runs, promised starts and reservations, and backfill that
+delays none of them."""

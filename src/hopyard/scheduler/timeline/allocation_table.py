@@ -1,4 +1,4 @@
-"""Who holds how much of which node, in arrays that are kept up as gangs come and go."""
+"""Allocations of gangs on nodes, in arrays that are updated as gangs come and go."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _INITIAL_SIZE = 64
 
 
 class AllocationTable:
-    """One column of numbers for each replica: the slot of its gang, its node as an index into `nodes`, and
-    what it holds in thousandths of cores, bytes, and thousandths of GPUs. nodes: another dict once their
-    numbers are others."""
+    """One column of numbers per replica: the slot of its gang, the index of its node in `nodes`, and its
+    thousandths of cores, bytes, and thousandths of GPUs. nodes: replaced by a new dict when indices
+    change."""
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, int] = {}
@@ -66,7 +66,7 @@ class AllocationTable:
         return self._columns[:, : self._count]
 
     def _compact(self) -> None:
-        """Leave nothing of gangs that are gone, nor of nodes on which nothing is left."""
+        """Removes gangs that are gone, and nodes without allocations."""
         live, at = self.columns[:, self.columns[NODE] != NO_NODE], 0
         for slot, (
             first,

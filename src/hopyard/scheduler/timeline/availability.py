@@ -1,5 +1,5 @@
-"""The cluster now and at the moments that matter later: what a gang may use without being in anybody's
-way."""
+"""The resources that a gang may use now, or at later points in time, without delaying promised starts or
+reservations."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ UsableReservations = frozenset[int]  # indices of reservations
 
 
 class Availability:
-    """Mutable, of one turn. `capacity` and `quota_usage` are what there is now, and are changed by `start`.
-    promised_usage: the accounts as if all that were promised a start had started, too; on_booked is told
-    whose queue that changes."""
+    """Mutable, valid for one cycle. `capacity` and `quota_usage` are the current state; `start` changes them.
+    promised_usage: the quota in use as if all promised gangs had started too; the callback is called with the
+    queue of each change."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class Availability:
     # What a gang may use
 
     def overlapping_later(self, gang: Gang, start_s: float, until_s: float) -> list[TimelinePoint]:
-        """What has to fit beside a gang that is there from then until then."""
+        """Returns the timeline points that the gang must fit beside if it occupies the nodes during this
+        period."""
         return [
             moment
             for moment in self.points
@@ -87,8 +88,8 @@ class Availability:
         ]
 
     def overlapping(self, gang: Gang, until_s: float) -> list[TimelinePoint]:
-        """What has to fit beside a gang that starts now and is there until then: who is due now as well as
-        who comes later."""
+        """Returns the timeline points that the gang must fit beside if it starts now and runs until then.
+        Promised gangs that are due now count too."""
         return [
             moment
             for moment in self.points
@@ -117,7 +118,7 @@ class Availability:
         return until_s if sure else max(until_s, start_s + self.run_ends.grace_s + PREEMPTION_MARGIN_S)
 
     def usable_reservations(self, gang: Gang) -> UsableReservations:
-        """The reservations that it may use."""
+        """Returns the reservations that the gang may use."""
         if not self.reservations:
             return frozenset()
         key = (gang.user, gang.queue)
@@ -132,7 +133,7 @@ class Availability:
         return found
 
     def reserved_for_others(self, usable: UsableReservations, at_s: float) -> list[ReservationWindow]:
-        """What others have reserved at that time."""
+        """Returns what is reserved for other owners at that time."""
         mine = [self.reservations[i] for i in usable]
         return [
             booking
@@ -143,7 +144,8 @@ class Availability:
         ]
 
     def conflicting_windows(self, gang: Gang, until_s: float) -> list[ReservationWindow]:
-        """What others have reserved that it would meet, if it started now and were there until then."""
+        """Returns reservation windows of other owners that overlap the gang if it starts now and runs until
+        then."""
         mine, until_s = (
             [self.reservations[i] for i in self.usable_reservations(gang)],
             self._safe_until_s(gang, 0.0, until_s),
@@ -155,7 +157,8 @@ class Availability:
         ]
 
     def free_for(self, gang: Gang, until_s: float) -> Capacity:
-        """What is free for it now, if it is there until then. Not the caller's own."""
+        """Returns the free resources for a gang that runs until then. The caller must not change the
+        result."""
         overlapped, owned = self.overlapping(gang, until_s), self.usable_reservations(gang)
         if not overlapped and not self.reserved_for_others(owned, 0.0):
             return self.capacity
@@ -167,7 +170,7 @@ class Availability:
         return found[0]
 
     def active_windows(self, gang: Gang) -> list[ReservationWindow]:
-        """What is reserved for it now."""
+        """Returns the active reservation windows that the gang may use."""
         owned = self.usable_reservations(gang)
         mine = [self.reservations[i] for i in owned]
         return (
@@ -290,13 +293,14 @@ class Availability:
     # Who is there
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[RunEnd]:
-        """Of those on these nodes, those that started in this turn included, by expected end, then id."""
+        """Returns the ends of runs on these nodes, with the starts of this cycle, sorted by expected end,
+        then id."""
         new = {gang: end for node in nodes for gang, end in self._started_on.get(node, {}).items()}
         found = self.run_ends.ends_on(nodes)
         return sorted([*found, *new.values()], key=lambda end: (end.mid_s, end.gang)) if new else found
 
     def start(self, placement: Placement, estimate: DurationEstimate) -> None:
-        """It starts now, and uses up what it holds."""
+        """Starts the gang now, and charges its resources."""
         end = RunEnd(placement, estimate.mid_s, estimate.high_s, estimate.is_limit)
         self.started[placement.gang.id] = end
         for assignment in placement.assignments:
@@ -319,7 +323,7 @@ class Availability:
         self._subtract_from_caches(end)
 
     def add_slot(self, slot: PromisedSlot) -> None:
-        """From now on nobody is in its way."""
+        """Adds a promised slot that later placements must not delay."""
         gang = slot.placement.gang.id
         new = [a.node for a in slot.placement.assignments if a.node not in self._contended_nodes]
         self._contended_nodes.update(dict.fromkeys(new))
@@ -349,7 +353,7 @@ class Availability:
         self._free_by_points.clear()
 
     def remove_slot(self, gang: GangId) -> None:
-        """Exactly undo `add_stay`."""
+        """Exactly undoes `add_slot`."""
         stay = self.slots.pop(gang, None)
         if stay is None:
             return
@@ -385,7 +389,7 @@ class Availability:
         return any(assignment.node in self._tracked_nodes for assignment in placement.assignments)
 
     def update_runs(self, runs: Iterable[Running]) -> None:
-        """What is known of these changed: all that follows from when they end is worked out anew."""
+        """Drops all cached results that depend on the ends of these runs."""
         for running in runs:
             self.run_ends.add(running)
         self._quota_snapshots, self._earliest_fits = None, None
@@ -399,8 +403,8 @@ class Availability:
     def capacity_snapshots(
         self, nodes: Collection[NodeId], *, pessimistic: bool = False
     ) -> LazySnapshots[Capacity]:
-        """What is free on these nodes as everything there ends when it is expected to, or at the latest
-        expected to; promised gangs and reservations left out."""
+        """Returns free resources on these nodes over time, without promised gangs and reservations. Runs end
+        when expected, or at the upper end of their estimates."""
         ends = [(end.high_s if pessimistic else end.mid_s, end.placement) for end in self.ends_on(nodes)]
         if pessimistic:
             ends.sort(key=_time_order)
@@ -420,7 +424,7 @@ class Availability:
         return self._earliest_fits
 
     def quota_snapshots(self) -> LazySnapshots[QuotaUsage]:
-        """What queues and users use as everything ends when it is expected to, promised gangs left out."""
+        """Returns the quota in use over time, without promised gangs. Runs end when expected."""
         if self._quota_snapshots is None or len(self._quota_snapshots.added) > MAX_STARTED_SINCE_SNAPSHOT:
             self._quota_snapshots = LazySnapshots(
                 self.quota_usage, self._end_times(), QuotaUsage.charge, QuotaUsage.credit

@@ -1,4 +1,5 @@
-"""Who may start now without being in anybody's way, and when the others will."""
+"""Backfill: places gangs now if they delay no promised start and no reservation, and promises starts to
+blocked gangs."""
 
 from __future__ import annotations
 
@@ -29,13 +30,12 @@ from hopyard.scheduler.timeline.run_end_estimates import EXPECTED_STOP_S, RunEnd
 
 
 class BackfillTimeline:
-    """The future of one turn: what runs and when it ends, what is promised, what is reserved (Mu'alem and
-    Feitelson, TPDS 2001, for backfilling in nobody's way; conservative for those that were promised a start,
-    free for all others).
+    """The future of one cycle: running gangs with their estimated ends, promised starts, and reservations.
+    Backfill follows Mu'alem and Feitelson (TPDS 2001): conservative for promised gangs, free for all others.
 
-    Mutable. `capacity` and `quota_usage` are shared with the caller: `start` takes from them and charges
-    them, so the caller does not. Gangs that were promised a start are dealt with first, in the order of their
-    promises: `try_backfill`, and where that fails `promise` again.
+    Mutable. `capacity` and `quota_usage` are shared with the caller: `start` charges them, so the caller must
+    not. Gangs with a promise are handled first, in the order of their promises: `try_backfill`, and `promise`
+    again if that fails.
     """
 
     def __init__(
@@ -58,17 +58,16 @@ class BackfillTimeline:
 
     @property
     def promised_usage(self) -> QuotaUsage:
-        """What queues and users use, as if all that were promised a start had started, too.
-        Not the caller's own: it follows."""
+        """The quota in use as if all promised gangs had started. The caller must not change it."""
         return self._outlook.promised_usage
 
     def on_promised_usage_change(self, listener: Callable[[QueueName], None]) -> None:
-        """From now on this is told whose queue it is when `booked` changes."""
+        """Registers a callback that receives the queue when `promised_usage` changes."""
         self._outlook.promised_usage_listener = listener
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> BackfillTimeline:
-        """From a snapshot alone, for those who keep nothing between turns."""
+        """Builds a timeline from a snapshot alone, for callers that keep no state between cycles."""
         nodes = snapshot.nodes.values()
         return cls(
             Capacity.of(nodes, (running.placement for running in snapshot.running)),
@@ -134,7 +133,7 @@ class BackfillTimeline:
         return found
 
     def non_binding_promises(self, gang: Gang) -> list[GangId]:
-        """Whose promises of this turn do not bind the gang in what is reserved for it now."""
+        """Returns promises of this cycle that do not bind the gang in its own reservation."""
         return self._outlook.non_binding_promises(gang)
 
     def reservation_of(self, placement: Placement) -> str | None:
@@ -144,11 +143,11 @@ class BackfillTimeline:
         return next((one.name for one in holding if not nodes.isdisjoint(one.nodes)), None)
 
     def save_promises(self, gangs: Iterable[GangId]) -> dict[GangId, PromisedSlot | None]:
-        """What these were promised in this turn, to `put_back`."""
+        """Returns the promises of these gangs in this cycle, for `restore_promises`."""
         return {gang: self._outlook.slots.get(gang) for gang in gangs}
 
     def restore_promises(self, saved: Mapping[GangId, PromisedSlot | None]) -> None:
-        """These were promised that, and nothing else."""
+        """Restores the saved promises of these gangs."""
         self._remove_slots(saved)
         self._add_slots([stay for stay in saved.values() if stay is not None])
 
@@ -165,8 +164,8 @@ class BackfillTimeline:
     def _allowed_sizes(
         self, gang: Gang, estimate: DurationEstimate, *, quota_checked: bool = False
     ) -> list[tuple[Gang, frozenset[str]]] | BlockReason:
-        """As large as its queue and user may have it now and beside what is promised, and the models that it
-        may not use then (see `QuotaUsage.allowed_sizes`)."""
+        """Returns the sizes that quota allows now and beside the promises, with the GPU models that each size
+        may not use (see `QuotaUsage.allowed_sizes`)."""
         outlook = self._outlook
         refused = None if quota_checked else outlook.quota_usage.refusal(gang)
         if refused is not None:
@@ -189,7 +188,7 @@ class BackfillTimeline:
         return sizes
 
     def start(self, placement: Placement, estimate: DurationEstimate) -> None:
-        """It is placed now: what it holds is taken and charged."""
+        """Starts the gang now, and charges its resources and quota."""
         self._outlook.remove_slot(placement.gang.id)
         self._outlook.start(placement, estimate)
 
@@ -306,7 +305,7 @@ class BackfillTimeline:
         )
 
     def earliest_start(self, gang: Gang, estimate: DurationEstimate) -> datetime | None:
-        """When it would probably start if it were promised a start now. Nothing is promised."""
+        """Returns the expected start if the gang were promised a start now. Gives no promise."""
         fewest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
         spot = earliest_start(self._outlook, fewest, estimate.high_s)
         return None if spot is None else self._to_datetime(spot.at_s)
@@ -314,24 +313,24 @@ class BackfillTimeline:
     def explain_breach(
         self, gang: Gang, previous: Promise, replacement: Promise | None, rule: PrecedenceRule
     ) -> Breach | None:
-        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it
-        is kept. rule: says why another comes before it."""
+        """Returns why an earlier promise cannot be kept, or None if it is kept. Call it after `promise`.
+        rule: returns why another gang comes first."""
         return explain_breach(self._outlook, gang, previous, replacement, rule)
 
     def is_placed(self, gang: GangId) -> bool:
-        """Whether it has been placed, in this turn or before."""
+        """Returns whether the gang has been placed, in this cycle or before."""
         return gang in self._outlook.started or self._outlook.run_ends.running(gang) is not None
 
     def expected_start_at(self, gang: GangId) -> datetime | None:
-        """When a gang that was promised a start in this turn probably starts."""
+        """Returns the expected start of a gang that was promised a start in this cycle."""
         stay = self._outlook.slots.get(gang)
         return None if stay is None else self._to_datetime(stay.expected_start_s)
 
     def guaranteed_start_at(
         self, gang: GangId, estimate: DurationEstimate, deadline: datetime
     ) -> datetime | None:
-        """When a gang that was promised a start in this turn starts even if all that is in its place takes as
-        long as can be expected; None where that is later than `deadline`."""
+        """Returns the start of a promised gang if all runs in its place end at the upper end of their
+        estimates. Returns None if that is later than `deadline`."""
         stay = self._outlook.slots.get(gang)
         if stay is None or self._to_datetime(stay.expected_start_s) > deadline:
             return None
@@ -348,8 +347,8 @@ class BackfillTimeline:
         return at if at <= deadline else None
 
     def blocking_runs(self, gang: GangId) -> tuple[str, ...]:
-        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its
-        nodes that hold what it lacks there, the last to end first, the first few."""
+        """Returns the runs that a promised gang waits for, as names of a Hold: the first few runs on its
+        nodes that hold the missing resources, the last to end first."""
         stay = self._outlook.slots.get(gang)
         if stay is None:
             return ()
@@ -370,13 +369,12 @@ class BackfillTimeline:
         return tuple(f"run:{needed}" for needed in named[:MAX_NAMED_BLOCKERS])
 
     def awaited_runs(self, gang: GangId) -> frozenset[GangId]:
-        """Those who are expected to leave the nodes of a gang that was promised a start in this turn before
-        it starts."""
+        """Returns the runs that are expected to end on the nodes of a promised gang before it starts."""
         stay = self._outlook.slots.get(gang)
         return frozenset(stay.awaited_runs) if stay else frozenset()
 
     def withdraw_promise(self, gang: GangId) -> None:
-        """What it was promised in this turn binds nobody any more."""
+        """Withdraws the promise of the gang in this cycle."""
         self._outlook.remove_slot(gang)
 
     def update_runs(self, runs: Iterable[Running]) -> None:
@@ -385,12 +383,12 @@ class BackfillTimeline:
         self._outlook.update_runs(runs)
 
     def promised_placement(self, gang: GangId) -> Placement | None:
-        """Where a gang that was promised a start in this turn is expected to be."""
+        """Returns the expected placement of a gang that was promised a start in this cycle."""
         stay = self._outlook.slots.get(gang)
         return None if stay is None else stay.placement
 
     def committed_nodes(self) -> frozenset[NodeId]:
-        """Nodes of which anything is promised or reserved."""
+        """Returns nodes with promises or reservations."""
         return self._outlook.committed_nodes()
 
     def _keep_on_nodes(

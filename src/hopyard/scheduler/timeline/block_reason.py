@@ -1,4 +1,4 @@
-"""Why a gang may not start now."""
+"""Why a gang cannot start now."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_NAMED_BLOCKERS = 3  # of what blocks a gang, so many are named
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockReason:
-    """Why a gang does not start now: as a Hold says it, without a position.
-    Equal where they read the same."""
+    """Why a gang cannot start now: the content of a Hold without the position. Two reasons are equal if their
+    texts are equal."""
 
     reason: HoldReason
     message: LazyMessage
@@ -42,8 +42,8 @@ def explain_block(
     *,
     explain: bool,
 ) -> BlockReason:
-    """Of a gang that its queue does not refuse, and that found no place.
-    closed_models: models that it may not use now."""
+    """Explains why a gang within its quota found no place. closed_models: GPU models that it may not use
+    now."""
     placement = availability.capacity.place(gang, closed_models=closed_models)
     if placement is None:
         if closed_models and availability.capacity.place(gang) is not None:

@@ -1,4 +1,5 @@
-"""From when on each node may hold a replica, for finding the few nodes at which to look closely."""
+"""The earliest time at which each node may hold a replica: a filter that selects a few nodes for an exact
+search."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class FreeOverTime:
         )
 
     def earliest_s(self, role: Role) -> Floats:
-        """For each node, when it may first hold a replica; never: infinity."""
+        """Returns for each node when it may first hold a replica; infinity if never."""
         asked = role.resources
         least = (asked.cpu_milli, asked.memory_bytes, min_gpu_milli(asked))
         found: Floats = np.minimum.reduceat(
@@ -55,11 +56,11 @@ class FreeOverTime:
 
 @dataclass(frozen=True, slots=True)
 class EarliestFitIndex:
-    """What is free on each node as what runs there ends: of `all_nodes`, which leaves out what was started in
-    this turn; `changed_nodes` says it of the nodes of these indices with what was.
+    """Free resources on each node as its runs end. `all_nodes` leaves out starts of this cycle;
+    `changed_nodes` includes them for the nodes of these indices.
 
-    It is hopeful: cards are counted together, whatever their model, and what was started since is left out.
-    So no node is fit before it says so.
+    The index is optimistic: it adds up GPUs of all models and ignores recent starts. A node never fits
+    earlier than the index says.
     """
 
     capacity: Capacity
@@ -90,7 +91,7 @@ class EarliestFitIndex:
         return cls(capacity, whole, again, rows)
 
     def earliest_s(self, gang: Gang) -> Floats:
-        """For each node, when it may first hold a replica of any role; never: infinity."""
+        """Returns for each node when it may first hold a replica of any role; infinity if never."""
         found = [self._earliest_role_s(role) for role in gang.roles]
         return found[0] if len(found) == 1 else np.minimum.reduce(found)
 
@@ -120,7 +121,7 @@ class EarliestFitIndex:
         return [nodes[row] for row in sorted(chosen)], beyond
 
     def nodes_before(self, gang: Gang, at_s: float) -> list[NodeId]:
-        """All that may hold a replica of some role before that time."""
+        """Returns all nodes that may hold a replica of any role before that time."""
         return [self.capacity.ids[row] for row in np.flatnonzero(self.earliest_s(gang) < at_s)]
 
     def _earliest_role_s(self, role: Role) -> Floats:

@@ -1,4 +1,4 @@
-"""The earliest time at which a gang finds a place that is in nobody's way."""
+"""Finds the earliest start of a gang that delays no promised start and no reservation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMISE_SCORE = "first-fit"
 
 @dataclass(frozen=True, slots=True)
 class StartSlot:
-    """A place that is free from `at_s` on, in seconds from now."""
+    """A placement that is free from `at_s` on, in seconds from now."""
 
     placement: Placement
     at_s: float
@@ -38,16 +38,16 @@ def earliest_start_on(
     pessimistic: bool = False,
     after_s: float = 0.0,
 ) -> StartSlot | None:
-    """The earliest start on these nodes alone, if everything ends when expected, or at the latest
-    expected."""
+    """Returns the earliest start on these nodes alone. Runs end when expected, or at the upper end of their
+    estimates."""
     return EarliestStartSearch(availability, gang, duration_s, nodes, pessimistic=pessimistic).earliest_start(
         after_s=after_s
     )
 
 
 def earliest_start(availability: Availability, gang: Gang, duration_s: float) -> StartSlot | None:
-    """The earliest start anywhere. Looks at the nodes first that have room first, and at more only where they
-    may be better."""
+    """Returns the earliest start on any nodes. Examines the nodes with the earliest room first, and more
+    nodes only if they may be better."""
     lost, lost_until_s = _impossible_nodes(availability, gang, duration_s)
     spot = _earliest_start_excluding(availability, gang, duration_s, lost)
     if lost and (spot is None or spot.at_s > lost_until_s):
@@ -99,11 +99,10 @@ def _impossible_nodes(
 
 
 class EarliestStartSearch:
-    """For one gang of a fixed size that would stay for `duration_s`, on these nodes.
+    """Searches for one gang of fixed size that runs for `duration_s`, on these nodes.
 
-    Between the times at which something is taken (a promised gang starts, a reservation begins) or gets in
-    its way, more and more becomes free: there it is enough to look at the end of the stretch, and then to
-    halve it.
+    Free capacity only grows between the times at which a promised gang starts, a reservation begins, or
+    either conflicts with the gang. In each such interval the search checks the end first, and then bisects.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class EarliestStartSearch:
         )
 
     def earliest_start(self, *, after_s: float = 0.0) -> StartSlot | None:
-        """None where it finds no place even when all has ended that is expected to end."""
+        """Returns None if the gang finds no place even when all runs have ended that are expected to end."""
         times = self._candidate_times(after_s)
         first = _first_fitting_index(times, self._fits_without_promises)
         if first is None:
@@ -197,7 +196,7 @@ class EarliestStartSearch:
         return self._snapshots.state_at(at_s).place(self._gang, score=PROMISE_SCORE) is not None
 
     def _candidate_times(self, after_s: float) -> list[float]:
-        """Now, and whenever something ends."""
+        """Returns now, and all times at which a run ends."""
         outlook = self._availability
         found = {after_s, *self._snapshots.times}
         if self._is_quota_limited:
@@ -219,8 +218,8 @@ class EarliestStartSearch:
 
 
 def _first_fitting_index(times: Sequence[float], fits: Callable[[float], bool]) -> int | None:
-    """The index of the first that fits, where all after one that fits do too.
-    Those near the beginning are looked at first: the later, the more work they are."""
+    """Returns the index of the first fitting item; all later items fit too. Early items are tried first,
+    because later ones are more expensive."""
     low, high = 0, 0
     while high < len(times) and not fits(times[high]):
         low, high = high + 1, 2 * high + 1

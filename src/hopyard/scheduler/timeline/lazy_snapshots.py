@@ -1,5 +1,4 @@
-"""What will be free, or allowed, at a point in the future, without walking there anew each time it is
-asked."""
+"""States at points in the future, computed without replaying all events each time."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ MIN_SNAPSHOT_STEP, MAX_SNAPSHOTS = 32, 48
 
 
 class LazySnapshots(Generic[StateT]):
-    """Copies of a state, one every so many ends, made when they are first needed.
+    """Copies of a state at regular numbers of ends, made on first use.
 
-    ends: sorted, in seconds from now, with what is given back then. apply, undo: book a placement in a state
-    and undo it.
+    ends: sorted, in seconds from now, each with its released placement. apply, undo: charge a placement to a
+    state, and undo that.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class LazySnapshots(Generic[StateT]):
         self._snapshots: list[StateT] = [now.copy()]
 
     def state_at(self, at_s: float) -> StateT:
-        """The state when all that ends until then has ended. It is the caller's own."""
+        """Returns the state after all ends until then. The caller owns the result."""
         count = bisect_right(self.times, at_s)
         while len(self._snapshots) <= count // self._step:
             below = len(self._snapshots) - 1

@@ -1,5 +1,5 @@
-"""Why a promise cannot be kept: what would have to be gone for it to be kept, of what is there now and was
-not to be then."""
+"""Explains why a promise cannot be kept: finds the runs, promises or nodes that changed since and decide
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CYCLE_TOLERANCE = timedelta(milliseconds=1)
 
 
 class BreachFinding(NamedTuple):
-    """preceding_gang: the gang that goes before it."""
+    """preceding_gang: the gang that comes before it."""
 
     cause: BreachCause
     detail: str
@@ -37,8 +37,8 @@ def explain_breach(
     replacement: Promise | None,
     rule: PrecedenceRule,
 ) -> Breach | None:
-    """`replacement`: what the gang is promised now instead, None where nothing can be.
-    rule: asked of whoever came before it. None where the promise is kept."""
+    """Returns why the promise is broken, or None if it is kept. replacement: the new promise of the gang, or
+    None. rule: returns why another gang comes first."""
     if replacement is not None and replacement.start_at <= previous.start_at:
         return None
     found = _find_cause(availability, gang, previous, rule)
@@ -69,8 +69,8 @@ def _find_cause(
 def _cause_despite_room(
     availability: Availability, occupants: _Occupants, previous: Promise
 ) -> BreachFinding:
-    """There is room at that time: it is kept for others, or the gang's queue may not use it, or it is not
-    free for long enough."""
+    """Explains a breach although there is room at that time: the room is reserved, quota forbids it, or it is
+    not free for long enough."""
     gang, due_s = occupants.gang, occupants.promised_s
     until_s = due_s + occupants.duration_s
     met = [
@@ -97,8 +97,7 @@ def _cause_despite_room(
 
 
 def _is_quota_refused(availability: Availability, occupants: _Occupants, until_s: float) -> bool:
-    """Whether its queue or user may not use so much, or not these models of GPUs, at that time or while it
-    would be there."""
+    """Returns whether quota refuses the gang, or these GPU models, at that time or while it would run."""
     gang, due_s = occupants.gang, occupants.promised_s
     accounts = availability.quota_snapshots().state_at(due_s)
     for stay in availability.slots.values():
@@ -115,14 +114,13 @@ def _is_quota_refused(availability: Availability, occupants: _Occupants, until_s
 
 
 class _Occupants:
-    """What is on its nodes at the time that was promised, or may be.
+    """Runs and promises on the nodes of the promise at the promised time.
 
-    pessimistic: if everything takes as long as can be expected, which is what promises count on.
+    pessimistic: runs end at the upper end of their estimates, which is what promises assume.
 
-    overran: runs that were expected to be gone by then when it was promised, or when they were let through
-    later. newer: runs that began since and were not: they were put before it. older: runs that were there all
-    the time, and of which more was learned since. beside: those that began in the turn that promised it.
-    slots: who was promised room too.
+    _overdue: runs that were expected to end by then, when the promise was given or they were placed.
+    _placed_since: runs that started after the promise. _placed_before: older runs whose estimates have
+    changed. _concurrent: runs that started in the cycle of the promise. slots: other promised gangs.
     """
 
     def __init__(
@@ -172,7 +170,7 @@ class _Occupants:
         ]
 
     def find_cause(self) -> BreachFinding:
-        """Why it does not fit."""
+        """Returns why the gang does not fit."""
         if self._overdue and self.has_room_without(self._overdue):
             return self._overrun_finding(self._overdue)
         if (self._placed_since or self.slots) and self.has_room_without(self._placed_since, self.slots):
@@ -218,8 +216,8 @@ class _Occupants:
         return BreachFinding(*self._rule(other, self.gang), other.gang.id)
 
     def later_conflict(self, until_s: float) -> BreachFinding:
-        """There is room for it, but not for as long as it is expected to take: which gang was promised a
-        start there meanwhile."""
+        """Explains a breach where the room is not free for long enough: a gang was promised a start there
+        meanwhile."""
         later = [stay for stay in self.slots if stay.expected_start_s < until_s]
         if later:
             return self._precedence_finding(
@@ -228,7 +226,7 @@ class _Occupants:
         return BreachFinding(BreachCause.OVERRUN, "it is now expected to run longer")
 
     def _preceding_finding(self) -> BreachFinding:
-        """Of those that were put before it, the last one without which it would fit."""
+        """Returns, of the gangs that came first, the last one without which the gang would fit."""
         others = [*self._placed_since, *self._overdue]
         needed = [
             end
@@ -261,8 +259,8 @@ class _Occupants:
         *,
         closed_models: frozenset[str] = frozenset(),
     ) -> bool:
-        """Whether there is room on its nodes at that time if these were not there.
-        closed_models: models of GPUs that it may not use."""
+        """Returns whether the gang fits on its nodes at that time without these runs and slots.
+        closed_models: GPU models that it may not use."""
         state = self._availability.capacity_snapshots(
             self._previous.nodes, pessimistic=self._pessimistic
         ).state_at(self.promised_s)

@@ -1,4 +1,4 @@
-"""Points in the future at which somebody must find what it was promised or has reserved."""
+"""Points in the future at which a promised gang or the owner of a reservation must find its resources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PromisedSlot:
     in_own_reservation: bool = False
 
     def is_present(self, at_s: float, *, pessimistic: bool = False) -> bool:
-        """pessimistic: whether it may be."""
+        """pessimistic: returns whether the gang may be present."""
         return (
             self.expected_start_s <= at_s + TIME_TOLERANCE_S
             and at_s < self.end_s(pessimistic=pessimistic) - TIME_TOLERANCE_S

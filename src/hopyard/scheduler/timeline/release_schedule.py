@@ -1,4 +1,4 @@
-"""What comes back to each node as its runs end, in order of time, kept up where only few nodes change."""
+"""Resources that each node gets back as its runs end, sorted by time. Changes of a few nodes are cheap."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ReleaseSchedule:
         self._write(node, times, amounts)
 
     def replace_nodes(self, nodes: Ints, node: Ints, times: Floats, amounts: Ints) -> bool:
-        """From now on this is all that comes back to these nodes.
-        False where there is too little room: then nothing changes."""
+        """Replaces all releases of these nodes. Returns False, and changes nothing, if there are too few
+        spare entries."""
         if (np.bincount(node, minlength=len(self._entry_counts)) > self._entry_counts).any():
             return False
         _, within, sizes = _group_bounds(np.repeat(nodes, self._entry_counts[nodes]))

@@ -1,4 +1,4 @@
-"""Whether a reservation can be granted, and on which nodes."""
+"""Decides whether a reservation can be granted, and on which nodes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ NON_PREEMPTIBLE_COST = 1000  # a run that cannot be made to leave weighs as much
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The reservation as it holds from now on, with its nodes and pieces.
-    warnings: sentences about what it costs others."""
+    """The granted reservation with its nodes and pieces. warnings: the costs for other gangs."""
 
     reservation: Reservation
     warnings: tuple[str, ...] = ()
@@ -37,7 +36,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """It cannot be honoured. conflicts: what is in the way, as "reservation:NAME", "run:ID", "node:ID"."""
+    """The reservation cannot be granted. conflicts: names such as "reservation:NAME", "run:ID", "node:ID"."""
 
     detail: str
     conflicts: tuple[str, ...] = ()
@@ -114,7 +113,7 @@ def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admi
 
 
 class _NodeCandidates:
-    """What stands on each node when the reservation comes up."""
+    """The conflicts on each node at the time of the reservation."""
 
     def __init__(self, reservation: Reservation, snapshot: Snapshot) -> None:
         self.reservation, self.nodes, self._snapshot = reservation, snapshot.nodes, snapshot
@@ -134,7 +133,7 @@ class _NodeCandidates:
         self._room_by_state: dict[object, int] = {}
 
     def free_pieces(self, node: Node, limit: int) -> int:
-        """Pieces of it that the node can hold beside what is in its way."""
+        """Returns the pieces that the node can hold beside its conflicts."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
@@ -142,14 +141,14 @@ class _NodeCandidates:
         return low
 
     def total_pieces(self, node: Node) -> int:
-        """Pieces that fit if nothing else were there."""
+        """Returns the pieces that fit on the empty node."""
         kind = (node.cpu_milli, node.memory_bytes, node.gpus, tuple(sorted(node.extras.items())))
         if kind not in self._room_by_state:
             self._room_by_state[kind] = self._count_pieces(Capacity.of([node.as_schedulable()]))
         return self._room_by_state[kind]
 
     def rejection(self, node: Node, pieces: int) -> Rejected | None:
-        """What keeps it from having so many pieces of the node, or the whole node."""
+        """Returns why the reservation cannot have so many pieces of the node, or the whole node."""
         for at, together in self._overlaps:
             sharing = [other for other in together if node.id in other.nodes]
             for count in range(1, len(sharing) + 1):
@@ -164,15 +163,15 @@ class _NodeCandidates:
         return None
 
     def disruption_cost(self, node: Node) -> int:
-        """How much it upsets there: runs that may be in its way worst, then those that would be preempted and
-        promises broken."""
+        """Returns the disruption on the node. Runs that may conflict and cannot be preempted cost most;
+        preempted runs and broken promises cost less."""
         upset = len(self._preempted_runs(node.id)) + sum(
             node.id in promise.nodes for promise in self._broken_promises
         )
         return NON_PREEMPTIBLE_COST * len(self._possible_remainers(node.id)) + upset
 
     def warnings(self, placed: Reservation) -> tuple[str, ...]:
-        """Of whom it is in the way on its nodes."""
+        """Returns the costs for other gangs on the nodes of the reservation."""
         nodes = placed.nodes
         found = [f"node {name} is not schedulable now" for name in nodes if not self.nodes[name].schedulable]
         crowded = [
@@ -233,7 +232,7 @@ class _NodeCandidates:
         ]
 
     def _unpreemptible_runs(self, node: Node) -> list[Running]:
-        """Runs that may not be preempted and are certain to be still there, the last to end last."""
+        """Returns runs that cannot be preempted and will certainly still run then, the last to end last."""
         return [
             one
             for one in self._other_runs(node.id)
@@ -262,7 +261,7 @@ class _NodeCandidates:
 
     @cached_property
     def _broken_promises(self) -> list[Promise]:
-        """Promises to others that it may meet."""
+        """Promises to other gangs that the reservation may break."""
         waiting = {gang.id: gang for gang in self._snapshot.pending if gang.id in self._snapshot.promises}
         found = []
         for name, gang in sorted(waiting.items()):

@@ -1,4 +1,4 @@
-"""When two reservations meet, each of which may come up again and again."""
+"""Finds overlaps of reservations, each of which may repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_DATETIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=366)
 
 
 def first_overlap(a: Reservation, b: Reservation, after: datetime) -> datetime | None:
-    """When both first hold at once after `after`; None where they never do."""
+    """Returns the first time after `after` at which both are active; None if they never are."""
     rarer, other = (a, b) if _occurrence_frequency(a) <= _occurrence_frequency(b) else (b, a)
     for start, end in islice(occurrences(rarer, after, _MAX_DATETIME), MAX_OCCURRENCES_CHECKED):
         for begin, until in occurrences(other, max(start, after), end):
@@ -51,7 +51,7 @@ def overlaps(
 
 
 def _occurrence_frequency(reservation: Reservation) -> tuple[int, float]:
-    """Smaller for one that comes up fewer times."""
+    """Returns a smaller key for a reservation with fewer occurrences."""
     if reservation.every_s <= 0:
         return 0, 0.0
     if reservation.until is not None:

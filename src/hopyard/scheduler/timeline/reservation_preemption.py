@@ -1,4 +1,4 @@
-"""Who stands in the way of a reservation that begins soon."""
+"""Finds the runs to preempt for a reservation that begins soon."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RECHECK_INTERVAL_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ReservationPreemptions:
-    """preemptions: runs to ask now. recheck_at: when the next must be asked or a reservation begins or ends;
-    None where nothing is reserved."""
+    """preemptions: runs to preempt now. recheck_at: the time of the next preemption, begin or end of a
+    reservation; None without reservations."""
 
     preemptions: tuple[Preemption, ...] = ()
     recheck_at: datetime | None = None
@@ -95,7 +95,7 @@ def _runs_to_preempt(
     now: datetime,
     preempted: frozenset[GangId],
 ) -> Iterable[Running]:
-    """earlier: reservations that hold already when it begins."""
+    """earlier: reservations that are already active when this one begins."""
     reservation, chosen = window.reservation, set(preempted)
     for node in reservation.nodes:
         if node in nodes and not nodes[node].schedulable:
@@ -153,7 +153,7 @@ def _minimum_victims(
 
 
 def _unsaved_work(running: Running, now: datetime) -> tuple[float, GangId]:
-    """GPU-seconds, or seconds where it has no GPU, since its last checkpoint."""
+    """Returns the GPU-seconds, or seconds for a run without GPUs, since the last checkpoint."""
     since = running.saved_at or running.started_at or now
     gpus = sum(len(assignment.gpus) for assignment in running.placement.assignments)
     return max((now - since).total_seconds(), 0.0) * max(gpus, 1), running.gang.id

@@ -1,4 +1,4 @@
-"""Reservations as they come up: when, on which nodes, and for whom."""
+"""Occurrences of reservations: their times, nodes and owners."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def occurrences(
 
 @cache
 def _time_zone(name: str) -> tzinfo:
-    """UTC where there is none, or the machine does not know it (any more)."""
+    """Returns UTC for an empty name, or a name that this machine does not know."""
     try:
         return ZoneInfo(name) if name else UTC
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -65,7 +65,7 @@ def _time_zone(name: str) -> tzinfo:
 
 
 def is_active(reservation: Reservation, now: datetime) -> bool:
-    """Whether it has begun then and is not over."""
+    """Returns whether the reservation has begun and not ended at that time."""
     return next(occurrences(reservation, now, now + timedelta.resolution), None) is not None
 
 
@@ -91,8 +91,8 @@ def windows(reservations: Iterable[Reservation], now: datetime) -> list[Reservat
 
 
 def may_use(gang: Gang, reservation: Reservation, queues: QueueTree) -> bool:
-    """Whether the gang may use what is reserved: its user is named, or its queue is the reservation's or
-    below it."""
+    """Returns whether the gang may use the reservation: its user is named, or its queue is the reservation's
+    queue or below it."""
     if gang.user and gang.user in reservation.users:
         return True
     at: QueueName | None = gang.queue

@@ -1,4 +1,4 @@
-"""What reservations keep from everybody but their owners."""
+"""Capacity that reservations withhold from all gangs except those of their owners."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def withhold_reserved(
     placements: Sequence[Placement],
     queues: QueueTree,
 ) -> None:
-    """Use up in `capacity` what is reserved and not in use by the owners' own gangs among those that are
-    there."""
+    """Allocates in `capacity` all reserved resources that running gangs of the owners do not use yet."""
     capacity.close_nodes(node for one in reservations if one.resources is None for node in one.nodes)
     pieces = [one for one in reservations if one.resources is not None]
     for name in dict.fromkeys(node for one in pieces for node in one.nodes):

@@ -1,4 +1,4 @@
-"""When what runs is expected to end."""
+"""Estimates when running gangs end."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ MAX_CHANGED_FRACTION = 8  # one node in so many may have changed before what is 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A gang that holds resources, and when, in seconds from now, it is expected to be gone, and at the
-    latest expected to be.
+    """A gang that holds resources, with its expected end and the upper end of the estimate, in seconds from
+    now.
 
-    is_limit: it is ended then.
+    is_limit: the run is stopped at that time.
     """
 
     placement: Placement
@@ -59,10 +59,10 @@ class RunEnd:
 
 
 class RunEndEstimates:
-    """The running gangs, by node, with their ends. Ends are worked out when they are asked for, and
-    remembered while they hold.
+    """The running gangs by node, with their estimated ends. Ends are computed on demand, and cached while
+    they are valid.
 
-    A Planner keeps one and tells it what changes; one made anew from the same gangs gives the same ends.
+    A Planner keeps one instance and updates it. A new instance of the same gangs gives the same ends.
     """
 
     def __init__(
@@ -142,11 +142,11 @@ class RunEndEstimates:
         return self._now
 
     def add(self, running: Running) -> None:
-        """One that holds resources, or that changed."""
+        """Adds a gang that holds resources, or updates it."""
         self.add_all((running,))
 
     def add_all(self, runs: Collection[Running]) -> None:
-        """`add` each; no two are of one gang."""
+        """Calls `add` for each; no gang may occur twice."""
         slots, numbers, begun, limits = [], [], [], []
         for running in runs:
             gang = running.gang.id
@@ -191,7 +191,7 @@ class RunEndEstimates:
         self._allocations.add_all(zip(slots, (running.placement for running in runs), strict=True))
 
     def drop(self, gang: GangId) -> None:
-        """It is gone; nothing happens where it was not there."""
+        """Removes a gang; unknown gangs are ignored."""
         running = self._running.pop(gang, None)
         self._sorted_ends = None
         if running is None:
@@ -299,7 +299,7 @@ class RunEndEstimates:
         return known[2:]
 
     def ends(self) -> Sequence[RunEnd]:
-        """Of all, by expected end, then id."""
+        """Returns all ends, sorted by expected end, then id."""
         if self._sorted_ends is None:
             self._sorted_ends = sorted((self._end_of(one) for one in self._running.values()), key=_end_order)
         return self._sorted_ends
@@ -317,7 +317,7 @@ class RunEndEstimates:
         ], last_s
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[RunEnd]:
-        """Of those that hold something on one of these nodes, in the same order."""
+        """Returns the ends of gangs on these nodes, in the same order."""
         found = {gang: one for node in nodes for gang, one in self._running_by_node.get(node, {}).items()}
         return sorted((self._end_of(one) for one in found.values()), key=_end_order)
 
@@ -329,7 +329,7 @@ class RunEndEstimates:
         return self._running.get(gang)
 
     def placed_since(self, gang: GangId, since: datetime) -> bool:
-        """Whether a gang that holds resources got them after that time."""
+        """Returns whether a gang that holds resources was placed after that time."""
         return self._running[gang].placed_at > since
 
     def latest_end_s(self, gang: GangId, as_of: datetime) -> float:
