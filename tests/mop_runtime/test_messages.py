@@ -78,8 +78,8 @@ def test_numbers_that_are_none_come_back() -> None:
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        ({"message": "sing"}, "`sing` is no kind of message"),
-        ({}, "`None` is no kind of message"),
+        ({"message": "sing"}, "`sing` is not a message type"),
+        ({}, "`None` is not a message type"),
         ({"message": "heartbeat", "pulse": 3}, "heartbeat: unknown field `pulse`"),
         ({"message": "heartbeat", "rss_bytes": "much"}, "heartbeat.rss_bytes: expected int, not str"),
         ({"message": "cancel"}, "cancel: .*unit"),

@@ -117,9 +117,9 @@ def built(
             "searcher.options.eeta: `median` has no such option",
             "did you mean `eta`?",
         ),
-        ("grid", {}, "space.lr: a grid does not know how many points", "points: 5"),
-        ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be made", "by name"),
-        ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/guides/own-searcher.md"),
+        ("grid", {}, "space.lr: a grid needs a number of points", "points: 5"),
+        ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be created", "by name"),
+        ("mine.py:NoSearcher", {}, "returned a NoSearcher, which has no tell", "docs/guides/own-searcher.md"),
     ],
 )
 def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told:
     "name", [name for name, kind in SEARCHERS.items() if kind.requires_trials and not kind.wrapped]
 )
 def test_a_searcher_without_end_is_told_how_many(name: str) -> None:
-    with pytest.raises(SpecError, match=f"trials: `{name}` goes on for ever"):
+    with pytest.raises(SpecError, match=f"trials: `{name}` needs a number of trials"):
         built(name, trials=None)
 
 
@@ -167,7 +167,7 @@ def test_ones_own_is_told_all() -> None:
 def test_the_median_rule_goes_around_ones_own_with_its_options() -> None:
     outer = built("median", {"of": "mine.py:Mine", "best": 2, "least": 3})
     assert outer.ask() is SearchState.DONE  # type: ignore[attr-defined]
-    with pytest.raises(SpecError, match="cannot be made"):
+    with pytest.raises(SpecError, match="cannot be created"):
         built("median", {"of": "mine.py:Mine", "wurst": 2})
 
 

@@ -33,7 +33,7 @@ def test_a_whole_study() -> None:
 
 def test_another_seed_is_noticed_at_once() -> None:
     with pytest.raises(
-        Conflict, match=r"event 0, asked, was answered trial 0 up to 1 with lr=.*; now it is trial 0"
+        Conflict, match=r"event 0, `ask` returned trial 0 up to 1 with lr=.*; now it is trial 0"
     ) as failure:
         replay(fresh(seed=1), whole())
     assert "seed" in failure.value.hints[0]

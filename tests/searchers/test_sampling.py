@@ -206,7 +206,7 @@ def test_points_of_a_grid() -> None:
 
 
 def test_a_range_without_points_has_no_grid() -> None:
-    with pytest.raises(SpecError, match=r"space\.lr: a grid does not know how many points"):
+    with pytest.raises(SpecError, match=r"space\.lr: a grid needs a number of points"):
         combinations(Space((Parameter("lr", Uniform(0.0, 1.0)),)))
 
 

@@ -134,7 +134,7 @@ def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
     with pytest.raises(SpecError, match="SIGNATURE_DOES_NOT_MATCH") as wrong:
         _write(frame_of(spark, 10), "s3://hop/x", s3 | {"secret_access_key": "guessed"})
     assert "guessed" not in f"{wrong.value}{wrong.value.hints}"
-    with pytest.raises(SpecError, match="`secret` is no setting of s3"):
+    with pytest.raises(SpecError, match="`secret` is not a setting of s3"):
         select_store(spark, "s3://hop/x", {"secret": "a"})
     with pytest.raises(SpecError, match="no secret_access_key"):
         s3_settings({"access_key_id": "a"}, {"AWS_SECRET_ACCESS_KEY": "of another key"})
@@ -168,7 +168,11 @@ def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
     [
         ("s3a://bucket/x", "cannot be written: .*S3AFileSystem", "s3://bucket/x needs no jars"),
         ("nowhere://x/y", "No FileSystem for scheme", "its jar is missing"),
-        ("file:///proc/x", "file:///proc/x cannot be written", "a folder that this machine can write to"),
+        (
+            "file:///proc/x",
+            "file:///proc/x cannot be written",
+            "choose a folder that this machine can write to",
+        ),
     ],
 )
 def test_stores_that_are_none_are_refused_before_anything_is_computed(
@@ -208,17 +212,17 @@ def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: 
     ("change", "words"),
     [
         ({"features": ["a", "nowhere"]}, "features: the frame has no column `nowhere`"),
-        ({"features": []}, "no column is named"),
+        ({"features": []}, "no column is given"),
         ({"features": ["a", "a"]}, "`a` is named twice"),
-        ({"label": "a"}, "is one of the features"),
+        ({"label": "a"}, "is also a feature"),
         ({"label": "name"}, "labels: `name` holds text, not numbers"),
         ({"label": "day"}, r"labels: `day` \(date\) holds no numbers"),
         ({"features": ["a", "name"]}, "features: `name` holds text"),
         ({"features": ["a", "list"]}, r"`list` \(array<double>\) is not one number a row"),
-        ({"features": ["map"]}, "of a kind that workers cannot read"),
-        ({"validation": 1.0}, "validation: 1.0 is no share"),
-        ({"validation": -0.1}, "validation: -0.1 is no share"),
-        ({"validation": float("nan")}, "validation: nan is no share"),
+        ({"features": ["map"]}, "has a type that workers cannot read"),
+        ({"validation": 1.0}, "validation: 1.0 is not a share"),
+        ({"validation": -0.1}, "validation: -0.1 is not a share"),
+        ({"validation": float("nan")}, "validation: nan is not a share"),
         ({"features": ["gap"]}, "column `gap`: 3 of 30 rows have no value"),
         ({"features": ["gaps"]}, "column `gaps`: 3 of 30 rows have no value"),
         ({"features": ["ragged"]}, "column `ragged`: its vectors have from 1 to 2 elements"),

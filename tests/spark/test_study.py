@@ -93,7 +93,7 @@ def test_a_study_of_which_all_trials_fail_says_why(spark: Any, tmp_path: Path) -
 
 
 def test_more_workers_than_slots_are_refused(spark: Any) -> None:
-    with pytest.raises(SpecError, match="9 tasks have to run at once"):
+    with pytest.raises(SpecError, match="9 tasks must run at once"):
         MopBackend(spark, workers=9, wait_s=0)
 
 
@@ -145,9 +145,8 @@ def test_a_stage_that_waits_for_slots_says_so(
 
     def is_said() -> bool:
         said.append(capsys.readouterr().err)
-        return (
-            "no worker runs: they need 2 free slots at once, and some are taken by something else"
-            in "".join(said)
+        return "no worker runs: they need 2 free slots at once, and other jobs use some of them" in "".join(
+            said
         )
 
     with ThreadPoolExecutor() as beside:
@@ -223,7 +222,7 @@ def test_on_a_standalone_master_each_worker_sees_the_gpu_that_spark_found_for_it
     best, seen, refused = done.stdout.splitlines()[-3:]
     assert best == f"best 0.2 worker-0 worker-1 {standalone}"
     assert seen == "3 False, 5 False"
-    assert refused.startswith("workers: 3 tasks have to run at once, and Spark has 2 slots now")
+    assert refused.startswith("workers: 3 tasks must run at once, but Spark has only 2 slots now")
     assert "spark.task.resource.gpu.amount=1, spark.executor.resource.gpu.amount=1" in refused
 
 

@@ -360,7 +360,7 @@ def test_a_searcher_that_waits_for_nothing_is_told_of() -> None:
         def tell(self, report: Report, /) -> Verdict:
             raise NotImplementedError
 
-    with pytest.raises(StudyFailed, match="no trial is training"):
+    with pytest.raises(StudyFailed, match="no trial is running"):
         drive(study(), searcher=Waits)
 
 

@@ -138,7 +138,7 @@ def test_a_full_or_failing_server_is_asked_again(answers: Answers, tmp_path: Pat
     line = line_to(answers, tmp_path, said=said)
     answers.answers = [error(507, "storage_full")] * 6 + [error(500, "error")] * 2 + [(200, {"a": 1})]
     assert line.get("/x") == {"a": 1}
-    assert said == ["the study waits for its server: storage_full!"]
+    assert said == ["the study cannot reach its server, and retries: storage_full!"]
     line.close()
 
 

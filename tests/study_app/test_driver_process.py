@@ -48,7 +48,7 @@ def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 def test_a_driver_that_is_killed_is_started_again(tmp_path: Path) -> None:
     code, said = end_of(keep("lives < 3 and os.kill(os.getpid(), 9); sys.exit(7)", str(tmp_path / "lives")))
     assert code == 7
-    assert said.count("was killed by signal 9; it goes on where it was") == 2
+    assert said.count("was killed by signal 9; it resumes from its journal") == 2
 
 
 def test_one_that_is_killed_over_and_over_is_given_up(tmp_path: Path) -> None:
@@ -149,21 +149,21 @@ def wait_for_space(error):
 study._journal = Journal(Path(sys.argv[1]), wait_for_space=wait_for_space)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8, resource.RLIM_INFINITY))
-sys.exit(driver_main._exit_code_of_error(WorkersLost("all 2 workers are gone"), study, stopping))
+sys.exit(driver_main._exit_code_of_error(WorkersLost("all 2 workers exited"), study, stopping))
 """
 
 
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        ("room", 75, ["all 2 workers are gone; the study goes on with new ones"]),
+        ("room", 75, ["all 2 workers exited; the study continues with new workers"]),
         ("stopped", 143, []),
         (
             "no room",
             1,
             [
                 "error: the study's journal cannot be written: No space left on device",
-                "hint: make room on its disk: `hop rm` deletes old runs",
+                "hint: free space on its disk: run `hop rm` to delete old runs",
             ],
         ),
     ],
@@ -339,7 +339,7 @@ def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.M
     assert peers.poll_failed() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
     assert peers.poll_failed() == []
     peers.check_workers_remain(2)
-    with pytest.raises(WorkersLost, match="all 1 workers are gone: out of memory: used") as told:
+    with pytest.raises(WorkersLost, match="all 1 workers exited: out of memory: used") as told:
         peers.check_workers_remain(1)
     assert "resources: {memory: 2G}" in told.value.hints[0]
 

@@ -75,8 +75,8 @@ def test_a_file_named_like_a_module_of_pythons(code: Path) -> None:
         ("mine.py:Kep", "`mine.py` has no `Kep`", "did you mean `Kept`"),
         ("min.py:Kept", "no file `min.py`", "did you mean `mine.py`"),
         ("nowhere:Kept", "no module `nowhere`", "it is looked for"),
-        ("mine.py:", "names nothing", "it looks like"),
-        (":Kept", "names nothing", "it looks like"),
+        ("mine.py:", "is not the name of a trainable", "use the form"),
+        (":Kept", "is not the name of a trainable", "use the form"),
         ("mine.py:Asks", "missing 1 required positional argument: 'size'", "called without arguments"),
         ("mine.py:Lacking", r"`Lacking` has no `evaluate\(state, partition, config\)`", "make a trainable"),
         (

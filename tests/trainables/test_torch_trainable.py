@@ -387,7 +387,7 @@ def test_a_loader_of_the_users_own(parts: list[Partition]) -> None:
     )
     config = Config({"lr": 0.1})
     assert set(trainable.evaluate(trainable.init(config), parts[0], config)) == {"loss", "acc", "zero"}
-    with pytest.raises(SpecError, match="as many on every worker"):
+    with pytest.raises(SpecError, match="cannot be equal on all workers"):
         trainable.train_together(trainable.init(config), parts, config, lambda arrays: arrays)
 
 
@@ -441,7 +441,7 @@ def test_means_of_whatever_a_metric_returns() -> None:
     [
         ({"model": lambda config: 3}, "returned int, not a torch"),
         ({"model": lambda config: nn.LazyLinear(3)}, "lazy parameters"),
-        ({"optimizer": lambda parameters, config: None}, "returned NoneType, not an optimiser"),
+        ({"optimizer": lambda parameters, config: None}, "returned NoneType, not a torch.optim.Optimizer"),
         ({"batch_size": 0}, "batch_size is 0"),
         (
             {"schedule": lambda optimizer, config: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)},

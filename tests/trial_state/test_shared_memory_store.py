@@ -162,7 +162,7 @@ def test_no_room_in_memory_means_disk_and_none_there_an_error(open_shelf: Opens,
     nowhere = open_shelf(memory="missing")
     nowhere.put("a", state(1))
     assert (tmp_path / "disk").rglob("state-a") and number_in(nowhere, "a") == 1
-    with pytest.raises(StorageFull, match="no room for a state of") as told, nowhere.allocate("b", 1 << 60):
+    with pytest.raises(StorageFull, match="no space for a state of") as told, nowhere.allocate("b", 1 << 60):
         pass
     assert told.value.hints
     nowhere.reserve(1 << 60)  # only meant well
@@ -288,7 +288,7 @@ def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
     address = f"127.0.0.1:{listener.port}"
     assert fetch("a", ["127.0.0.1:1", address], SECRET, here) == encoded.size
     assert number_in(here, "a") == 5 and fetch("a", [], SECRET, here) == 0
-    with pytest.raises(NotFound, match=r"nobody has state `b`.*not on the shelf"):
+    with pytest.raises(NotFound, match=r"no worker has state `b`.*not on the shelf"):
         fetch("b", [address], SECRET, here)
     with pytest.raises(NotFound, match="secret"):
         fetch("b", [address], b"another", here)
@@ -344,7 +344,7 @@ def test_a_source_that_falls_silent_is_not_waited_for(open_shelf: Opens) -> None
         done.wait(20)
 
     listener = ConnectionListener(SECRET, serve, host="127.0.0.1")
-    with pytest.raises(NotFound, match="nothing came for too long"):
+    with pytest.raises(NotFound, match="timed out waiting for a message"):
         fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here, receive_timeout_s=0.2)
     done.set()
     listener.close()

@@ -362,7 +362,7 @@ def _move_into_place(partial: OpenFolder, parent: OpenFolder, dest: Path, *, rep
             shutil.rmtree(_TREE_DIR, dir_fd=mine)
             return False
         raise SpecError(
-            f"`{dest}` came into the way: {bad.strerror}", hints=("name another folder",)
+            f"`{dest}` came into the way: {bad.strerror}", hints=("choose another folder",)
         ) from bad
     if old:
         left = os.stat(old, dir_fd=at, follow_symlinks=False)

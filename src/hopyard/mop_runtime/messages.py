@@ -312,7 +312,7 @@ def from_head(head: Mapping[str, Any]) -> Message:
     kind = _MESSAGE_TYPES.get(str(head.get("message")))
     if kind is None:
         raise SpecError(
-            f"`{str(head.get('message'))[:40]}` is no kind of message",
+            f"`{str(head.get('message'))[:40]}` is not a message type",
             hints=(f"one of {', '.join(sorted(_MESSAGE_TYPES))}",),
         )
     message: Message = _read(

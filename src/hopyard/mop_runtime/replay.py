@@ -111,7 +111,10 @@ def _replay(
     initial_states: States,
 ) -> Iterator[ReplayResult]:
     if not trials:
-        raise NotFound("the journal has no hop to replay", hints=("only studies with `parallel: mop` hop",))
+        raise NotFound(
+            "the journal has no hop to replay",
+            hints=("replay a study with `parallel: mop`: only these studies hop",),
+        )
     measured: dict[str, list[JournalRecord]] = {}
     for record in records:
         if record.get("kind") == "evaluated" and str(record["state"]) in trials:
@@ -151,7 +154,7 @@ class _StateCache:
     def get_copy(self, name: str) -> bytearray:
         """A copy that the caller may change. Raises SpecError where the journal has no hop that made it."""
         if name not in self._data:
-            raise SpecError(f"the journal does not say how state {name} was made")
+            raise SpecError(f"the journal has no record of the unit that produced state {name}")
         self._children[name] -= 1
         return bytearray(self._data[name]) if self._children[name] else self._data.pop(name)
 

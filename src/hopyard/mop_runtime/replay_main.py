@@ -123,12 +123,12 @@ def _spec(records: Sequence[JournalRecord]) -> StudySpec:
     if said is None:
         raise SpecError(
             "the study has not begun: there is nothing to train again",
-            hints=("`hop search show` tells how it stands",),
+            hints=("run `hop search show` to see its state",),
         )
     spec = study_from_json(said)
     if spec.mop is None:
         raise SpecError(
-            "the trials of this study are runs of their own", hints=("`hop fork RUN` runs one of them again",)
+            "the trials of this study are separate runs", hints=("run `hop fork RUN` to repeat one of them",)
         )
     return spec
 

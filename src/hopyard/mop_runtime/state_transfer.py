@@ -96,7 +96,7 @@ def fetch(
         except (OSError, ValueError, AuthError, NotFound, IntegrityError) as refused:
             log.warning("state %s from %s: %s", name, source, refused)
             said.append(f"{source}: {refused}")
-    raise NotFound(f"nobody has state `{name}`" + (f" ({'; '.join(said)})" if said else ""))
+    raise NotFound(f"no worker has state `{name}`" + (f" ({'; '.join(said)})" if said else ""))
 
 
 def _is_avoided(source: str) -> bool:

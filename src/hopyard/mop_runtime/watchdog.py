@@ -76,8 +76,8 @@ class Watchdog:
             late_s = self._silent_s - self._hang_timeout_s
             if 0 <= late_s < _HEARTBEAT_INTERVAL_S:
                 self._log_message(
-                    "the study's worker hangs: nothing was heard of its process for "
-                    f"{self._silent_s:.0f} s, so it is ended. It was here:"
+                    f"the study's worker hangs: no message from its process for {self._silent_s:.0f} "
+                    "s, so it is killed. Its stack:"
                 )
                 self._send(self._child.pid, signal.SIGABRT)
             elif late_s >= _DUMP_TIMEOUT_S:

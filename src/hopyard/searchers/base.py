@@ -131,8 +131,8 @@ class TrackingSearcher(ABC):
                 f"trial `{trial}` was never proposed",
                 hints=(
                     (
-                        "does what is told belong to another study, or was the searcher changed since the "
-                        "study began?"
+                        "check that the report belongs to this study, and that the searcher has not "
+                        "changed since its start"
                     ),
                 ),
             )

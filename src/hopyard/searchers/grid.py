@@ -101,8 +101,8 @@ def grid_values(parameter: Parameter, points: int | None) -> list[ParamValue]:
                 count = min(MAX_COMBINATIONS, last_step(domain)) + 1
     if count is None:
         raise SpecError(
-            f"space.{parameter.name}: a grid does not know how many points to take of it",
-            hints=("say `points: 5` here, or `points: 5` among the options of the searcher for all ranges",),
+            f"space.{parameter.name}: a grid needs a number of points for this range",
+            hints=("set `points: 5` here, or in the options of the searcher for all ranges",),
         )
     return list(
         dict.fromkeys(

@@ -45,7 +45,7 @@ def load_optuna(searcher: str, *others: str) -> Any:
                 if name == "torch"
                 else "pip install 'hopyard[search]'"
             )
-            where = "it is needed where the study's driver runs: name it in the study's requirements too"
+            where = "the study's driver needs it: add it to the study's requirements too"
             told = f"searcher.name: `{searcher}` needs the package {name}, which is not installed"
             raise MissingPackage(told, hints=(hint, where)) from missing
     return found

@@ -29,7 +29,7 @@ def build(spec: StudySpec, load: Load) -> Searcher:
     if not is_custom(name):
         options = check_options(name, options)
     if spec.trials is None and requires_trials(name, options):
-        raise SpecError(f"trials: `{name}` goes on for ever", hints=("say how many: `trials: 100`",))
+        raise SpecError(f"trials: `{name}` needs a number of trials", hints=("set it: `trials: 100`",))
     if spec.trials is not None and spec.trials < 1:
         raise SpecError(f"trials: `{spec.trials}` is out of range", hints=("allowed: at least 1",))
     if is_custom(name) or not get_searcher(name).wrapped:
@@ -58,11 +58,12 @@ def _create(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue],
         made = factory(**said, **options)
     except TypeError as error:
         hint = "it is called with space, goal, trials, max_epochs, seed and the options, all by name"
-        raise SpecError(f"searcher.name: `{name}` cannot be made: {error}", hints=(hint,)) from error
+        raise SpecError(f"searcher.name: `{name}` cannot be created: {error}", hints=(hint,)) from error
     lacking = [method for method in ("ask", "tell") if not callable(getattr(made, method, None))]
     if lacking:
         raise SpecError(
-            f"searcher.name: `{name}` made a {type(made).__name__}, which has no {' and no '.join(lacking)}",
+            f"searcher.name: `{name}` returned a {type(made).__name__}, which has no "
+            f"{' and no '.join(lacking)}",
             hints=("a searcher has ask() and tell(report): see docs/guides/own-searcher.md",),
         )
     return made  # type: ignore[no-any-return]

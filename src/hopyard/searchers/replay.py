@@ -8,10 +8,7 @@ from hopyard.domain.trial import AskEvent, Proposal, StudyEvent, TellEvent
 from hopyard.errors import Conflict
 from hopyard.interfaces.searcher import Searcher
 
-_CHANGED_HINT = (
-    "was the searcher, its options, the space or the seed changed since the study began? Start it anew "
-    "under another name"
-)
+_CHANGED_HINT = "restore the searcher, its options, the space and the seed of the study, or start a new study"
 
 
 def replay(searcher: Searcher, events: Iterable[StudyEvent]) -> int:
@@ -52,7 +49,7 @@ def _find_difference(searcher: Searcher, event: StudyEvent) -> str:
 def _describe_event(event: StudyEvent) -> str:
     match event:
         case AskEvent(answer):
-            return f"asked, was answered {_describe_answer(answer)}"
+            return f"`ask` returned {_describe_answer(answer)}"
         case TellEvent(report, verdict):
             return (
                 f"told {report.value} of trial {report.trial} at step {report.step} "

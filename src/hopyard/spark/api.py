@@ -61,7 +61,7 @@ class MopBackend:
         wait_s: float = 60.0,
     ) -> None:
         if workers is not None and workers < 1:
-            raise SpecError(f"workers: {workers} is fewer than one")
+            raise SpecError(f"workers: {workers} is out of range (at least 1)")
         check_session(spark)
         self.spark, self._wait_s = spark, wait_s
         self.host = host or spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")

@@ -108,7 +108,7 @@ def check_executors(spark: Any, workers: int) -> None:
                         f"PYSPARK_PYTHON={sys.executable} before the session is made takes this one, where "
                         "executors have it"
                     ),
-                    "else install hopyard[spark] there, or ship an environment with spark.archives",
+                    "or install hopyard[spark] there, or ship an environment with spark.archives",
                 ),
             )
 
@@ -156,7 +156,7 @@ def _use_gpus(context: Any) -> None:
     torch = sys.modules.get("torch")  # of another stage: Spark uses its Python processes again
     if torch is not None and torch.cuda.is_initialized() and os.environ.get("CUDA_VISIBLE_DEVICES") != wanted:
         raise SpecError(
-            f"this process uses GPUs already, and cannot change to {wanted}",
+            f"this process already uses GPUs, and cannot switch to {wanted}",
             hints=("set spark.python.worker.reuse=false",),
         )
     os.environ["CUDA_VISIBLE_DEVICES"] = wanted
@@ -175,7 +175,7 @@ def pickle_trainable(trainable: Any) -> bytes:
     except Exception as failed:
         raise SpecError(
             f"the trainable cannot be sent to executors: {type(failed).__name__}: {failed}",
-            hints=("keep open files, sockets and Spark's own objects out of it",),
+            hints=("remove open files, sockets and Spark objects from it",),
         ) from failed
     finally:
         for module in own:

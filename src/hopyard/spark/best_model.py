@@ -79,8 +79,8 @@ class BestModel:
         for name in (prediction, *(() if raw is None else (raw,))):
             if name in frame.columns:
                 raise SpecError(
-                    f"the frame has a column `{name}` already",
-                    hints=("transform(frame, prediction=…) names another",),
+                    f"the frame already has a column `{name}`",
+                    hints=("choose another name: transform(frame, prediction=…)",),
                 )
         # the object itself is of files that executors do not have
         light = replace(made, trainable=None) if made.shipped else made
@@ -101,8 +101,8 @@ class BestModel:
         largest = (f.array_position(values, f.array_max(values)) - 1).cast("double")
         several = f.raise_error(
             f.lit(
-                "the model gives several numbers a row, and the label is one: transform(…, raw=…) "
-                "takes them all"
+                "the model returns several numbers per row for one label: use transform(…, raw=…) to "
+                "get all of them"
             )
         )
         one = f.when(f.size(values) == 1, values[0]).otherwise(

@@ -24,7 +24,7 @@ _INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.f
 def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
     """Raises SpecError for columns that there are not, or of kinds that no model takes."""
     if not features:
-        raise SpecError("features: no column is named", hints=(f"the frame has {', '.join(frame.columns)}",))
+        raise SpecError("features: no column is given", hints=(f"the frame has {', '.join(frame.columns)}",))
     for what, name in (*(("features", name) for name in features), ("labels", label)):
         if frame.columns.count(name) != 1:
             many = "no column" if name not in frame.columns else "more than one column"
@@ -33,11 +33,11 @@ def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
             )
         if name.startswith("hop_"):
             raise SpecError(
-                f"{what}: `{name}` begins with hop_, as columns of Hopyard's own do",
+                f"{what}: `{name}` begins with hop_, which is reserved for columns of Hopyard",
                 hints=(f"frame.withColumnRenamed('{name}', …)",),
             )
     if label in features:
-        raise SpecError(f"labels: `{label}` is one of the features, too")
+        raise SpecError(f"labels: `{label}` is also a feature")
     twice = next((name for name in features if features.count(name) > 1), None)
     if twice is not None:
         raise SpecError(f"features: `{twice}` is named twice")
@@ -58,19 +58,20 @@ def _check_feature(name: str, kind: Any, *, is_only_feature: bool) -> None:
         _is_of_type(kind, "UserDefinedType") and not is_vector(kind)
     ):
         raise SpecError(
-            f"features: `{name}` ({kind.simpleString()}) is of a kind that workers cannot read",
-            hints=("take its fields as columns of their own",),
+            f"features: `{name}` ({kind.simpleString()}) has a type that workers cannot read",
+            hints=("select its fields as separate columns",),
         )
     if is_only_feature or _is_of_type(kind, *_NUMBER_TYPES):
         return
     if _is_of_type(kind, "StringType"):
         raise SpecError(
             f"features: `{name}` holds text, and cannot be part of a matrix",
-            hints=(_INDEXER.format(name), "text alone may be `x`: name no other feature"),
+            hints=(_INDEXER.format(name), "use it as the only feature: text can be `x` alone"),
         )
     hints = ("VectorAssembler of pyspark.ml.feature makes one vector of several columns",)
     raise SpecError(
-        f"features: `{name}` ({kind.simpleString()}) is not one number a row, and cannot be part of a matrix",
+        f"features: `{name}` ({kind.simpleString()}) is not one number per row, so it cannot be part "
+        "of a matrix",
         hints=hints,
     )
 

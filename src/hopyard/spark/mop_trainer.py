@@ -18,7 +18,7 @@ from hopyard.studies.trainer import TrainerEvent, TrialWork
 _POLL_INTERVAL_S = 1.0
 _IDLE_WARNING_S = 10.0  # without any task
 _MAX_RESTARTS = 3
-_RESUME_HINT = "with the same folder and data the study goes on where it was"
+_RESUME_HINT = "call `fit` again with the same folder and data to resume the study"
 
 
 class SparkMopTrainer:
@@ -77,13 +77,13 @@ class SparkMopTrainer:
             raise own
         if self._restarts == _MAX_RESTARTS:
             raise StudyFailed(
-                f"Spark ended the study's workers {_MAX_RESTARTS + 1} times without news of a trial: "
+                f"Spark ended the study's workers {_MAX_RESTARTS + 1} times without progress of a trial: "
                 f"{_format_error(error)}",
                 hints=(_RESUME_HINT,),
             )
         self._restarts += 1
         self._stage.error = None
-        self._log_message(f"Spark ended the workers: {_format_error(error)}; they begin again")
+        self._log_message(f"Spark stopped the workers: {_format_error(error)}; they start again")
 
     def _check_slots(self) -> None:
         """A barrier stage that finds too few free slots waits without a word."""
@@ -97,7 +97,7 @@ class SparkMopTrainer:
         slots, needed = count_slots(self._spark), self._stage.workers
         about = (
             f"they need {needed} free slots at once, and "
-            f"{'some are taken by something else' if slots >= needed else f'Spark has {slots}'}"
+            f"{'other jobs use some of them' if slots >= needed else f'Spark has {slots}'}"
         )
         if idle_s >= self._no_worker_timeout_s:
             raise StudyFailed(

@@ -79,10 +79,11 @@ def write_partitions(
     fewer rows than partitions; nothing stays on the store then.
     """
     if partition_count < 1:
-        raise SpecError(f"workers: {partition_count} is fewer than one")
+        raise SpecError(f"workers: {partition_count} is out of range (at least 1)")
     if not 0 <= validation < 1:
         raise SpecError(
-            f"validation: {validation} is no share of the rows", hints=("from 0 to below 1, for example 0.2",)
+            f"validation: {validation} is not a share of the rows",
+            hints=("from 0 to below 1, for example 0.2",),
         )
     check_columns(frame, features, label)
     store.check(frame.sparkSession)
@@ -149,7 +150,7 @@ def remove_partitions(store: Store, spark: Any) -> None:
         store.remove(spark)
     except Exception as failed:
         print(
-            f"hopyard: {store.url} is not needed any more, and cannot be removed: {failed}",
+            f"hopyard: {store.url} is no longer needed, and cannot be removed: {failed}",
             file=sys.stderr,
             flush=True,
         )
@@ -163,7 +164,7 @@ def _check_rows(stored: StoredFrame, validation: float) -> None:
                 f"the {split} data has {sum(rows):,} rows, too few for {stored.partition_count} partitions: "
                 f"partition {rows.index(0)} is empty",
                 hints=(
-                    "take fewer workers, or more data",
+                    "use fewer workers, or more data",
                     "a larger `validation`" if split == VALIDATION else "a smaller `validation`",
                 ),
             )

@@ -57,7 +57,7 @@ class ScratchOwnership:
         try:
             action()
         except Exception as failed:
-            _log_message(f"{description} cannot be tidied up: {failed}")
+            _log_message(f"{description} cannot be cleaned up: {failed}")
 
 
 def process_identity() -> str:

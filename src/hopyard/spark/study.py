@@ -61,7 +61,7 @@ class SparkStudy:
         past = list(journal.past_records)
         said = json.loads(json.dumps(study_to_json(spec)))  # as it stands in a journal
         if any(record["kind"] == "study" and record["spec"] != said for record in past):
-            raise SpecError(f"{folder} holds another study", hints=("name another folder",))
+            raise SpecError(f"{folder} holds another study", hints=("choose another folder",))
         self._checkpoint_step = max(
             (int(record["step"]) for record in past if record["kind"] == "saved"), default=0
         )

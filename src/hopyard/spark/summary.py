@@ -40,7 +40,7 @@ class Summary:
         """Raises NotFound while no trial has a value."""
         found = self.view.best()
         if found is None:
-            raise NotFound("no trial has a value of the metric yet")
+            raise NotFound("no trial has reported the metric yet")
         return found
 
     @property
@@ -62,7 +62,7 @@ class Summary:
         """The best trial at its best epoch, to predict with.
         Raises NotFound where none was saved, SpecError where the trainable cannot predict."""
         if self.model_source is None:
-            raise NotFound("this summary was not made by `fit`")
+            raise NotFound("this summary was not created by `fit`")
         best = self.best
         config = Config(
             best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget

@@ -65,7 +65,7 @@ def wait_for_slots(spark: Any, workers: int | None, *, wait_s: float) -> int:
 
 
 def slots_error(workers: int, slots: int) -> str:
-    return f"workers: {workers} tasks have to run at once, and Spark has {slots} slots now"
+    return f"workers: {workers} tasks must run at once, but Spark has only {slots} slots now"
 
 
 def slot_settings(spark: Any) -> tuple[str, ...]:

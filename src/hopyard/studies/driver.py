@@ -180,8 +180,8 @@ class StudyDriver:
             )
         if self._search_state is SearchState.WAIT and not self._active_trials:
             raise StudyFailed(
-                "the searcher waits for news, and no trial is training",
-                hints=("a searcher answers DONE when nothing is to come",),
+                "the searcher returned WAIT, and no trial is running",
+                hints=("return DONE from `ask` when there are no more trials",),
             )
         return self._search_state is SearchState.DONE
 
@@ -326,7 +326,7 @@ class StudyDriver:
         if best is None:
             count = self.state.count(TrialPhase.FAILED)
             if not count:
-                raise StudyFailed("the searcher proposed no trial at all")
+                raise StudyFailed("the searcher proposed no trial")
             raise StudyFailed(
                 f"{'the only trial' if count == 1 else f'all {count} trials'} failed: "
                 f"{self._error_summary()}",
@@ -352,12 +352,12 @@ class StudyDriver:
 
     def _hints(self) -> tuple[str, ...]:
         trial = next(iter(self._errors), TrialId("0"))
-        more = f"`hop search show --trial {trial}` tells more"
+        more = f"run `hop search show --trial {trial}` for details"
         if self._spec.beginning is None:
             return (more,)
         return (
             more,
-            "a fork goes on with a trained state: its parameters may not change the shape of the model",
+            "a fork resumes from a trained state: keep parameters that change the shape of the model",
         )
 
 

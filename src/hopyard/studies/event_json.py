@@ -53,9 +53,7 @@ def event_from_json(record: Mapping[str, Any]) -> StudyEvent | None:
         )
         return TellEvent(report, Verdict(record["verdict"]))
     except (KeyError, TypeError, ValueError) as bad:
-        raise IntegrityError(
-            f"the journal has a record of kind `{kind}` that makes no sense: {bad!r}"
-        ) from bad
+        raise IntegrityError(f"the journal has a record of kind `{kind}` that is invalid: {bad!r}") from bad
 
 
 def _answer_json(answer: Proposal | SearchState) -> Any:

@@ -117,7 +117,7 @@ class Journal:
 def _is_storage_full(error: OSError) -> StorageFull:
     return StorageFull(
         f"the study's journal cannot be written: {error.strerror}",
-        hints=("make room on its disk: `hop rm` deletes old runs",),
+        hints=("free space on its disk: run `hop rm` to delete old runs",),
     )
 
 

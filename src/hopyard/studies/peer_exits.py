@@ -54,15 +54,15 @@ class PeerExits:
         if len(self._reported_reasons) < workers:
             return
         reasons = "; ".join(dict.fromkeys(self._reported_reasons.values()))
-        hints = ["`hop logs STUDY --rank 1` shows what the first of them wrote"]
+        hints = ["run `hop logs STUDY --rank 1` to see the output of the first worker"]
         if "out of memory" in reasons:
             hints.insert(
                 0,
-                "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller "
-                "batch, more workers",
+                "raise the memory of each worker (`resources: {memory: 2G}`), or reduce its use: a "
+                "smaller batch, more workers",
             )
         failure = WorkersLost if self._any_killed else StudyFailed
-        raise failure(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))
+        raise failure(f"all {workers} workers exited: {reasons}", hints=tuple(hints))
 
 
 def _read(file: Path) -> dict[str, Any]:

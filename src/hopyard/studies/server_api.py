@@ -126,4 +126,4 @@ class StudyApi:
     def _log_unavailable(self, failed: HopyardError, pause: float) -> None:
         if not self._unavailable_since and pause >= _RETRY_DELAYS_S[1]:
             self._unavailable_since = True
-            self._log_message(f"the study waits for its server: {failed.message}")
+            self._log_message(f"the study cannot reach its server, and retries: {failed.message}")

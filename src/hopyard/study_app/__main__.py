@@ -96,7 +96,7 @@ def supervise(
                 file=sys.stderr,
             )
             return 128 - code
-        warn_once(f"the study's {role} was killed by signal {-code}; it goes on where it was")
+        warn_once(f"the study's {role} was killed by signal {-code}; it resumes from its journal")
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:

@@ -143,7 +143,7 @@ class _StudyProcess:
             return False
         self._journal.write("restart", reason=error.message)
         # last: the attempt's exit reason
-        print(f"{error.message}; the study goes on with new ones", file=sys.stderr, flush=True)
+        print(f"{error.message}; the study continues with new workers", file=sys.stderr, flush=True)
         return True
 
     def _load_earlier_records(self) -> list[dict[str, Any]]:
@@ -172,12 +172,12 @@ class _StudyProcess:
             found = self._api.find(f"/runs/{study}")
         except Forbidden as refused:
             raise StudyFailed(
-                f"the study that this one continues may not be read: {refused.message}", hints=refused.hints
+                f"the parent study cannot be read: {refused.message}", hints=refused.hints
             ) from refused
         if found is None:
             raise StudyFailed(
-                "the study that this one continues was deleted before this one had begun",
-                hints=("`hop search FILE.yaml` searches anew",),
+                "the parent study was deleted before this study started",
+                hints=("run `hop search FILE.yaml` to start a new study",),
             )
         records, before = self._load_records(study), found["spec"]["study"].get("continues")
         if before and not _has_continued(records, before):
@@ -264,7 +264,7 @@ class _StudyProcess:
         found = self._peer_exits.poll_failed()
         for worker, reason in found:
             self._journal.write("worker", worker=worker, event="ended", detail=reason)
-            warn_once(f"{worker} is gone: {reason}")
+            warn_once(f"{worker} was lost: {reason}")
         if self._context.spec.mop is not None:
             self._peer_exits.check_workers_remain(self._context.spec.mop.workers)
         return found
@@ -273,7 +273,7 @@ class _StudyProcess:
         self._session.events.append("progress", done=ended, total=total, unit="trial")
 
     def _wait_for_disk(self, error: OSError) -> bool:
-        warn_once(f"the study waits: its journal cannot be written ({error.strerror})", kind="journal")
+        warn_once(f"the study is paused: its journal cannot be written ({error.strerror})", kind="journal")
         time.sleep(_DISK_RETRY_S)
         return not self._is_stopping()
 

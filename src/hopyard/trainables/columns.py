@@ -29,5 +29,5 @@ def select_columns(partition: Partition, inputs: Inputs | None, target: str | No
         or tuple(name for name in columns if name != y)
     )
     if not x:
-        raise SpecError(f"there is no column beside `{y}` to learn from", hints=("name them: inputs=…",))
+        raise SpecError(f"there is no column beside `{y}` to learn from", hints=("set inputs=…",))
     return partition.view(x=x, y=y)

@@ -32,7 +32,7 @@ class Config:
             if name in self.params:
                 raise SpecError(
                     f"space.{name}: a trainable's config has its own `{name}`",
-                    hints=(f"call the parameter something else: `my_{name}`",),
+                    hints=(f"rename the parameter, for example to `my_{name}`",),
                 )
 
     def __getattr__(self, name: str) -> ParamValue:

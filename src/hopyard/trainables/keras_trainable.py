@@ -145,7 +145,7 @@ class KerasTrainable:
         built = self._cached_models[key]
         for variables, values in zip(built.variables, (state["weights"], state["optimizer"]), strict=True):
             if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
-                hint = "values that change while a trial goes on (PBT) must not change the shape of its model"
+                hint = "keep parameters that change the shape of the model (PBT, `perturb:`)"
                 raise SpecError("the state does not fit the model of this config", hints=(hint,))
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -165,7 +165,7 @@ class KerasTrainable:
                     f"KerasTrainable: model(config) returned {type(model).__name__}, not a keras.Model"
                 )
             if not model.built:
-                hint = "begin it with keras.Input(shape=…), or call model.build((None, …))"
+                hint = "start the model with keras.Input(shape=…), or call model.build((None, …))"
                 raise SpecError(
                     "KerasTrainable: the model is not built, so it has no weights yet", hints=(hint,)
                 )

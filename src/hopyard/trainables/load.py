@@ -39,9 +39,10 @@ def load(text: str, folder: Path) -> Trainable:
         try:
             found = found()
         except Exception as bad:
-            hint = "the class is called without arguments; values of a trial come with `config`"
+            hint = "remove the arguments of `__init__`: parameters of a trial come with `config`"
             raise SpecError(
-                f"`{text}` cannot be made:\n{format_user_traceback(bad, folder)}", hints=(hint,)
+                f"creating an instance of `{text}` failed:\n{format_user_traceback(bad, folder)}",
+                hints=(hint,),
             ) from bad
     for name, arguments in _REQUIRED_METHODS.items():
         _check(text, found, name, arguments)
@@ -54,8 +55,8 @@ def load_attribute(text: str, folder: Path) -> Any:
     where, _, name = text.partition(":")
     if not where or (":" in text and not name):
         raise SpecError(
-            f"`{text}` names nothing",
-            hints=("it looks like train.py:Digits, package.module:Digits or train.py",),
+            f"`{text}` is not the name of a trainable",
+            hints=("use the form train.py:Digits, package.module:Digits or train.py",),
         )
     with _import_lock:
         module = _module(where, folder)
@@ -86,7 +87,7 @@ def _module(module_path: str, folder: Path) -> ModuleType:
             module_path == lacking.name or module_path.startswith(f"{lacking.name}.")
         ):
             hints = (
-                (f"a file is named with its end: `{module_path}.py`",)
+                (f"add the suffix of the file: `{module_path}.py`",)
                 if (folder / f"{module_path}.py").exists()
                 else (f"it is looked for in {folder.name}/",)
             )
@@ -176,7 +177,7 @@ def _check(text: str, value: Any, name: str, arguments: tuple[str, ...]) -> None
     if not callable(function):
         what = "module" if isinstance(value, ModuleType) else f"`{type(value).__name__}`"
         raise SpecError(
-            f"`{text}` is no trainable: the {what.strip()} has no `{name}({', '.join(arguments)})`",
+            f"`{text}` is not a trainable: the {what.strip()} has no `{name}({', '.join(arguments)})`",
             hints=(_HINT,),
         )
     try:

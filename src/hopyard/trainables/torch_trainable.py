@@ -82,9 +82,9 @@ class TorchTrainable:
                 )
         if self.loader is not None and (self.transform is not None or self.trunk is not None):
             raise SpecError(
-                "TorchTrainable: `loader` makes batches itself, so there is no `transform` or `trunk` "
-                "beside it",
-                hints=("leave one out",),
+                "TorchTrainable: `loader` cannot be combined with `transform` or `trunk`, because it "
+                "returns finished batches",
+                hints=("remove one of them",),
             )
         if self.schedule_every not in ("epoch", "batch"):
             raise SpecError(
@@ -122,7 +122,8 @@ class TorchTrainable:
                 "or give `transform` instead of `loader`",
             )
             raise SpecError(
-                "TorchTrainable: batches of a `loader` cannot be made as many on every worker", hints=hints
+                "TorchTrainable: the number of batches of a `loader` cannot be equal on all workers",
+                hints=hints,
             )
         steps = min(-(-max(partitions[0].peers) // self._batch_size(config)), *partitions[0].peers)
         with self._train_context(state, partitions, config):

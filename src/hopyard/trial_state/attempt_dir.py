@@ -89,7 +89,7 @@ def _open_locked_dir(path: Path) -> int:
         make_folder(path)
         found = path.lstat()
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-            raise PermissionError(f"{path} is not a folder of this user alone")
+            raise PermissionError(f"{path} is not a private folder of this user")
         try:
             fd = open_file(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except FileNotFoundError:

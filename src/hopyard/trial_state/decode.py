@@ -27,7 +27,7 @@ def decode(data: Any, *, untrusted: bool = False) -> Any:
     """
     view = memoryview(data).cast("B")
     if len(view) < state_format.START.size:
-        raise IntegrityError(f"a state of {len(view)} bytes is no whole one")
+        raise IntegrityError(f"a state of {len(view)} bytes is incomplete")
     magic, payload_at, size = state_format.START.unpack(view[: state_format.START.size])
     if magic != state_format.MAGIC or size != len(view) or payload_at > size:
         raise IntegrityError(

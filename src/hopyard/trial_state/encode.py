@@ -22,7 +22,7 @@ from hopyard.trial_state.writer import StateWriter
 
 _HINTS = (
     (
-        "keep in the state only what training goes on from: weights, optimiser and schedule as "
+        "keep in the state only what training resumes from: weights, optimiser and schedule as "
         "`state_dict()`, counters"
     ),
     "build loaders, files, locks and lambdas anew in `train`",
@@ -71,5 +71,5 @@ def encode(state: Any, *, name: str = "state") -> EncodedState:
         path = "".join([name or steps[0].strip("[']"), *(steps if name else steps[1:])])
         raise SpecError(f"{path}: {unkept.reason}", hints=_HINTS) from unkept
     except RecursionError as deep:
-        raise SpecError(f"{name or 'state'} is nested too deep to be kept", hints=_HINTS) from deep
+        raise SpecError(f"{name or 'state'} is nested too deep to be encoded", hints=_HINTS) from deep
     return EncodedState(bytes(writer.head), writer.buffers)

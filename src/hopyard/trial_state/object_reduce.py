@@ -61,7 +61,7 @@ def reduce_object(value: Any) -> ReducedObject | str:
         or not isinstance(answer[1], tuple)
     ):
         raise NotSerializable(
-            f"`{_type_name(kind)}.__reduce_ex__` gave no tuple of a callable and its arguments"
+            f"`{_type_name(kind)}.__reduce_ex__` did not return a tuple of a callable and its arguments"
         )
     filled: list[Any] = [*answer, *(None,) * (6 - len(answer))]
     make, arguments, state, elements, pairs, setter = filled

@@ -112,7 +112,7 @@ class StateStore:
             "give the host more memory or the disk more room, or keep fewer trials alive at once "
             "(`concurrent`)"
         )
-        raise StorageFull(f"no room for a state of {size / 1e6:.0f} MB in {places}", hints=(hint,))
+        raise StorageFull(f"no space for a state of {size / 1e6:.0f} MB in {places}", hints=(hint,))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class StateStore:
 
 def _file_name(name: str) -> str:
     if not is_state_name(name):
-        raise NotFound(f"`{name[:80]}` is no name of a state")
+        raise NotFound(f"`{name[:80]}` is not the name of a state")
     return f"state-{name}"
 
 

@@ -290,7 +290,7 @@ if __name__ == "__main__":
         (
             "search.yaml",
             "space: {lr: 'uniform(0, 1)'}\n",
-            "search.yaml: space.lr: a grid does not know how many points",
+            "search.yaml: space.lr: a grid needs a number of points",
         ),
     ],
 )

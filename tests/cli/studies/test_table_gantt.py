@@ -237,7 +237,7 @@ def test_what_a_searcher_cannot_work_with_is_refused_here_and_what_it_needs_else
             {"metric": "acc", "script": "train.py", "space": {"lr": "uniform(0, 1)"}, **more}, tmp_path
         ).study
 
-    with pytest.raises(SpecError, match=r"^search\.yaml: space\.lr: a grid does not know how many points"):
+    with pytest.raises(SpecError, match=r"^search\.yaml: space\.lr: a grid needs a number of points"):
         build_searcher(study(searcher="grid"), source_name="search.yaml")
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("tpe", "bohb", {"name": "median", "of": "tpe"}):

@@ -143,7 +143,7 @@ def test_a_trial_whose_states_are_all_damaged_fails(tmp_path: Path) -> None:
     """However often it goes back to an older one."""
     with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
         (over,) = [record for record in cluster.finish(60) if record["kind"] == "toy-over"]
-        assert "no worker could have the state that a unit of epoch 1 begins with, 5 times" in over["error"]
+        assert "no worker could fetch the initial state of a unit in epoch 1, 5 times" in over["error"]
 
 
 def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_who_names_no_state_is_refused_in_a_line(tmp_path: Path) -> None:
             while head == {"kind": "wait"}:
                 head, _ = wire.receive_head()
             assert head["kind"] == "refused"
-            assert ("is no name of a state" in head["error"]) is (name is not None)
+            assert ("is not the name of a state" in head["error"]) is (name is not None)
             wire.close()
         cluster.join("w0")
         cluster.finish()

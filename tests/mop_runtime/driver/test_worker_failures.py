@@ -154,7 +154,7 @@ def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
             cluster.join(worker, cannot_open=True)
         assert cluster.driver is not None
         cluster.until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
-        assert "no worker can begin: the data is not there" in "".join(cluster.logs())
+        assert "no worker can start: the data is not there" in "".join(cluster.logs())
         assert not [note for note in cluster.of_kind("worker") if note["event"] == "cannot open"], (
             "it is told once, as the study's error"
         )

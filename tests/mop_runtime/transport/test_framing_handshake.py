@@ -157,7 +157,7 @@ def test_who_knows_the_secret_is_heard(hub: DriverServer) -> None:
     assert hub.send(opened.connection, {"kind": "open"}, {"kind": "train"})
     assert [wire.receive(), wire.receive()] == [({"kind": "open"}, b""), ({"kind": "train"}, b"")]
     wire.close()
-    assert events(hub, bool) == [ConnectionClosed(opened.connection, "the other side closed the connection")]
+    assert events(hub, bool) == [ConnectionClosed(opened.connection, "the peer closed the connection")]
     assert not hub.send(opened.connection, {}) and hub.seconds_since_message(opened.connection) == float(
         "inf"
     )

@@ -109,7 +109,7 @@ def test_a_mirror_that_breaks_is_told_of_once_and_left_out() -> None:
     mirrors = Mirrors({"MLflow": broken}, said.append)
     _play(mirrors)
     mirrors.close()
-    assert (broken.asked, said) == (1, ["curves go to MLflow no longer: ConnectionError: refused"])
+    assert (broken.asked, said) == (1, ["curves are no longer sent to MLflow: ConnectionError: refused"])
 
 
 def test_a_server_that_does_not_answer_is_told_of_and_left_out(
@@ -127,5 +127,7 @@ def test_a_server_that_does_not_answer_is_told_of_and_left_out(
     mirrors.close()
     (line,) = said
     assert (
-        line.startswith("no curves go to MLflow: http://127.0.0.1:") and "\n" not in line and len(line) < 300
+        line.startswith("curves are not sent to MLflow: http://127.0.0.1:")
+        and "\n" not in line
+        and len(line) < 300
     )

@@ -213,7 +213,7 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
     if spec["study"]["parallel"] != "mop":
         raise SpecError(
             f"the trials of {study['name']} are runs of their own",
-            hints=("`hop fork RUN` runs one of them again, from its code, data and environment",),
+            hints=("run `hop fork RUN` to repeat one of them, from its code, data and environment",),
         )
     if not spec["code"] or not spec["datasets"]:
         raise SpecError(f"{study['name']} has no code or no dataset to train again with")

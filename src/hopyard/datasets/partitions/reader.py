@@ -121,7 +121,7 @@ def _stack_columns(arrays: Mapping[str, Array], names: Sequence[str]) -> Array:
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "biuf":
             hint = "name columns of numbers, or one column of arrays"
             raise SpecError(
-                f"column `{name}` is not one number a row, and cannot be part of a matrix", hints=(hint,)
+                f"column `{name}` is not one number per row, so it cannot be part of a matrix", hints=(hint,)
             )
         made[:, at] = arrays[name]
     return made

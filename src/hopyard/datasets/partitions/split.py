@@ -241,7 +241,7 @@ def _check_plan(plan: PartitionPlan) -> None:
         )
     if not 0 <= plan.validation < 1:
         raise SpecError(
-            f"partitions.validation: {plan.validation} is no share of the rows",
+            f"partitions.validation: {plan.validation} is not a share of the rows",
             hints=("a number from 0 to below 1, such as 0.2",),
         )
     if plan.validation and plan.validation_from:

@@ -112,7 +112,7 @@ class ActiveTrials:
             and not self._state_locations.is_available(state)
         ):
             hint = "fork the study again: `hop fork STUDY --checkpoint best`"
-            raise StudyFailed("the trained state that this study begins with cannot be read", hints=(hint,))
+            raise StudyFailed("the initial state of this study cannot be read", hints=(hint,))
 
     def admit(self, training: ActiveTrial) -> None:
         """Have it trained and evaluated; what is still under way from an earlier driver is waited for."""
@@ -197,7 +197,7 @@ class ActiveTrials:
         if training is not None:
             self._withdraw(trial)
             self._context.log_message(
-                f"trial {trial}: its state was lost with its worker; it goes on from an older one"
+                f"trial {trial}: its state was lost with its worker; it resumes from an older state"
             )
             self.start(
                 TrialWork(trial, training.params, training.budget, training.reported_epoch, is_resumed=True)

@@ -68,7 +68,7 @@ class MopTrainer:
         if context.spec.mop is None:
             raise SpecError(
                 "parallel: `mop` needs a section `mop`",
-                hints=("say `mop:` with `trainable`, `workers` and `dataset`",),
+                hints=("add `mop:` with `trainable`, `workers` and `dataset`",),
             )
         self._context, self._store, self._mop = context, store, context.spec.mop
         self._timeouts = timeouts or Timeouts()
@@ -314,11 +314,11 @@ class MopTrainer:
             raise failure(
                 f"the study has had no worker for {self._timeouts.no_worker_s:.0f} s"
                 + (
-                    ", but such as hang or die before they have opened their data and your code"
+                    ": workers hang or exit before they open the dataset and the code"
                     if self._workers.has_failing_worker
                     else ""
                 ),
-                hints=("`hop logs STUDY --rank 1` shows what the first of them wrote",),
+                hints=("run `hop logs STUDY --rank 1` to see the output of the first worker",),
             )
 
     def _start_when_ready(self, now: float) -> None:
@@ -332,7 +332,8 @@ class MopTrainer:
         self._worker_messages.has_started = True
         if len(self._workers) < self._mop.workers:
             self._context.log_message(
-                f"{len(self._workers)} of {self._mop.workers} workers are there; the study begins with them"
+                f"{len(self._workers)} of {self._mop.workers} workers are connected; the study starts "
+                "with them"
             )
         self._workers.assign_free_slots(include_unclaimed=complete)
         pending, self._pending_work = self._pending_work, []

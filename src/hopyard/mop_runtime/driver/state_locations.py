@@ -78,7 +78,7 @@ class StateLocations:
         if (
             event.error and not event.missing and state not in self._failed_transfers
         ):  # it is tried again, and again
-            self._log_message(f"state {state} could not be had from its worker: {event.error}")
+            self._log_message(f"state {state} could not be fetched from its worker: {event.error}")
         self._failed_transfers = (
             self._failed_transfers | {state} if event.error else self._failed_transfers - {state}
         )

@@ -53,7 +53,7 @@ class StateRelay:
         """Have it on the shelf, whoever has it now. Raises NotFound."""
         self._wait_for(state, lambda: None)
         if not self._store.has(state):
-            raise NotFound(f"nobody has state `{state}`")
+            raise NotFound(f"no worker has state `{state}`")
 
     def reject(self, state: str) -> None:
         """Nobody has it: who waits for it waits no longer."""

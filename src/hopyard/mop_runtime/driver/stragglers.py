@@ -98,7 +98,7 @@ class StragglerDetector:
             if worker is not None and worker.connection is not None:
                 unit.stuck_s = late
                 why = f"{late:.0f} s on one unit of trial {trial}, in epoch {epoch + 1}"
-                self._record_event(one, "frozen", f"{why}: its process is ended")
+                self._record_event(one, "frozen", f"{why}: its process is killed")
                 self._workers.send(worker, Shutdown(why, immediate=True))
 
     def _detect_slow(self, units: Iterable[DispatchedUnit], now: float) -> None:

@@ -203,7 +203,7 @@ class WorkerMessages:
                 why = (
                     f"the worker that trained it was ended {_MAX_WORKER_LOSSES} times in epoch "
                     f"{unit.epoch + 1}, the last time after {unit.stuck_s:.0f} s on one unit: "
-                    "it hangs, or needs a longer `unit_timeout`"
+                    "it hangs, or `unit_timeout` is too short"
                 )
             self._trials.fail(unit.trial, why)
 
@@ -220,12 +220,12 @@ class WorkerMessages:
         if refusing and not able and len(refusing) == len(self._workers):
             said = self._open_failures[refusing[0].id]
             raise SpecError(
-                f"no worker can begin: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:])
+                f"no worker can start: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:])
             )
         for worker in refusing if able else ():
             said = self._open_failures.pop(worker.id)
             self._journal.record_worker_event(worker.id, "cannot open", said.error)
-            self._workers.send(worker, Shutdown(f"it cannot open its part: {said.error}"))
+            self._workers.send(worker, Shutdown(f"it cannot open its partitions: {said.error}"))
             self._workers.remove(worker, said.error)
 
     # -- units -----------------------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ class WorkerMessages:
             if training.missing_state_counts[where] >= _MAX_MISSING_STATES:
                 self._trials.fail(
                     unit.trial,
-                    f"no worker could have the state that a unit of epoch {unit.epoch + 1} begins "
-                    f"with, {_MAX_MISSING_STATES} times: {error}",
+                    f"no worker could fetch the initial state of a unit in epoch {unit.epoch + 1}, "
+                    f"{_MAX_MISSING_STATES} times: {error}",
                 )
 
     def _count_group_failure(self, worker: RegisteredWorker, error: str) -> None:

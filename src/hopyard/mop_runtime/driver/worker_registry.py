@@ -195,7 +195,7 @@ class WorkerRegistry:
     def _on_hello(self, connection: int, hello: Hello) -> RegisteredWorker:
         known = self._workers.get(hello.worker)
         if known is not None and known.hello.pid != hello.pid:
-            self._mark_lost(known, "another process came in its place")
+            self._mark_lost(known, "another process replaced it")
             known = None
         if known is None:
             known = self._workers[hello.worker] = RegisteredWorker(
@@ -321,7 +321,7 @@ class WorkerRegistry:
             )
         silent_s = self._timeouts.heartbeat_s if self.has_opened_all(worker) else self._timeouts.open_s
         return (
-            f"nothing was heard of it for {silent_s:.0f} s"
+            f"no message from it for {silent_s:.0f} s"
             if self._server.seconds_since_message(worker.connection) > silent_s
             else ""
         )

@@ -159,7 +159,7 @@ class DriverConnection:
         except OSError as lost:
             log.info("the connection to the driver at %s: %s", self._address, lost)
         except Exception:  # of the ear; a worker without a line would be lost for good
-            log.exception("the connection to the driver at %s is begun anew", self._address)
+            log.exception("connecting to the driver at %s again", self._address)
         finally:
             with self._condition:
                 self._connection = None

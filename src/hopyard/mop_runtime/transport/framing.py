@@ -85,7 +85,7 @@ class FramedConnection:
             try:
                 view = view[self._sock.send(view[:_CHUNK_BYTES]) :]
             except BlockingIOError as stuck:
-                raise ConnectionBroken(f"the other side read nothing for {_SEND_TIMEOUT_S} s") from stuck
+                raise ConnectionBroken(f"the peer read nothing for {_SEND_TIMEOUT_S} s") from stuck
 
     def set_receive_timeout(self, seconds: float) -> None:
         """From now on, receiving raises Broken where nothing comes for so long."""
@@ -141,11 +141,11 @@ class FramedConnection:
         try:
             got = receive()
         except BlockingIOError as silent:
-            raise ConnectionBroken("nothing came for too long") from silent
+            raise ConnectionBroken("timed out waiting for a message") from silent
         except OSError as lost:
             raise ConnectionBroken(f"the connection broke: {lost}") from lost
         if not got:
-            raise ConnectionBroken("the other side closed the connection")
+            raise ConnectionBroken("the peer closed the connection")
         self.received_at = time.monotonic()
         return got
 
@@ -199,9 +199,9 @@ def decode_head(text: bytes) -> dict[str, Any]:
     try:
         head = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as bad:
-        raise ConnectionBroken(f"a head came that is no JSON: {text[:40]!r}") from bad
+        raise ConnectionBroken(f"the received head is not JSON: {text[:40]!r}") from bad
     if not isinstance(head, dict):
-        raise ConnectionBroken(f"a head came that is no JSON object: {text[:40]!r}")
+        raise ConnectionBroken(f"the received head is not a JSON object: {text[:40]!r}")
     return head
 
 
@@ -209,7 +209,7 @@ def split_address(address: str) -> tuple[str, int]:
     """`host:port`, an IPv6 host in brackets. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"`{address[:80]}` is no address; one is written host:port")
+        raise ValueError(f"`{address[:80]}` is not an address; expected host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

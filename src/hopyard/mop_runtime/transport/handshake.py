@@ -87,11 +87,11 @@ def accept(
         host, port = sock.getpeername()[:2]
         hello = _receive(sock, len(_MAGIC) + _NONCE_BYTES, until)
         if not hello.startswith(_MAGIC):
-            raise ConnectionBroken(f"what came is not of this protocol: {hello[:16]!r}")
+            raise ConnectionBroken(f"the received bytes do not belong to this protocol: {hello[:16]!r}")
         theirs, mine = hello[len(_MAGIC) :], os.urandom(_NONCE_BYTES)
         _send(sock, _MAGIC + mine + _mac(secret, b"server", theirs, mine), until)
         if not hmac.compare_digest(_receive(sock, _MAC_BYTES, until), _mac(secret, b"client", theirs, mine)):
-            raise AuthError("who connected does not know the secret of this attempt")
+            raise AuthError("the client does not know the secret of this attempt")
         sock.settimeout(None)
         return FramedConnection(sock, peer=join_address(host, port), payload_limit=payload_limit)
     except BaseException:
@@ -115,6 +115,6 @@ def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         part = sock.recv(size - len(data))
         if not part:
-            raise ConnectionBroken("the other side left before it had proven anything")
+            raise ConnectionBroken("the peer closed the connection before authentication")
         data += part
     return data

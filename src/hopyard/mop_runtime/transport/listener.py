@@ -37,7 +37,7 @@ class ConnectionListener:
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
         if not secret:
-            raise ValueError("a link without a secret would let anybody in")
+            raise ValueError("a listener needs a secret: without one it would accept any client")
         self._secret, self._serve = secret, serve
         self._payload_limit, self._handshake_timeout_s = payload_limit, handshake_timeout_s
         self._sock = _bind(host, port)
@@ -78,7 +78,7 @@ class ConnectionListener:
         if oldest is not None:
             with suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
-            self._log_rejection(peer, "too many connections that have proven nothing; the oldest is closed")
+            self._log_rejection(peer, "too many unauthenticated connections; closing the oldest")
 
     def _log_rejection(self, peer: str, cause: object) -> None:
         """Logs each reason once in a while: strangers decide how often they come, and one kind of them hides

@@ -80,7 +80,7 @@ class GroupLeader:
             for wire in self._member_connections:
                 wire.send(_head(means), *_buffers(means))
         except OSError as lost:
-            raise GroupBroken(f"a member of the group went away: {lost}") from lost
+            raise GroupBroken(f"a member of the group disconnected: {lost}") from lost
         return means
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ def kill_process(reason: str) -> None:
     Where that was is what its user needs to know."""
     # to the file itself: the user's code may have put anything in the place of sys.stderr
     with suppress(OSError):
-        os.write(2, f"hopyard: this worker is ended: {reason}. It was here:\n".encode())
+        os.write(2, f"hopyard: this worker exits: {reason}. Its stack:\n".encode())
         faulthandler.dump_traceback(2)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -32,7 +32,7 @@ def load_state(
     try:
         captured, generators = held["state"], held["chance"]
     except (TypeError, KeyError) as bad:
-        raise IntegrityError("what was decoded is no state of a trial") from bad
+        raise IntegrityError("the decoded value is not the state of a trial") from bad
     state = trainable.restore(captured, config) if isinstance(trainable, Captures) else captured
     rng_state.restore(generators)
     return state
@@ -86,7 +86,7 @@ def evaluate(trainable: Trainable, state: Any, partition: Partition, config: Con
     if not isinstance(said, Mapping):
         hint = "return a dictionary of means over the partition's rows: {'val_acc': 0.93}"
         raise SpecError(
-            f"`evaluate` returned {_describe_type(said)}, no dictionary of metrics", hints=(hint,)
+            f"`evaluate` returned {_describe_type(said)}, not a dictionary of metrics", hints=(hint,)
         )
     metrics = {}
     for name, value in said.items():
@@ -94,7 +94,7 @@ def evaluate(trainable: Trainable, state: Any, partition: Partition, config: Con
             metrics[str(name)] = float(value)
         except (TypeError, ValueError, RuntimeError) as bad:
             raise SpecError(
-                f"`evaluate` returned {_describe_type(value)} as `{name}`, which is no number"
+                f"`evaluate` returned {_describe_type(value)} as `{name}`, which is not a number"
             ) from bad
     return metrics
 

@@ -167,7 +167,7 @@ class Worker:
             log.info("trial %s for the first time: %s", command.trial, dict(command.params))
         try:
             if self._trainable is None:
-                raise SpecError("the worker was told to train before it was told what")
+                raise SpecError("the worker received a unit before the study's code and config")
             if isinstance(command, TrainUnit):
                 finished = self._executor.train(self._trainable, command, self._id, self._partitions)
                 name = self._digest_queue.pin_state(command.unit, finished.state)
@@ -244,7 +244,7 @@ class Worker:
         try:
             message = from_head(head)
         except SpecError as bad:
-            raise ConnectionBroken(f"the driver said something that is no message: {bad}") from bad
+            raise ConnectionBroken(f"the driver sent an invalid message: {bad}") from bad
         match message:
             case Shutdown(reason, immediate=True):
                 process_setup.kill_process(reason)

@@ -163,10 +163,10 @@ class ArrowStore:
         )
 
     def _write_error(self, action: str, error: Exception) -> SpecError:
-        hints: tuple[str, ...] = ("a folder that this machine can write to",)
+        hints: tuple[str, ...] = ("choose a folder that this machine can write to",)
         if self._scheme == "file":
             if action == "read":
-                hints = ("executors on several machines need a folder that all of them see, or s3://…",)
+                hints = ("for executors on several machines, use a shared folder or s3://…",)
         elif self._scheme == "s3":
             named = ", ".join(
                 f"{name}={known}" for name in ("endpoint_url", "region") if (known := self.settings.get(name))
@@ -242,7 +242,7 @@ def s3_settings(options: Mapping[str, str], environ: Mapping[str, str] = os.envi
     for name in options:
         if name not in SETTINGS:
             raise SpecError(
-                f"storage: `{name}` is no setting of s3://", hints=(f"they are {', '.join(SETTINGS)}",)
+                f"storage: `{name}` is not a setting of s3://", hints=(f"they are {', '.join(SETTINGS)}",)
             )
     said = {name: environ.get(f"AWS_{name.upper()}", "") for name in SETTINGS}
     said["endpoint_url"] = environ.get("AWS_ENDPOINT_URL_S3") or said["endpoint_url"]
@@ -257,12 +257,13 @@ def s3_settings(options: Mapping[str, str], environ: Mapping[str, str] = os.envi
             else ("secret_access_key", "access_key_id")
         )
         raise SpecError(
-            f"storage: there is a {there}, and no {lacks}",
+            f"storage: {there} is set, but {lacks} is missing",
             hints=(f"AWS_{lacks.upper()}, or storage={{'{lacks}': …}}",),
         )
     endpoint = found.get("endpoint_url")
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
         raise SpecError(
-            f"storage: endpoint_url `{endpoint}` is no URL", hints=("as in http://127.0.0.1:8333",)
+            f"storage: endpoint_url `{endpoint}` is not a URL",
+            hints=("use a URL such as http://127.0.0.1:8333",),
         )
     return found

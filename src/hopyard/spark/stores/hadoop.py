@@ -112,15 +112,10 @@ class HadoopStore:
         return folder / name.rpartition("/")[2]
 
     def _command_error(self, action: str, reason: str) -> SpecError:
-        hints = [
-            (
-                "file://, s3:// and gs:// need nothing of Hadoop's; any other URL has to be known to "
-                "Spark's own Hadoop client"
-            )
-        ]
+        hints = [("use file://, s3:// or gs://, or a URL that Spark's own Hadoop client supports")]
         if "No FileSystem for scheme" in reason or "ClassNotFound" in reason:
             hints.insert(
-                0, "its jar is missing: spark.jars.packages, or spark.jars, before the session is made"
+                0, "add its jar with spark.jars.packages or spark.jars before the session is created"
             )
         if self.url.startswith(("s3a:", "s3n:")):
             hints.insert(0, f"s3://{self.url.partition('://')[2]} needs no jars")
@@ -157,7 +152,7 @@ def _java() -> str:
     if found is None:
         raise SpecError(
             "this executor has no Java on its PATH",
-            hints=("spark.executorEnv.JAVA_HOME says where it is", "file://, s3:// and gs:// need none"),
+            hints=("set spark.executorEnv.JAVA_HOME", "file://, s3:// and gs:// need none"),
         )
     return found
 

@@ -24,7 +24,10 @@ def select_store(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
     if settings:
         raise SpecError(
             f"storage: {scheme}:// takes no settings",
-            hints=("they are those of s3://", "Hadoop's own: spark.hadoop.… before the session is made"),
+            hints=(
+                "remove `storage`: it applies to s3:// only",
+                "Hadoop's own: spark.hadoop.… before the session is made",
+            ),
         )
     if scheme in _ARROW_SCHEMES:
         return arrow.ArrowStore(url, {})

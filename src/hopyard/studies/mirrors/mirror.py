@@ -52,7 +52,7 @@ class Mirrors:
                 getattr(mirror, method)(*args, **named)
             except Exception as failed:  # somebody else's library, or its server: no reason to end a study
                 del self._mirrors[name]
-                self._log_message(f"curves go to {name} no longer: {_shorten_error(failed)}")
+                self._log_message(f"curves are no longer sent to {name}: {_shorten_error(failed)}")
 
 
 def create_mirrors(
@@ -74,7 +74,9 @@ def create_mirrors(
         except SpecError:
             raise
         except Exception as failed:  # a study does not wait for a server that only watches it
-            log_message(f"no curves go to MLflow: {spec.mlflow} cannot be used ({_shorten_error(failed)})")
+            log_message(
+                f"curves are not sent to MLflow: {spec.mlflow} cannot be used ({_shorten_error(failed)})"
+            )
     return Mirrors(found, log_message)
 
 

@@ -26,7 +26,7 @@ class MLflow:
         except ImportError:
             raise SpecError(
                 "mlflow: the study's environment has no package `mlflow`",
-                hints=("pip install mlflow-skinny", "or leave out `mlflow:`"),
+                hints=("pip install mlflow-skinny", "or remove `mlflow:`"),
             ) from None
         for name, value in _TIMEOUT_VARIABLES.items():
             os.environ.setdefault(name, value)

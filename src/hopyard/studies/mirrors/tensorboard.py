@@ -58,6 +58,6 @@ def _find_writer_class() -> Any:
             "tensorboard: the study's environment has no package that writes TensorBoard files",
             hints=(
                 "pip install tensorboardX",
-                "or leave out `tensorboard: true`: `hop search show` and `hop plot` have the curves too",
+                "or remove `tensorboard: true`: `hop search show` and `hop plot` show the curves too",
             ),
         ) from None

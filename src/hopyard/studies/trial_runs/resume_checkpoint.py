@@ -80,7 +80,7 @@ class ResumeCheckpoints:
         try:
             found = self._api.find_rows(f"/runs/{run}/checkpoints", "checkpoints")
         except Forbidden:
-            return (), "may not be read any more"
+            return (), "is no longer readable with this key"
         return (
             ((), _DELETED_TEXT) if found is None else ([one for one in found if not one.get("damaged")], "")
         )
@@ -131,14 +131,14 @@ class ResumeCheckpoints:
     def _log_lost(self, trial: TrialId, reason: str, checkpoint: CheckpointRecord) -> CheckpointRecord:
         if reason:
             self._log_message(
-                f"trial {trial}: {reason}; it goes on from the checkpoint of step {checkpoint['step']} of "
+                f"trial {trial}: {reason}; it resumes from the checkpoint of step {checkpoint['step']} of "
                 f"run {self._names.get(checkpoint['run'], checkpoint['run'])}"
             )
         return checkpoint
 
     def _log_restart(self, trial: TrialId, reason: str) -> None:
         if reason:
-            self._log_message(f"trial {trial}: {reason}; it trains from the beginning")
+            self._log_message(f"trial {trial}: {reason}; it starts from the beginning")
         elif not self._warned_no_checkpoints:
             self._warned_no_checkpoints = True
             self._log_message(
