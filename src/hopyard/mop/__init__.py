@@ -1,1 +1,2 @@
-"""Pure: model hopper parallelism. Events go in, instructions come out; which trial trains where next."""
+"""Model hopper parallelism as pure logic: decides which trial trains where next. Events go in, instructions
+come out."""

@@ -1,5 +1,5 @@
-"""Which waiting trial goes to which idle worker. The chosen leave the queue and the idle; what they do is the
-coordinator's."""
+"""Assigns pending trials to idle workers. Assigned trials leave the queue; the coordinator dispatches
+them."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def assign_shared(workers: Workers, queue: TrialQueue) -> Assignments:
 
 
 def _choose_partition(workers: Workers, trial: MopTrial, worker: MopWorker) -> int | None:
-    """A partition that it lacks, the worker holds and need not leave to another: first what fewest others
-    hold, then what most still need."""
+    """Returns a partition that the trial lacks and the worker holds, unless another worker should train it:
+    the partition held by the fewest other workers first, then the one that most trials still need."""
     wanted = [
         at
         for at in bit_positions(trial.eligible_mask & worker.train_mask)
@@ -121,8 +121,8 @@ def _choose_partition(workers: Workers, trial: MopTrial, worker: MopWorker) -> i
 
 
 def assign_groups(workers: Workers, queue: TrialQueue) -> Assignments:
-    """More idle workers than trials that wait: the longest remaining first takes its part of the workers,
-    each on a partition."""
+    """For more idle workers than pending trials: each trial, the longest remaining first, gets a group of
+    workers, each with one partition."""
     out: Assignments = []
     trials: Sequence[MopTrial] = list(queue)
     for number, trial in enumerate(trials):

@@ -1,10 +1,10 @@
-"""The model-hopper coordinator: no socket, no clock, no chance.
+"""The coordinator of model hopper parallelism: no sockets, no clock, no randomness.
 
-Laws: a trial is on at most one worker, or one group of workers; a worker does at most one unit; in an epoch a
-trial is on each partition exactly once; a state is evaluated on each validation partition once an epoch; no
-idle worker and waiting trial that could go together are left apart, except that a straggler leaves to a much
-faster worker what that one will have done sooner, and that, with workers to spare, trials wait for those that
-evaluate, since together they are done sooner.
+Invariants: a trial is on at most one worker, or one group of workers. A worker executes at most one unit. In
+an epoch, a trial visits each partition exactly once. A state is evaluated on each validation partition once
+per epoch. No idle worker and pending trial that match are left apart, with two exceptions: a straggler leaves
+work to a much faster worker that will finish it sooner; with spare workers, trials wait for workers that
+evaluate, because together they finish sooner.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ class MopCoordinator:
         }
 
     def speed(self, worker: WorkerId) -> float:
-        """Cost done a second, as given or learnt; 1 where nothing is known."""
+        """Returns the cost that a worker finishes per second, as given or learned; 1 if unknown."""
         return self._estimates.speed(worker)
 
     def expected_s(self, trial: TrialId, worker: WorkerId) -> float:
-        """What a hop of the trial on the worker should take."""
+        """Returns the expected duration of a hop of the trial on the worker."""
         return self._estimates.cost(trial) / self._estimates.speed(worker)
 
     def handle(self, *events: Event) -> list[Instruction]:
-        """Take in what happened, in this order, and say what to do."""
+        """Applies the events in order, and returns the instructions."""
         self._instructions = out = list[Instruction]()
         for event in events:
             self._handlers[type(event)](event)  # type: ignore[operator]
@@ -110,15 +110,15 @@ class MopCoordinator:
         return out
 
     def hints(self, running: Mapping[int, float]) -> list[PrefetchHint]:
-        """Which state each busy worker will most likely need next, where one can be told.
-        running: how many seconds each hop that is on its way has taken so far."""
+        """Returns the state that each busy worker will most likely need next, if it can be predicted.
+        running: seconds since the start of each active hop."""
         return predict_next_states(
             self._workers, self._queue, self._evaluations, self._estimates, self._hops, running
         )
 
     def _choose_biases(self) -> None:
-        """Before the first hop, where all times are known: try the rule under several small biases, keep the
-        best."""
+        """Before the first hop, with all durations known: simulates the rule under several small biases, and
+        keeps the best."""
         if (
             self._trials
             and self._workers.is_one_to_one()
@@ -275,7 +275,7 @@ class MopCoordinator:
         self._workers.add(worker)
 
     def _can_continue(self, unit: int, worker: MopWorker) -> bool:
-        """Whether the worker still holds what it reads for this."""
+        """Returns whether the worker still holds the partition of this unit."""
         hop = self._hops.get(unit)
         if hop is None:
             return bool(worker.validation_mask >> self._evaluations.units[unit].partition_index & 1)
@@ -369,7 +369,7 @@ class MopCoordinator:
         self._instructions.append(CancelUnit(unit))
 
     def _fail_unit(self, event: UnitFailed) -> None:
-        """It is over without a result, and still to be done."""
+        """Ends a unit without a result; it must be repeated."""
         one = self._evaluations.release(event.unit)
         if one is not None:
             self._release_worker(one.worker)

@@ -1,5 +1,5 @@
-"""States that are to be evaluated: each on every validation partition, by any who hold it, several at
-once."""
+"""Pending evaluations: each state is evaluated on every validation partition, by any worker that holds it, in
+parallel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Evaluation:
 
 @dataclass(slots=True, eq=False)
 class EvaluationUnit:
-    """One unit: the state on the partition of this place, by this worker."""
+    """One unit: evaluates the state on one partition on one worker."""
 
     evaluation: Evaluation
     partition_index: int
@@ -31,8 +31,7 @@ class EvaluationUnit:
 
 
 class EvaluationQueue:
-    """In the order in which they were wanted: what was wanted first decides first what becomes of its
-    trial."""
+    """Ordered by request: the oldest request decides first about its trial."""
 
     def __init__(self) -> None:
         self._all: dict[tuple[TrialId, int], Evaluation] = {}
@@ -48,7 +47,7 @@ class EvaluationQueue:
             self.pending_mask |= evaluation.remaining_mask
 
     def find_first(self, held_mask: int) -> Evaluation | None:
-        """The first that lacks one of these partitions."""
+        """Returns the first evaluation that lacks one of these partitions."""
         if not held_mask & self.pending_mask:
             return None
         still = 0
@@ -72,7 +71,7 @@ class EvaluationQueue:
         return begun
 
     def finish(self, unit: int) -> EvaluationUnit | None:
-        """None where it is not under way any more."""
+        """Returns None if the unit is not active any more."""
         one = self.units.pop(unit, None)
         if one is not None:
             one.evaluation.assigned_count &= ~(1 << one.partition_index)
@@ -81,7 +80,7 @@ class EvaluationQueue:
         return one
 
     def is_done(self, evaluation: Evaluation) -> bool:
-        """Whether it was evaluated on all partitions."""
+        """Returns whether the state was evaluated on all partitions."""
         return not evaluation.remaining_mask and not evaluation.assigned_count
 
     def release(self, unit: int) -> EvaluationUnit | None:
@@ -94,7 +93,7 @@ class EvaluationQueue:
         return one
 
     def withdraw(self, trial: TrialId) -> dict[int, MopWorker]:
-        """None of it is wanted any more. Returns the units that were under way, and who did them."""
+        """Withdraws the evaluation. Returns its active units and their workers."""
         for key in [key for key in self._all if key[0] == trial]:
             del self._all[key]
         gone = {unit: one.worker for unit, one in self.units.items() if one.evaluation.trial == trial}

@@ -35,16 +35,15 @@ class TrialAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class TrialWithdrawn:
-    """A searcher stopped or paused it, or it failed for good: what it does is cancelled, it gets no more
-    units."""
+    """A searcher stopped or paused the trial, or it failed permanently. Its unit is cancelled, and it gets no
+    more units."""
 
     trial: TrialId
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """Also told again when a worker holds other partitions than before.
-    speed: cost done a second, where that is known."""
+    """Also sent when the partitions of a worker change. speed: cost per second, if known."""
 
     worker: WorkerId
     partitions: frozenset[PartitionId]
@@ -59,7 +58,7 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class HopFinished:
-    """checkpoint: names the trial's state after it. seconds: how long the training took."""
+    """checkpoint: the name of the new state. seconds: the training time."""
 
     hop: int
     checkpoint: str
@@ -68,7 +67,8 @@ class HopFinished:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequested:
-    """Evaluate this state on these validation partitions. The end of an epoch asks for that by itself."""
+    """Requests the evaluation of this state on these validation partitions. The end of an epoch requests it
+    implicitly."""
 
     trial: TrialId
     epoch: int
@@ -83,15 +83,14 @@ class EvaluationFinished:
 
 @dataclass(frozen=True, slots=True)
 class UnitFailed:
-    """The unit is repeated, from the state before it."""
+    """The unit is repeated from the state before it."""
 
     unit: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpareWorkersChanged:
-    """has_spare: nothing else is proposed now, so a trial may use several workers that would idle, for one
-    hop."""
+    """has_spare: no further trial is proposed now, so a hop may use several idle workers."""
 
     has_spare: bool
 
@@ -156,7 +155,7 @@ class EpochEvaluated:
 
 @dataclass(frozen=True, slots=True)
 class TrialFinished:
-    """It has done all its epochs. The last one's evaluation may still be on its way."""
+    """The trial has finished all its epochs. The evaluation of the last epoch may still be active."""
 
     trial: TrialId
 
@@ -166,7 +165,7 @@ Instruction = TrainHop | EvaluateState | CancelUnit | EpochFinished | EpochEvalu
 
 @dataclass(frozen=True, slots=True)
 class PrefetchHint:
-    """The worker, busy now, will probably be asked for this state next."""
+    """The busy worker will probably need this state next."""
 
     worker: WorkerId
     checkpoint: str

@@ -1,4 +1,5 @@
-"""What a hop will take: a trial's cost over a worker's speed, both learnt from the hops that have ended."""
+"""Estimates the duration of a hop: the cost of the trial divided by the speed of the worker, both learned
+from finished hops."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ class HopTimeEstimates:
         self._known_speeds.add(worker)
 
     def known_costs(self, trials: Iterable[TrialId]) -> dict[TrialId, float] | None:
-        """None where one of them was not given."""
+        """Returns None if one of them was not given."""
         trials = list(trials)
         found = {trial: self._cost[trial] for trial in trials if trial in self._known_costs}
         return found if len(found) == len(trials) else None
 
     def known_speeds(self, workers: Iterable[WorkerId]) -> dict[WorkerId, float] | None:
-        """None where one of them was not given."""
+        """Returns None if one of them was not given."""
         workers = list(workers)
         found = {worker: self._speed[worker] for worker in workers if worker in self._known_speeds}
         return found if len(found) == len(workers) else None
@@ -57,7 +58,7 @@ class HopTimeEstimates:
         return self._speed.get(worker, 1.0)
 
     def record_hop(self, trial: TrialId, worker: WorkerId, seconds: float) -> None:
-        """A hop of this trial on this worker took so long."""
+        """Records the duration of a hop of this trial on this worker."""
         knows_trial, knows_worker = trial in self._known_costs, worker in self._known_speeds
         if seconds <= 0 or (knows_trial and knows_worker):
             return

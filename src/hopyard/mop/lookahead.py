@@ -1,9 +1,9 @@
-"""Trying the coordinator's own rule under small biases before anything has begun, and keeping what ends
-first.
+"""Simulates the coordinator's rule under small biases before the first hop, and keeps the bias with the
+shortest makespan.
 
-Longest remaining first is nearly optimal on average, and in single cases several percent off: two long trials
-want the same worker at the end. A slightly different order early on avoids that, and which one is found by
-playing a few through.
+Longest remaining first is nearly optimal on average, but several percent worse in single cases: two long
+trials need the same worker at the end. A slightly different order early on avoids that; a few simulations
+find it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def find_biases(
     costs: Mapping[TrialId, float],
     speeds: Mapping[WorkerId, float],
 ) -> dict[TrialId, float]:
-    """Biases under which one epoch of these trials on these workers ends first; none where the plain rule is
-    good enough, or where the study is so large that playing it costs more than it can save."""
+    """Returns biases that minimise the makespan of one epoch. Returns none if the plain rule is good enough,
+    or if the simulation would cost more than it can save."""
     hops = len(costs) * len(speeds)
     if not costs or not speeds or hops * MIN_VARIANTS > SIMULATED_HOP_BUDGET:
         return {}
@@ -49,7 +49,7 @@ def find_biases(
 
 
 def _biases(trials: Mapping[TrialId, float], variant: int) -> dict[TrialId, float]:
-    """The first variant is the plain rule."""
+    """Yields variants; the first one is the plain rule."""
     if variant == 0:
         return {}
     spread = BIAS_SPREADS[variant % len(BIAS_SPREADS)]

@@ -1,4 +1,4 @@
-"""One epoch played through with known times, and the time below which no schedule can end."""
+"""Simulates one epoch with known durations, and computes a lower bound of its makespan."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def simulate_epoch(
 
 
 def makespan_lower_bound(costs: Mapping[TrialId, float], speeds: Mapping[WorkerId, float]) -> float:
-    """The longest trial's total or the busiest worker's, whichever is larger (open shop)."""
+    """Returns the total of the longest trial or of the busiest worker, whichever is larger (open shop)."""
     slowness = sum(1.0 / speed for speed in speeds.values())
     return max(max(costs.values()) * slowness, sum(costs.values()) / min(speeds.values()))

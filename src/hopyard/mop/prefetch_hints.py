@@ -1,4 +1,4 @@
-"""Which state a busy worker will be asked for next, so that it is there before it is needed."""
+"""Predicts the next state of each busy worker, so that it is transferred before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials, and the order in which those that could hop wait to do so."""
+"""Trials, and the queue of trials that can hop."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class TrialQueue:
             self._bucket_ends[at] = bucket[-1]
 
     def find_first(self, held_mask: int) -> MopTrial | None:
-        """The first that wants one of these partitions."""
+        """Returns the first trial that needs one of these partitions."""
         for at, wanted in enumerate(self._bucket_masks):
             if wanted & held_mask:
                 bucket = self._buckets[at]
@@ -127,7 +127,7 @@ class TrialQueue:
         return None
 
     def refresh(self) -> None:
-        """Where workers came, went, or turned out faster or slower: put all in order anew."""
+        """Sorts the queue again after workers joined, left, or changed their speed."""
         if self._generation != self._workers.generation:
             self._generation = self._workers.generation
             self._epoch_s = sum(self._workers.seconds_per_cost)

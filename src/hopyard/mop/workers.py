@@ -1,7 +1,7 @@
-"""The workers, what each holds, and how much work is left for each.
+"""The workers, the partitions that each holds, and the remaining work of each.
 
-Partitions are kept as bits: the i-th of those that an epoch visits is bit i, so that "does it lack what this
-one holds?" is one operation on two integers, whatever the number of partitions.
+Partitions are bits: bit i is the i-th partition of an epoch. So "does the trial lack a partition of this
+worker?" is one operation on two integers, for any number of partitions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STRAGGLER_RATIO = (
 
 
 def bit_positions(mask: int) -> Iterator[int]:
-    """The places of the bits that are set, lowest first."""
+    """Yields the positions of the set bits, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -26,7 +26,7 @@ def bit_positions(mask: int) -> Iterator[int]:
 
 
 class PartitionIndex:
-    """Which partition is which bit."""
+    """Maps partitions to bits."""
 
     def __init__(self, partitions: Iterable[PartitionId]) -> None:
         self.partitions = sorted(set(partitions))

@@ -1,1 +1,1 @@
-"""Model hopper parallelism at work: driver, workers and the transport between them."""
+"""The runtime of model hopper parallelism: driver, workers and the transport between them."""

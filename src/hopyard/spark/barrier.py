@@ -60,7 +60,7 @@ class BarrierStage:
 
     @property
     def active_workers(self) -> int:
-        """How many workers run now: all, or none yet."""
+        """Returns the number of running workers: all, or 0."""
         tracker = self._spark.sparkContext.statusTracker()
         found = [tracker.getJobInfo(one) for one in tracker.getJobIdsForGroup(self._group)]
         stages = [tracker.getStageInfo(stage) for one in found if one is not None for stage in one.stageIds]
@@ -88,7 +88,8 @@ class BarrierStage:
 
 
 def check_executors(spark: Any, workers: int) -> None:
-    """Raises SpecError where an executor's Python lacks what a worker needs, before anything is written."""
+    """Raises SpecError if an executor's Python lacks a package that workers need. Runs before data is
+    written."""
 
     # inside, so that it travels as it is: there may be no hopyard to find it in
     def look(_number: int) -> tuple[str, str, list[str]]:
@@ -114,7 +115,7 @@ def check_executors(spark: Any, workers: int) -> None:
 
 
 def run_task(numbers: Iterator[int], setup: WorkerSetup) -> Iterator[str]:
-    """One task: a worker until the driver says that the study is over."""
+    """Runs one task: a worker until the driver ends the study."""
     from pyspark import BarrierTaskContext
 
     from hopyard.mop_runtime.worker.run_worker import run_worker

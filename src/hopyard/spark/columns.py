@@ -1,4 +1,4 @@
-"""Which columns of a frame a study can learn from, and what their rows must hold."""
+"""Checks the columns of a frame: their types, and the values of their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.f
 
 
 def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
-    """Raises SpecError for columns that there are not, or of kinds that no model takes."""
+    """Raises SpecError for missing columns, and for types that no model accepts."""
     if not features:
         raise SpecError("features: no column is given", hints=(f"the frame has {', '.join(frame.columns)}",))
     for what, name in (*(("features", name) for name in features), ("labels", label)):
@@ -97,7 +97,7 @@ def to_array_column(column: Any, kind: Any) -> Any:
 
 
 class MissingValueCounter:
-    """Counts rows without a value while the frame is written, so that it is not computed twice."""
+    """Counts rows without a value while the frame is written, so that the frame is computed only once."""
 
     def __init__(self, frame: Any, vectors: Sequence[str]) -> None:
         from pyspark.sql import Observation

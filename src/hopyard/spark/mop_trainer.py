@@ -1,5 +1,5 @@
-"""The hopper, with a stage of Spark's below it: workers that are lost begin again, those that cannot start
-end the study."""
+"""Model hopper parallelism on a Spark stage: lost workers are restarted; workers that cannot start fail the
+study."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SparkMopTrainer:
         return news
 
     def _check_failure(self, error: BaseException) -> None:
-        """Whether it is worth to begin again."""
+        """Decides whether to restart the workers."""
         own = executor_error(error)
         if own is not None:
             raise own
@@ -110,7 +110,8 @@ class SparkMopTrainer:
 
 
 def _format_error(error: BaseException | None) -> str:
-    """What Spark says, without the stack: of an executor or of Python in one, where it was that."""
+    """Returns the error of Spark without the stack: that of the executor, or of Python in it, if there is
+    one."""
     if error is None:
         return "they left"
     java = getattr(error, "java_exception", None)

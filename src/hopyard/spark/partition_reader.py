@@ -1,4 +1,4 @@
-"""A worker's view of what `frames` wrote: its own partition's files only, from wherever the store is."""
+"""Reads a worker's own partition of the data that `partition_writer` wrote, from any store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StoredPartitions:
         self._stored, self._plan = stored, plan
 
     def open(self, index: int, kind: Kind = "train", /) -> Partition:
-        """Reads the whole partition into memory. Raises SpecError where it is not there, or the store cannot
-        be reached."""
+        """Reads the whole partition into memory. Raises SpecError if it is missing, or the store cannot be
+        reached."""
         written = self._stored
         rows = written.train_rows if kind == "train" else written.validation_rows
         arrays: dict[str, list[Any]] = {}

@@ -145,7 +145,7 @@ def column_names(count: int) -> list[str]:
 
 
 def remove_partitions(store: Store, spark: Any) -> None:
-    """Remove what was written. A store that refuses is told of, no more."""
+    """Removes the partitions. Errors of the store are only printed."""
     try:
         store.remove(spark)
     except Exception as failed:

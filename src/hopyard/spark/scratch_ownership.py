@@ -1,8 +1,8 @@
-"""Which driver's process works with which folder below a store, so that those of one that was killed are
-removed by the next.
+"""Records which driver process owns which folder below a store, so that the next driver removes folders of a
+killed one.
 
-An empty file `owners/FOLDER.BOOT.NAMESPACE.PID.STARTED` says so, from before the folder is made until after
-it is removed.
+An empty file `owners/FOLDER.BOOT.NAMESPACE.PID.STARTED` marks the owner, from before the folder is created
+until after it is removed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ScratchOwnership:
 
 
 def process_identity() -> str:
-    """No other process of any host has ever the same."""
+    """Returns an identity that is unique over all processes of all hosts."""
     return ".".join((*_host_identity(), str(os.getpid()), _start_time(os.getpid())))
 
 

@@ -1,4 +1,4 @@
-"""What came of a study on Spark: every trial, and the best model."""
+"""The result of a study on Spark: every trial, and the best model."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Summary:
 
     @property
     def trials(self) -> list[TrialView]:
-        """The best first."""
+        """All trials, the best first."""
         return self.view.ranked()
 
     @property
     def best(self) -> TrialView:
-        """Raises NotFound while no trial has a value."""
+        """Raises NotFound if no trial has a value yet."""
         found = self.view.best()
         if found is None:
             raise NotFound("no trial has reported the metric yet")
@@ -70,11 +70,11 @@ class Summary:
         return BestModel(self.model_source, find_best(self.records, self.states).read_bytes(), config)
 
     def gantt(self) -> Gantt:
-        """Which trial was on which worker when."""
+        """The Gantt chart of trials on workers."""
         return gantt(self.view)
 
     def data(self) -> dict[str, Any]:
-        """As `hop search show --json` prints it."""
+        """The data of `hop search show --json`."""
         return as_data(self.view)
 
     def table(self) -> list[dict[str, Any]]:

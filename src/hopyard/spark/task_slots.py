@@ -1,4 +1,4 @@
-"""How many tasks Spark can run at once: a barrier stage with more of them than that would wait for ever."""
+"""Counts the tasks that Spark can run at once: a barrier stage with more tasks would wait forever."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def count_slots(spark: Any) -> int:
 
 
 def check_session(spark: Any) -> None:
-    """Raises SpecError for what is no classic session, and for one that would give back executors in the
-    middle."""
+    """Raises SpecError for a session that is not classic, or that would release executors during the
+    study."""
     try:
         conf = spark.sparkContext.getConf()
     except Exception as lacking:  # Spark Connect has none
@@ -69,7 +69,7 @@ def slots_error(workers: int, slots: int) -> str:
 
 
 def slot_settings(spark: Any) -> tuple[str, ...]:
-    """What decides how many there are, as it is set."""
+    """Returns the settings that decide the number of slots, with their current values."""
     conf = spark.sparkContext.getConf()
     cpus = conf.get("spark.task.cpus", "1")
     more = (

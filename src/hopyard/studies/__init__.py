@@ -1,2 +1,2 @@
-"""Studies at work: inside the user's processes, with the standard library and what the user has.
-Design page 0003."""
+"""The runtime of studies: runs in the user's processes, with the standard library and the user's packages.
+See design 0003."""

@@ -41,7 +41,7 @@ class Curves:
         self._reports = 0
 
     def record_report(self, trial: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Told once for each report that the searcher was told, in order."""
+        """Records a report; called once for each report to the searcher, in order."""
         value = metrics.get(self._metric, math.nan)
         if not math.isfinite(value):
             return
@@ -53,7 +53,7 @@ class Curves:
         self._log_new({f"best/{self._metric}": self._best}, self._reports)
 
     def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """All that a journal says."""
+        """Replays a whole journal."""
         for record in records:
             if (
                 record.get("kind") == "told"

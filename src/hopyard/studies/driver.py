@@ -1,8 +1,8 @@
-"""The driver of a study: asks its searcher, has trials trained, tells what they report, and writes all of it
-down first.
+"""The driver of a study: asks the searcher for trials, has them trained, and reports results to the searcher.
+Every step is written to the journal first.
 
-One thread decides. What the searcher was asked and told stands in the journal, in order: a driver that begins
-again rebuilds the searcher by making the same calls, hands the trainer what was under way, and goes on.
+One thread decides. The journal holds all calls of the searcher in order. A restarted driver repeats these
+calls to rebuild the searcher, gives active work to the trainer again, and continues.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _RUN_PREFIX = re.compile(r"^run [^\s:]+:? ")
 
 
 class StudyListener(Protocol):
-    """Who is told of what happened, after it was written down: curves, mirrors, people."""
+    """Receives events after they were written: curves, mirrors, console output."""
 
     def trial_started(self, proposal: Proposal) -> None: ...
     def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
     def trial_ended(self, trial: TrialId, phase: TrialPhase, reason: str) -> None: ...
     def study_updated(self, state: StudyState) -> None:
-        """After each round of news."""
+        """Called after each round of events."""
         ...
 
 
 class StudyDriver:
-    """journal: of this attempt; past_records: all records before.
-    is_stopping: whether to leave at the next chance, and go on later.
+    """journal: of this attempt. past_records: all earlier records. is_stopping: returns whether to exit soon,
+    and resume later.
 
-    Raises Conflict where the searcher answers otherwise than it did.
+    Raises Conflict if the searcher answers differently than before.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class StudyDriver:
         return self.state.best
 
     def run(self, trainer: Trainer) -> bool:
-        """Drive the study to its end (True), or until it is to leave (False).
-        Raises StudyFailed when nothing comes of it."""
+        """Runs the study. Returns True at its end, False if it was stopped. Raises StudyFailed if the study
+        cannot succeed."""
         self._resume(trainer)
         while not self._is_stopping():
             done = self._start_trials(trainer)
@@ -282,7 +282,7 @@ class StudyDriver:
         self._on_budget_reached(trainer, trial_state, BudgetReached(event.trial, trial_state.proposal.budget))
 
     def _fail_trial(self, trainer: Trainer, trial: TrialId, error: str, traceback: str = "") -> None:
-        """It has failed, alone."""
+        """Fails this trial only."""
         self._journal.write("failed", trial=trial, error=error, traceback=traceback)
         self._errors[trial] = error
         report = Report(trial, self.state.trials[trial].step, None, TrialOutcome.FAILED)
@@ -291,7 +291,7 @@ class StudyDriver:
         self._listener.trial_ended(trial, TrialPhase.FAILED, error)
 
     def _release_trials(self, trainer: Trainer) -> None:
-        """Paused trials that will never go on need no state."""
+        """Releases the states of paused trials that will never resume."""
         if not isinstance(self._searcher, ReleasesTrials):
             return
         for trial in sorted(self._searcher.released() - self._released_trials, key=int):
@@ -314,7 +314,7 @@ class StudyDriver:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _check_first_trials(self) -> None:
-        """A study that can only fail ends early."""
+        """Ends a study early if its first trials all failed."""
         failed = self.state.count(TrialPhase.FAILED) - self._earlier_failures
         if self.state.best is None and failed >= max(_MIN_FAILED_TRIALS, self._spec.max_live_trials):
             raise StudyFailed(
@@ -339,7 +339,7 @@ class StudyDriver:
         self._listener.study_updated(self.state)
 
     def _error_summary(self) -> str:
-        """What they said, each thing once."""
+        """Returns the distinct errors of the trials."""
         said: dict[str, list[TrialId]] = {}
         for trial, error in self._errors.items():
             lines = [line for line in error.strip().splitlines() if not line.startswith("hint: ")]

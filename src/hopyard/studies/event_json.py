@@ -1,5 +1,5 @@
-"""Events of a study as JSON, as they stand in its journal, and back.
-`config.search.study_json` has the study's spec."""
+"""Converts events of a study to JSON, as in its journal, and back. `config.search.study_json` converts the
+spec."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def event_json(event: StudyEvent) -> dict[str, Any]:
 
 
 def event_from_json(record: Mapping[str, Any]) -> StudyEvent | None:
-    """None for records that are no events of the searcher. Raises IntegrityError for one that is damaged."""
+    """Returns None for records that are no events of the searcher. Raises IntegrityError for a damaged
+    record."""
     kind = record.get("kind")
     if kind not in ("asked", "told"):
         return None

@@ -1,5 +1,5 @@
-"""The study's own line to the server: with its run's token, over servers that go away and come back at
-another address."""
+"""The connection of a study to the server, with the token of its run. It survives server restarts and address
+changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StudyApi:
                 return answer
 
     def _should_retry(self, error: HopyardError, renewed: bool) -> bool:
-        """Whether to ask again."""
+        """Returns whether to retry the request."""
         if isinstance(error, ServerFault):
             self._faults += 1
             return self._faults <= _MAX_FAULTS
@@ -92,7 +92,7 @@ class StudyApi:
             return None
 
     def find_rows(self, path: str, rows: str, **query: Any) -> list[Any] | None:
-        """All rows of a listing; None where there is no such thing. Raises as `find`."""
+        """Returns all rows of a listing; None if the resource does not exist. Raises as `find`."""
         try:
             return self.call(lambda client: list(client.iterate_pages(path, rows, **query)))
         except NotFound:
@@ -106,7 +106,7 @@ class StudyApi:
         return self.call(read)
 
     def post_for_bytes(self, path: str, body: Any, *, timeout_s: float) -> bytes:
-        """POST JSON, get bytes."""
+        """Posts JSON, and returns bytes."""
 
         def send(client: Client) -> bytes:
             with client.open(

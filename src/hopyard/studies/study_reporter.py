@@ -1,4 +1,4 @@
-"""What people see of a study while it runs: lines on stdout, curves, the summary, mirrors."""
+"""User-visible output of a running study: lines on stdout, curves, the summary, and mirrors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StudyReporter:
             _print_line(f"trial {trial} failed: {reason}")
 
     def study_updated(self, state: StudyState) -> None:
-        """At most once a second, unless it is the end."""
+        """Reports at most once per second, and at the end."""
         self._on_update()
         now = time.monotonic()
         if now - self._summarised_at >= _SUMMARY_INTERVAL_S:
@@ -84,7 +84,7 @@ class StudyReporter:
             self._progress(ended, self._spec.trials)
 
     def close(self, state: StudyState, *, completed: bool) -> None:
-        """The study is over, or goes on in another attempt."""
+        """The study has ended, or resumes in another attempt."""
         self.summarise(state, completed=completed)
         best = state.best
         if best is not None:

@@ -1,5 +1,5 @@
-"""Where a study stands: whose trial is how far, what is best.
-Fed with the events of its journal, live and replayed alike."""
+"""The state of a study: the progress of each trial and the best result. Updated by the events of its journal,
+live and replayed alike."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class StudyState:
 
 
 def phase_after(budget: int, event: TellEvent) -> TrialPhase | None:
-    """What became of a trial; None where it goes on."""
+    """Returns the phase of a trial after an event; None if it continues."""
     match event.report.outcome, event.verdict:
         case TrialOutcome.FAILED, _:
             return TrialPhase.FAILED

@@ -1,7 +1,7 @@
-"""How a driver has trials trained: what it asks of a trainer, and what it is told.
+"""The interface between a driver and a trainer: the requests of the driver and the events of the trainer.
 
-There are two: `studies.trial_runs` (every trial a run of its own) and `mop_runtime.driver` (model hopper
-parallelism). All calls come from one thread, the driver's.
+There are two trainers: `studies.trial_runs` (every trial is a separate run) and `mop_runtime.driver` (model
+hopper parallelism). All calls come from the driver's thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TrialWork:
 
 @dataclass(frozen=True, slots=True)
 class EpochReported:
-    """What the trial's metrics were after `step` epochs (1 … budget)."""
+    """The metrics of the trial after `step` epochs (1 … budget)."""
 
     trial: TrialId
     step: int
@@ -46,7 +46,7 @@ class EpochReported:
 
 @dataclass(frozen=True, slots=True)
 class TrialFailed:
-    """The trial, and nothing else, ended with an error of its own."""
+    """The trial failed with its own error; other trials are not affected."""
 
     trial: TrialId
     error: str
@@ -55,7 +55,7 @@ class TrialFailed:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReached:
-    """The trial has done `budget` epochs, and all that it reported up to there was told before."""
+    """The trial has trained `budget` epochs, and all its reports were delivered before."""
 
     trial: TrialId
     budget: int
@@ -65,15 +65,15 @@ TrainerEvent = EpochReported | TrialFailed | BudgetReached
 
 
 class Trainer(Protocol):
-    """Constructed with a `Ground`. May raise SpecError where the study cannot be trained at all: that ends
-    the study with the error."""
+    """Constructed with a `TrainerContext`. Raises SpecError if the study cannot be trained at all, which
+    fails the study."""
 
     def free_capacity(self) -> int:
-        """How many more trials it would take now."""
+        """The number of further trials that the trainer accepts now."""
         ...
 
     def start(self, work: TrialWork) -> None:
-        """Begin, or go on. Returns at once. The same work may be given again after the driver was started
+        """Starts or resumes the work, and returns at once. A restarted driver may request the same work
         again."""
         ...
 
@@ -84,7 +84,7 @@ class Trainer(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> list[TrainerEvent]:
-        """What has happened since, in order; [] when nothing did within `timeout_s`."""
+        """Returns the events since the last call, in order; [] if none came within `timeout_s`."""
         ...
 
     def close(self, *, completed: bool) -> None:
@@ -95,18 +95,17 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:
-    """The newest checkpoint of the study, as it was restored. step: counts saves.
-    files: name -> the file that was saved."""
+    """The newest checkpoint of the study, as restored. step: counts saves. files: name -> saved file."""
 
     step: int
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
 class JournalWriter(Protocol):
-    """The journal, for whoever writes to it."""
+    """Appends records to the journal."""
 
     def write(self, kind: str, /, **fields: Any) -> None:
-        """Append one record, before its effect."""
+        """Appends one record, before its effect."""
         ...
 
 

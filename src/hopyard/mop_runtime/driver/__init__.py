@@ -1,2 +1,1 @@
-"""The driver's side of model hopper parallelism: trials hop between workers, and what is lost on the way is
-made good."""
+"""The driver of model hopper parallelism: trials hop between workers, and lost work is repeated."""

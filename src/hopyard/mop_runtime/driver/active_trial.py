@@ -1,4 +1,4 @@
-"""A trial that is being trained: how far it is, what of it is measured, what there is to report."""
+"""A trial in training: its progress, its evaluations, and its unreported epochs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ActiveTrial:
             self.epoch_end_states[position.epoch] = state
 
     def needed_states(self) -> set[str]:
-        """States that it needs: the newest, those that are still to be evaluated, and that of the last
-        reported epoch."""
+        """Returns the states that the trial needs: the newest, those with pending evaluations, and that of
+        the last reported epoch."""
         return {
             self.state,
             *(state for step, state in self.epoch_end_states.items() if step >= self.reported_epoch),
@@ -64,7 +64,7 @@ class ActiveTrial:
     def drain_events(
         self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int
     ) -> Iterator[TrainerEvent]:
-        """What can be reported now, in the order of epochs."""
+        """Returns the events that can be reported now, in the order of epochs."""
         while (state := self.epoch_end_states.get(self.reported_epoch + 1)) is not None and len(
             results.get(state, {})
         ) == partitions:

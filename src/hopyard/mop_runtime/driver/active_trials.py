@@ -1,5 +1,5 @@
-"""The trials that are in the trainer's hands: begun, reported, ended, and gone back with where a state was
-lost."""
+"""The trials of the trainer: starts them, reports their epochs, ends them, and rolls them back when a state
+is lost."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hopyard.studies.trainer import EpochReported, TrainerContext, TrainerEvent,
 
 
 class ActiveTrials:
-    """coordinator_events: what the coordinator is to be told next.
-    trainer_events: what the driver is to be told next."""
+    """coordinator_events: pending events for the coordinator. trainer_events: pending events for the
+    driver."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ActiveTrials:
         self.report_ready(training)
 
     def record_hop(self, trial: TrialId, state: str) -> None:
-        """It has come to this state."""
+        """Records the new state of the trial."""
         training = self._by_id.get(trial)
         if training is not None:
             training.record_hop(state, self._journal.index.states[state].position)
@@ -176,7 +176,7 @@ class ActiveTrials:
     # -- endings ---------------------------------------------------------------------------------------------
 
     def end(self, trial: TrialId, *, keep_state: bool) -> None:
-        """keep_state: the state after the last epoch that was reported."""
+        """keep_state: keeps the state after the last reported epoch."""
         training, left = self._by_id.get(trial), self._journal.index.final_states.get(trial)
         state, epoch = "", 0
         if keep_state and training is not None:
@@ -192,7 +192,7 @@ class ActiveTrials:
             self.trainer_events.append(TrialFailed(trial, error, traceback))
 
     def roll_back(self, trial: TrialId) -> None:
-        """Its newest state is gone for good: from the newest before that is not."""
+        """The newest state of the trial is lost: resumes from the newest available state before it."""
         training = self._by_id.pop(trial, None)
         if training is not None:
             self._withdraw(trial)

@@ -1,5 +1,5 @@
-"""Durable checkpoints of a study: the states that it would go on from, at most every so often, beside the
-hops."""
+"""Durable checkpoints of a study: saves the states from which it would resume, at a limited rate, in parallel
+to the hops."""
 
 from __future__ import annotations
 

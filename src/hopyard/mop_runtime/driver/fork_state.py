@@ -1,5 +1,5 @@
-"""The state that a fork's trial begins with, which lies in the checkpoint of another study until this one has
-a checkpoint of its own."""
+"""The initial state of a fork, which is in the checkpoint of another study until the fork has its own
+checkpoint."""
 
 from __future__ import annotations
 

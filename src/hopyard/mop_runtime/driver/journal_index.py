@@ -1,4 +1,4 @@
-"""What the journal says of hops and evaluations: how each state came about, and what was measured of it."""
+"""Index of the hops and evaluations in the journal: the origin of each state, and its metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INITIAL_STATE = ""  # stands for the state of a trial that has not begun
 
 @dataclass(frozen=True, slots=True)
 class TrainingPosition:
-    """How far a trial is: `epoch` full epochs, and these partitions of the next."""
+    """The progress of a trial: `epoch` full epochs, and these partitions of the next one."""
 
     epoch: int = 0
     visited: frozenset[PartitionId] = frozenset()
@@ -54,7 +54,7 @@ class FinalState:
 
 @dataclass(frozen=True, slots=True)
 class BestState:
-    """The best value of the study's metric so far, and the state that had it."""
+    """The best value of the study's metric so far, and its state."""
 
     trial: TrialId
     step: int
@@ -179,7 +179,7 @@ class JournalIndex:
 
     @property
     def undigested_count(self) -> int:
-        """How many states have no digest yet."""
+        """Returns the number of states without a digest."""
         return len(self.states.keys() - self.digests.keys())
 
     def ancestry(self, state: str) -> Iterator[tuple[str, StateRecord]]:

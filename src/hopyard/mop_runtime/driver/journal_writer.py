@@ -1,4 +1,4 @@
-"""The journal, and what it says so far."""
+"""Writes the journal, and keeps its index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MopJournal:
         self.write("hopper", start=self.index.driver_starts + 1)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Before its effect. Raises StorageFull."""
+        """Appends a record before its effect. Raises StorageFull."""
         self._context.journal.write(kind, **fields)
         self.index.apply({"kind": kind, **fields})
 

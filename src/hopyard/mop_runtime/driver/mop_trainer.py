@@ -1,9 +1,9 @@
-"""Model hopper parallelism at work: workers connect, trials hop between them, and what is lost on the way is
-made good.
+"""The trainer of model hopper parallelism: workers connect, trials hop between them, and lost work is
+repeated.
 
-One thread decides, the driver's, inside `wait`: what came is written to the journal, told to the coordinator,
-and what that says is sent. Nothing else stands between the end of one unit and the start of the next: states
-are dropped, news is acknowledged and hints are given after that.
+One thread decides: the driver's, inside `wait`. It writes each message to the journal, passes it to the
+coordinator, and sends the resulting instructions. Nothing else happens between the end of one unit and the
+start of the next: dropping states, acknowledgements and hints come after that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def open_mop_trainer(context: TrainerContext, scratch_dir: Path) -> MopTrainer:
 
 
 class MopTrainer:
-    """A `Trainer`. store: the driver's own. Raises SpecError where the study has no `mop`."""
+    """A `Trainer`. store: the driver's state store. Raises SpecError if the study has no section `mop`."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class MopTrainer:
 
     @property
     def port(self) -> int:
-        """Where workers connect."""
+        """The port for workers."""
         return self._server.port
 
     def free_capacity(self) -> int:
@@ -247,7 +247,7 @@ class MopTrainer:
 
     @property
     def best(self) -> BestState | None:
-        """The state that had the best value of the study's metric."""
+        """Returns the state with the best value of the study's metric."""
         return self._journal.index.best
 
     # -- deciding --------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Which worker opens which partitions.
+"""Assigns partitions to workers.
 
-As many seats as the study was promised workers; partition i belongs to seat i modulo that number. Each worker
-takes a seat; where fewer come than promised, or one is lost, somebody takes more; one that comes late
-relieves who has most.
+A study has one slot per requested worker; partition i belongs to slot i modulo that number. Each worker takes
+a slot. If fewer workers join, or one is lost, other workers take several slots; a late worker takes a slot
+from the worker with the most.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hopyard.domain.ids import PartitionId, WorkerId
 
 
 def partitions_of_slots(slots: frozenset[int], count: int, partition_count: int) -> frozenset[PartitionId]:
-    """All partitions of these seats, of `count` in all."""
+    """Returns all partitions of these slots, of `count` in all."""
     return frozenset(PartitionId(at) for at in range(partition_count) if at % count in slots)
 
 
 def slots_of_partitions(partitions: frozenset[PartitionId], count: int) -> frozenset[int]:
-    """Those that these partitions belong to."""
+    """Returns the slots of these partitions."""
     return frozenset(partition % count for partition in partitions)
 
 

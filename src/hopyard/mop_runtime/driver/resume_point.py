@@ -1,4 +1,4 @@
-"""From which state a trial goes on."""
+"""Selects the state from which a trial resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which shelves each state lies, and which of them are still needed."""
+"""The stores that hold each state, and the states that are still needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which states somebody still needs."""
+"""Reference counts of states."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Hashable, Iterable
 
 
 class StateRefs:
-    """A state stays as long as one of its keepers (a trial, the study's best, a save under way) keeps it."""
+    """A state is kept as long as it has an owner: a trial, the study's best state, or a save in progress."""
 
     def __init__(self) -> None:
         self._states_by_holder: dict[Hashable, frozenset[str]] = {}
         self._ref_counts: Counter[str] = Counter()
 
     def set_refs(self, holder: Hashable, states: Iterable[str]) -> list[str]:
-        """These, and no others any more. Returns those that nobody keeps now."""
+        """Replaces the references of an owner. Returns the states without any owner."""
         new = frozenset(state for state in states if state)
         old = self._states_by_holder.pop(holder, frozenset())
         if new:

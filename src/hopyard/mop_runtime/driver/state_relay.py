@@ -1,9 +1,9 @@
-"""States that come by way of the driver, over connections that workers make: to each other they may have
-none.
+"""Relays states through the driver, over connections that workers open, because workers may be unable to
+connect to each other.
 
-A worker that asks the driver for a state waits until that lies on the driver's shelf: who holds it is told to
-lend it, connects, and is asked for it over that connection. Served on the port where workers meet the driver,
-which all of them reach.
+A worker that requests a state from the driver waits until the state is in the driver's store. The holder
+receives a message, connects, and sends the state over that connection. The relay uses the driver's port,
+which all workers can reach.
 """
 
 from __future__ import annotations

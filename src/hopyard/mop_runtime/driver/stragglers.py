@@ -1,5 +1,5 @@
-"""Workers much slower than the others: told of once, and helped by the fastest, which opens their part too.
-Units that take far too long, though their workers beat: what does them is ended."""
+"""Detects workers that are much slower than the others: reports each once, and lets the fastest worker open
+its partitions too. Kills processes whose unit takes far too long although they send heartbeats."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class StragglerDetector:
         self._checked_at = 0.0
 
     def record_hop(self, workers: Iterable[WorkerId], trial: TrialId, seconds: float) -> None:
-        """They did a hop."""
+        """Records the duration of a hop."""
         self._hop_counts.update(workers)
         self._longest_hop_s[trial] = max(seconds, self._longest_hop_s.get(trial, 0.0))
 
     def load_history(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """How long hops took before."""
+        """Loads the durations of earlier hops."""
         for record in records:
             if record.get("kind") == "hop":
                 self.record_hop(

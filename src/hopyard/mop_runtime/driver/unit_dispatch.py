@@ -1,4 +1,4 @@
-"""What the coordinator says, as messages to workers, and the units that are under way."""
+"""Sends the coordinator's instructions to workers, and tracks the active units."""
 
 from __future__ import annotations
 

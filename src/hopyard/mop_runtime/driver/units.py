@@ -1,4 +1,4 @@
-"""Units that workers were asked for."""
+"""Units that were sent to workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of all validation partitions together."""
+"""Combines the metrics of all validation partitions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hopyard.domain.ids import PartitionId
 
 
 def weighted_means(results: Mapping[PartitionId, tuple[Mapping[str, float], int]]) -> dict[str, float]:
-    """Each metric's mean over all rows. In the order of partitions, so that who evaluated first changes no
-    bit."""
+    """Returns the mean of each metric over all rows. Partitions are added in order, so the order of
+    evaluations changes no bit."""
     names = {name: None for partition in sorted(results) for name in results[partition][0]}
     return {
         name: _mean(

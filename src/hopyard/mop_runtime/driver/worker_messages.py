@@ -1,4 +1,4 @@
-"""What workers say, and what becomes of it: written down, told to the coordinator, acknowledged."""
+"""Handles messages of workers: records them, passes them to the coordinator, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WorkerMessages:
         self.first_hello_at: float | None = None
 
     def dispatch(self, event: DriverServerEvent) -> None:
-        """Raises SpecError where no worker can open the data or the user's code."""
+        """Raises SpecError if no worker can open the data or the user's code."""
         if isinstance(event, (StateRequested, StateReceived)):
             self._state_locations.handle(event)
             return

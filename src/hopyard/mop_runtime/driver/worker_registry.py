@@ -1,4 +1,4 @@
-"""The workers of a study: who is connected, what each has open, who is lost."""
+"""The workers of a study: their connections, open partitions and losses."""
 
 from __future__ import annotations
 

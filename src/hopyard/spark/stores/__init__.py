@@ -1,1 +1,1 @@
-"""Where a frame's partitions lie between Spark, which writes them, and the workers, which read them."""
+"""Stores for the partitions of a frame: Spark writes them, workers read them."""

@@ -1,4 +1,4 @@
-"""What went wrong in an executor, as this process may say it."""
+"""Extracts the error of an executor from Spark's exception."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HINT = re.compile(r"^\s*hint: (.*)", re.MULTILINE)
 
 
 def executor_error(error: BaseException) -> SpecError | None:
-    """The SpecError that a task of ours raised; None where Spark failed of something else."""
+    """Returns the SpecError that a task raised; None if Spark failed for another reason."""
     said = str(error)
     found = _SPEC_ERROR.search(said)
     if found is None:

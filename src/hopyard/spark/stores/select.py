@@ -1,4 +1,4 @@
-"""Which store a URL means."""
+"""Selects the store of a URL."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ARROW_SCHEMES = ("file", "gs")
 
 
 def select_store(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
-    """file, s3 and gs go through Arrow's own clients, on executors as here; all else through Spark's Hadoop
-    client. settings: of S3 (`arrow.SETTINGS`). Raises SpecError for a URL that is none, or settings that
-    nobody reads."""
+    """file, s3 and gs use Arrow's clients, on executors too; all other schemes use Spark's Hadoop client.
+    settings: of S3 (`arrow.SETTINGS`). Raises SpecError for an invalid URL, or for settings that the store
+    does not use."""
     if ":" not in url:
         url = hadoop.qualify_path(spark, url)
     scheme = url.partition(":")[0]

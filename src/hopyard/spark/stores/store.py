@@ -1,4 +1,4 @@
-"""What a store must do."""
+"""The interface of a store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Store(Protocol):
     def url(self) -> str: ...
 
     def check(self, spark: Any, /) -> None:
-        """Raises SpecError where it cannot be written to, as far as this process can tell."""
+        """Raises SpecError if the store cannot be written to, as far as this process can see."""
         ...
 
     def write(self, frame: Any, /) -> list[Chunk]:
@@ -41,17 +41,17 @@ class Store(Protocol):
         ...
 
     def remove(self, spark: Any, /) -> None:
-        """The folder, with all that is in it; one that is not there is no error."""
+        """Removes the folder with its content; a missing folder is no error."""
         ...
 
     def create_file(self, spark: Any, name: str, /) -> None:
-        """An empty file in it."""
+        """Creates an empty file in the folder."""
         ...
 
     def list_files(self, spark: Any, /) -> list[str]:
-        """Of the files in it; [] where there is no folder."""
+        """Returns the files in the folder; [] if it does not exist."""
         ...
 
     def delete_file(self, spark: Any, name: str, /) -> None:
-        """A file in it."""
+        """Deletes a file in the folder."""
         ...

@@ -1,1 +1,1 @@
-"""Trials that are runs of their own: the trainer of `parallel: trials`."""
+"""The trainer of `parallel: trials`: every trial is a separate run."""

@@ -1,5 +1,5 @@
-"""Which checkpoint a trial goes on from: the newest that is not beyond what its study has told the
-searcher."""
+"""Selects the checkpoint from which a trial resumes: the newest one within the epochs that were reported to
+the searcher."""
 
 from __future__ import annotations
 

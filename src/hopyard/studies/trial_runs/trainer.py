@@ -1,7 +1,6 @@
-"""A trainer whose trials are runs of their own, through the queue: as many at a time as the study says.
+"""Trains trials as separate runs through the queue, with the concurrency of the study.
 
-Nothing here is remembered that the journal and the server do not know: a driver that begins again finds its
-runs by their ids.
+All state is in the journal and on the server: a restarted driver finds its runs by their ids.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class TrialRun:
     _latest_metrics: Mapping[str, float] | None = None
 
     def update(self, status: Mapping[str, Any]) -> None:
-        """What the server says of the run."""
+        """Applies the server's record of the run."""
         self.name, self.phase = str(status["name"]), RunPhase(status["phase"])
         exit = status.get("exit")
         self.exit_reason = str(exit["reason"]) if exit else ""
@@ -57,7 +57,7 @@ class TrialRun:
             )
 
     def add_data(self, stream: StreamId, offset: int, data: bytes) -> list[TrainerEvent]:
-        """More of one of its metric streams."""
+        """Adds data of one of its metric streams."""
         at = self.cursors.get(stream, 0)
         if offset > at or offset + len(data) <= at:
             return []
@@ -72,7 +72,7 @@ class TrialRun:
         return [news for row in rows for news in self._report(attempt, row)]
 
     def finish(self) -> list[TrainerEvent]:
-        """It is final, and all that it said was read."""
+        """The run has ended, and all its metrics were read."""
         self.is_finished = True
         if self.end_requested:
             return []

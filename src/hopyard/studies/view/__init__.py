@@ -1,1 +1,1 @@
-"""Pure: what a study's journal says, for people and for programs."""
+"""Pure views of a study's journal, for users and programs."""

@@ -1,7 +1,7 @@
-"""What each worker did when: the data of a Gantt chart, and the idle time in it.
+"""The units of each worker over time: the data of a Gantt chart, and its idle time.
 
-Between two attempts (the study made room, or ended and went on later) there are no workers: that break is
-nobody's idle time.
+Between two attempts (the study was preempted, or ended and was resumed) there are no workers. Such a break
+does not count as idle time.
 """
 
 from __future__ import annotations

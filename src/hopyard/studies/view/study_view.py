@@ -1,7 +1,7 @@
-"""How a study stands: its journal, folded record by record.
+"""The state of a study, computed from its journal record by record.
 
-Made to be fed as the journal grows; a record that is met a second time, or of a kind that this version does
-not know, changes nothing. Records are those of design page 0003, section 3, as they stand in the journal.
+The view can be updated as the journal grows. Repeated records and unknown kinds change nothing. Records are
+those of design 0003, section 3.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class StudyView:
         return str(self.spec.get("metric", ""))
 
     def apply(self, record: JournalRecord) -> None:
-        """Fold one record in."""
+        """Applies one record."""
         match record.get("kind"):
             case "study":
                 self.resumed += bool(self.spec)
@@ -143,7 +143,7 @@ class StudyView:
                 self.mark_ended()
 
     def ranked(self) -> list[TrialView]:
-        """All trials, the best first; those without a value last, in order of their numbers."""
+        """Returns all trials, the best first; trials without a value come last, by number."""
         sign = -1.0 if self.goal is Goal.MAX else 1.0
         return sorted(
             self.trials.values(),
@@ -163,7 +163,7 @@ class StudyView:
         return found
 
     def counts(self) -> dict[TrialPhase, int]:
-        """How many trials are in each state."""
+        """Returns the number of trials per state."""
         found = dict.fromkeys(TrialPhase, 0)
         for trial in self.trials.values():
             found[trial.state] += 1
