@@ -77,7 +77,7 @@ def test_a_file_named_like_a_module_of_pythons(code: Path) -> None:
         ("nowhere:Kept", "no module `nowhere`", "it is looked for"),
         ("mine.py:", "is not the name of a trainable", "use the form"),
         (":Kept", "is not the name of a trainable", "use the form"),
-        ("mine.py:Asks", "missing 1 required positional argument: 'size'", "called without arguments"),
+        ("mine.py:Asks", "missing 1 required positional argument: 'size'", "remove the arguments of"),
         ("mine.py:Lacking", r"`Lacking` has no `evaluate\(state, partition, config\)`", "make a trainable"),
         (
             "mine.py:Wrong",

@@ -216,7 +216,7 @@ class TorchTrainable:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise SpecError(
                 f"TorchTrainable: optimizer(parameters, config) returned {type(optimizer).__name__}, "
-                "not an optimiser"
+                "not a torch.optim.Optimizer"
             )
         return TorchState(model, optimizer, initial_hyperparameters=torch_state.hyperparameters(optimizer))
 

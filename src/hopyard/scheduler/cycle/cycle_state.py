@@ -92,8 +92,8 @@ class CycleState:
         self.timeline.start(placement, self.estimate_of(self.pending_gang(gang)))
         self.placed[gang] = placement
         self.own_holds.pop(gang, None)
-        for told in self.start_listeners:
-            told(placement)
+        for detail in self.start_listeners:
+            detail(placement)
 
     def try_promise(self, gang: Gang, block: BlockReason) -> bool:
         """Returns whether the gang is promised a start, or its earlier promise is kept."""
@@ -140,11 +140,11 @@ class CycleState:
 
     def renew_promise(self, gang: Gang) -> None:
         """It had to stand back; as well as can be now."""
-        told = self.own_holds.pop(gang.id, None)
+        detail = self.own_holds.pop(gang.id, None)
         expected = self.estimate_of(gang)
         if (
-            self.promises.promise_start(gang, expected, told.reason if told else HoldReason.BEHIND)
+            self.promises.promise_start(gang, expected, detail.reason if detail else HoldReason.BEHIND)
             is not None
-            and told is not None
+            and detail is not None
         ):
-            self.own_holds[gang.id] = told
+            self.own_holds[gang.id] = detail

@@ -182,13 +182,13 @@ class CycleHolds(LazyHolds):
             queue = order[0]
             for _, _, gang, alike in sorted(groups[order], key=_BY_SUBMISSION):
                 position += 1
-                told = self._explainer.detail_of(gang, alike)
-                yield Hold(gang.id, told.reason, alike.render(told), position, told.blocked_by)
+                detail = self._explainer.detail_of(gang, alike)
+                yield Hold(gang.id, detail.reason, alike.render(detail), position, detail.blocked_by)
 
     def _group_by_order(self) -> dict[HoldOrder, list[PendingEntry]]:
         """Groups pending gangs by everything that decides their order except submission time. Most gangs
         already come sorted by that."""
-        verdicts, placed, ranking = self._explainer, self._placed, self._rank_of
+        explainer, placed, ranking = self._explainer, self._placed, self._rank_of
         groups: dict[HoldOrder, list[PendingEntry]] = {}
         # By identity: to hash a shape takes longer than all else here.
         known: dict[tuple[QueueName, str, int, int], tuple[HoldGroup, dict[Rank, list[PendingEntry]]]] = {}
@@ -198,7 +198,7 @@ class CycleHolds(LazyHolds):
             key = gang.queue, gang.user, id(gang.roles), id(gang.topology)
             found = known.get(key)
             if found is None:
-                found = known[key] = verdicts.group_of(gang), {}
+                found = known[key] = explainer.group_of(gang), {}
             alike, by_rank = found
             rank = ranking(gang)
             group = by_rank.get(rank)

@@ -60,17 +60,17 @@ class PreemptionRequests:
 
     def preempt_for_reservations(self) -> None:
         """Preempts runs on nodes of a reservation that begins soon, so that they end in time."""
-        scene, snapshot = self._state, self._state.snapshot
+        state, snapshot = self._state, self._state.snapshot
         if not snapshot.reservations:
             return
-        about = (scene.cluster_state.run_ends, snapshot.nodes, snapshot.queues, scene.now)
+        about = (state.cluster_state.run_ends, snapshot.nodes, snapshot.queues, state.now)
         found = preempt_for_reservations(snapshot.reservations, *about, grace_s=snapshot.preempt_grace_s)
         if found.recheck_at is not None:
             self.recheck_times.append(found.recheck_at)
         runs = [
             running
             for one in found.preemptions
-            if (running := scene.cluster_state.run_ends.running(one.gang)) is not None
+            if (running := state.cluster_state.run_ends.running(one.gang)) is not None
         ]
         self.preemptions += found.preemptions
         self._assume_stopping(runs)
@@ -129,12 +129,12 @@ class PreemptionRequests:
     def _has_imminent_start(self, gang: Gang) -> bool:
         """Returns whether runs that end soon, even at the upper end of their estimates, free enough capacity.
         Then no run is preempted before it is known whether they ended."""
-        scene = self._state
-        if scene.timeline.expected_start_at(gang.id) is not None:
+        state = self._state
+        if state.timeline.expected_start_at(gang.id) is not None:
             return self._has_guaranteed_start(gang)
         if not self._imminent_releases.has_room_for(_minimum_size(gang)):
             return False
-        self._recheck_after(scene.now + timedelta(seconds=self._imminent_releases.last_end_s))
+        self._recheck_after(state.now + timedelta(seconds=self._imminent_releases.last_end_s))
         return True
 
     @property
@@ -189,20 +189,20 @@ class PreemptionRequests:
     @property
     def _preemptor(self) -> Preemptor:
         if self._lazy_preemptor is None:
-            scene = self._state
-            self._lazy_preemptor = Preemptor(scene.cluster_state, scene.capacity, scene.quota_usage)
+            state = self._state
+            self._lazy_preemptor = Preemptor(state.cluster_state, state.capacity, state.quota_usage)
             self._lazy_preemptor.record_preempted(self._preempted_runs)
             for gang in self.pending_preemptions:
-                place = scene.timeline.promised_placement(gang)
+                place = state.timeline.promised_placement(gang)
                 if place is not None:
                     self._lazy_preemptor.record_placement(place)
-            scene.start_listeners.append(self._lazy_preemptor.record_placement)
+            state.start_listeners.append(self._lazy_preemptor.record_placement)
         return self._lazy_preemptor
 
     def _request_preemptions(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
         """Whether it will start once these have left, in nobody's way; then they are asked.
         What comes about as soon by itself needs no asking."""
-        scene, timeline, expected = self._state, self._state.timeline, self._state.estimate_of(gang)
+        state, timeline, expected = self._state, self._state.timeline, self._state.estimate_of(gang)
         stays = timeline.save_promises([gang.id])
         if (stays[gang.id] or timeline.promise(gang, expected)) is not None and self._has_guaranteed_start(
             gang
@@ -212,7 +212,7 @@ class PreemptionRequests:
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         others = [
             other
-            for other in scene.promises.promised_on(nodes)
+            for other in state.promises.promised_on(nodes)
             if other.id != gang.id and other.id not in self.pending_preemptions
         ]
         stays |= timeline.save_promises(other.id for other in others)
@@ -222,18 +222,18 @@ class PreemptionRequests:
         promise = timeline.promise(
             gang,
             expected,
-            previous=Promise(gang.id, self._stop_deadline, scene.now, nodes, has_preempted=True),
+            previous=Promise(gang.id, self._stop_deadline, state.now, nodes, has_preempted=True),
         )
         place, at = timeline.promised_placement(gang.id), timeline.expected_start_at(gang.id)
-        above = [other for other in others if outranks(gang, other, scene.quota_usage, scene.pending_gangs)]
+        above = [other for other in others if outranks(gang, other, state.quota_usage, state.pending_gangs)]
         if (
-            promise is None or place is None or at is None or at > scene.now + STOP_WINDOW
+            promise is None or place is None or at is None or at > state.now + STOP_WINDOW
             or not self._depends_on(gang, runs) or not self._preserves_promises(others, above)
         ):  # fmt: skip
             timeline.update_runs(runs)
             timeline.restore_promises(stays)
             return False
-        scene.promises.record_preemption(gang.id, promise)
+        state.promises.record_preemption(gang.id, promise)
         self.pending_preemptions[gang.id] = runs
         self.preemptions += [
             Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.preemption_reason(one, gang))
@@ -244,22 +244,22 @@ class PreemptionRequests:
         self._preemptor.record_placement(place)
         self.hold_for_preemption(gang)
         for other in above:
-            scene.promises.drop(other.id)
-            scene.renew_promise(other)
+            state.promises.drop(other.id)
+            state.renew_promise(other)
         return True
 
     def _depends_on(self, gang: Gang, runs: list[Running]) -> bool:
         """Whether its place becomes free because these leave. Where it counts on others that will probably
         have ended by then, nobody else keeps away from what these would leave: who takes that is in its way
         if they do not end, and would be asked next, in turn."""
-        scene, timeline = self._state, self._state.timeline
+        state, timeline = self._state, self._state.timeline
         # What it may use becomes free wherever they are, so its place may be another.
-        needed = scene.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(
+        needed = state.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(
             running.gang.id for running in runs
         )
         if (
             needed
-            and timeline.guaranteed_start_at(gang.id, scene.estimate_of(gang), self._stop_deadline)
+            and timeline.guaranteed_start_at(gang.id, state.estimate_of(gang), self._stop_deadline)
             is not None
         ):
             return True
@@ -270,13 +270,13 @@ class PreemptionRequests:
 
     def _preserves_promises(self, gangs: list[Gang], outranked: list[Gang]) -> bool:
         """Returns whether these gangs keep their promises, except the gangs that are outranked."""
-        scene = self._state
+        state = self._state
         for gang in gangs:
-            before = scene.promises.current[gang.id]
+            before = state.promises.current[gang.id]
             after = (
                 None
                 if gang in outranked
-                else scene.timeline.promise(gang, scene.estimate_of(gang), previous=before)
+                else state.timeline.promise(gang, state.estimate_of(gang), previous=before)
             )
             if gang not in outranked and (after is None or after.start_at > before.start_at):
                 return False

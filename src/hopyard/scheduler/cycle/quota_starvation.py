@@ -51,14 +51,14 @@ class QuotaStarvationGuard:
     def hold_back_followers(self, gang: Gang) -> Sequence[QueueName]:
         """Decides whether this pending gang holds others back. Returns the queues in which all gangs are held
         back from now on."""
-        scene = self._state
+        state = self._state
         if (
-            scene.now - gang.submitted_at < starvation_timeout(scene.estimate_of(gang))
-            or scene.pending_gangs.rank_of(gang)[1]
+            state.now - gang.submitted_at < starvation_timeout(state.estimate_of(gang))
+            or state.pending_gangs.rank_of(gang)[1]
         ):
             return ()
-        refused = scene.quota_usage.refusal(gang)
-        if refused is None or scene.cluster_state.never_admissible(gang):
+        refused = state.quota_usage.refusal(gang)
+        if refused is None or state.cluster_state.never_admissible(gang):
             return ()
         user = gang.user if refused.reason is HoldReason.USER_LIMIT else None
         whose = (
@@ -66,16 +66,16 @@ class QuotaStarvationGuard:
             if user is not None
             else f"queue {refused.queue}"
         )
-        told = HoldDetail(
+        detail = HoldDetail(
             HoldReason.BEHIND,
             f"run {gang.id} has waited longer for the quota of {whose}",
             (f"run:{gang.id}",),
         )
-        sheet = _HoldBackRule(user, scene.pending_gangs.class_of(gang).requests_gpus, told)
-        leaves = scene.cluster_state.leaf_queues_below.get(refused.queue, ())
+        rule = _HoldBackRule(user, state.pending_gangs.class_of(gang).requests_gpus, detail)
+        leaves = state.cluster_state.leaf_queues_below.get(refused.queue, ())
         for leaf in leaves:
-            self._rules.setdefault(leaf, []).append(sheet)
-        return leaves if user is None and not sheet.gpus_only else ()
+            self._rules.setdefault(leaf, []).append(rule)
+        return leaves if user is None and not rule.gpus_only else ()
 
     def is_held_back(self, queue: QueueName, user: str, gang_class: GangClass) -> bool:
         return queue in self._rules and self._matching_rule(queue, user, gang_class.requests_gpus) is not None
@@ -83,11 +83,11 @@ class QuotaStarvationGuard:
     def hold_detail(self, gang: Gang) -> HoldDetail | None:
         """Returns why the gang is held back, or None."""
         asks_gpus = any(role.resources.gpus or role.resources.is_gpu_share for role in gang.roles)
-        sheet = self._matching_rule(gang.queue, gang.user, asks_gpus)
-        return None if sheet is None else sheet.hold_detail
+        rule = self._matching_rule(gang.queue, gang.user, asks_gpus)
+        return None if rule is None else rule.hold_detail
 
     def _matching_rule(self, queue: QueueName, user: str, requests_gpus: bool) -> _HoldBackRule | None:
-        for sheet in self._rules.get(queue, ()):
-            if sheet.user in (None, user) and (requests_gpus or not sheet.gpus_only):
-                return sheet
+        for rule in self._rules.get(queue, ()):
+            if rule.user in (None, user) and (requests_gpus or not rule.gpus_only):
+                return rule
         return None

@@ -71,22 +71,22 @@ class SchedulingCycle:
                 self._place_or_renew(gang)
         finally:
             self._preemption_requests.discard_assumed_stops()
-        scene = self._state
-        after = scene.close()
+        state = self._state
+        after = state.close()
         self._cluster_state.no_capacity_cache.add(self._full_classes)
-        for placement in scene.placed.values():  # perhaps they do not start
+        for placement in state.placed.values():  # perhaps they do not start
             self._cluster_state.no_capacity_cache.invalidate_nodes(
                 assignment.node for assignment in placement.assignments
             )
         behind = {
-            shape.key: HoldDetail(told.reason, told.message, told.blocked_by)
-            for shape, told in self._blocked_behind.items()
+            shape.key: HoldDetail(detail.reason, detail.message, detail.blocked_by)
+            for shape, detail in self._blocked_behind.items()
         }
-        verdicts = HoldExplainer(
+        explainer = HoldExplainer(
             after,
-            scene.quota_usage,
+            state.quota_usage,
             self._cluster_state.never_fits_check(),
-            scene.own_holds,
+            state.own_holds,
             behind,
             self._starvation_guard.hold_detail,
         )
@@ -97,28 +97,28 @@ class SchedulingCycle:
                 scene.snapshot.pending, scene.placed.keys(), self._cluster_state.rank_function, verdicts
             ),
             tuple(self._preemption_requests.preemptions),
-            tuple(scene.promises.current.values()),
-            scene.promises.breaches,
+            tuple(state.promises.current.values()),
+            state.promises.breaches,
             self._next_recheck_at(),
         )
 
     def _next_recheck_at(self) -> datetime | None:
         """When time alone changes something: a promised start, a reservation, more to ask; what somebody
         counts on should have ended."""
-        scene = self._state
+        state = self._state
         times = [
             *self._preemption_requests.recheck_times,
-            *(promise.start_at for promise in scene.promises.current.values()),
+            *(promise.start_at for promise in state.promises.current.values()),
         ]
         expected = [
             at
-            for gang in scene.promises.current
-            if (at := scene.timeline.expected_start_at(gang)) is not None
+            for gang in state.promises.current
+            if (at := state.timeline.expected_start_at(gang)) is not None
         ]
         times += [
-            at + RECHECK_INTERVAL for at in expected if at > scene.now + OVERDUE_WINDOW
+            at + RECHECK_INTERVAL for at in expected if at > state.now + OVERDUE_WINDOW
         ]  # else it is late already
-        return min((at for at in times if at > scene.now), default=None)
+        return min((at for at in times if at > state.now), default=None)
 
     # Step 2
 
@@ -159,96 +159,98 @@ class SchedulingCycle:
     def _start_as_promised(self, gang: Gang) -> None:
         """It starts where it was promised a start if it is time, in the way of nobody else who was promised
         one."""
-        scene, before = self._state, self._state.snapshot.promises[gang.id]
-        at, place = scene.timeline.expected_start_at(gang.id), scene.timeline.promised_placement(gang.id)
-        if gang.id in self._postponed_promises or at is None or place is None or at > scene.now:
+        state, before = self._state, self._state.snapshot.promises[gang.id]
+        at, place = state.timeline.expected_start_at(gang.id), state.timeline.promised_placement(gang.id)
+        if gang.id in self._postponed_promises or at is None or place is None or at > state.now:
             return
         if {assignment.node for assignment in place.assignments} <= {*before.nodes}:
             found = self._try_start_promised(gang)
             if isinstance(found, Placement):
-                scene.start(found)
+                state.start(found)
             else:
-                scene.promises.renew({gang.id: (gang, scene.estimate_of(gang))})
+                state.promises.renew({gang.id: (gang, state.estimate_of(gang))})
 
     def _try_start_promised(self, gang: Gang) -> Placement | BlockReason:
         """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be
         taken back by them."""
-        scene = self._state
-        firm = gang.id in scene.snapshot.promises and scene.promises.is_protected(gang.id)
-        return scene.try_start(
-            scene.quota_usage.limit_to_guarantee(gang)
+        state = self._state
+        firm = gang.id in state.snapshot.promises and state.promises.is_protected(gang.id)
+        return state.try_start(
+            state.quota_usage.limit_to_guarantee(gang)
             if firm or gang.id in self._preemption_requests.pending_preemptions
             else gang
         )
 
     def _place_or_renew(self, gang: Gang) -> None:
         """Starts the gang if possible; otherwise keeps its promise, or reports the breach."""
-        scene, shape = self._state, self._state.pending_gangs.class_of(gang)
+        state, shape = self._state, self._state.pending_gangs.class_of(gang)
         self._postponed_promises.pop(gang.id, None)
-        before = scene.snapshot.promises.get(gang.id)
+        before = state.snapshot.promises.get(gang.id)
         if self._cluster_state.never_schedulable(shape):
-            scene.promises.drop(gang.id)
+            state.promises.drop(gang.id)
             if before is not None:
-                scene.promises.report_breach(before, None)
+                state.promises.report_breach(before, None)
             return
-        blocked = scene.quick_block_reason(gang) if before is not None else None
+        blocked = state.quick_block_reason(gang) if before is not None else None
         found = blocked or self._try_start_promised(gang)
         if isinstance(found, Placement):
-            scene.start(found)
+            state.start(found)
         elif gang.id in self._preemption_requests.pending_preemptions:
             if blocked is not None:
-                scene.promises.confirm(gang, HoldReason.PREEMPTING)
+                state.promises.confirm(gang, HoldReason.PREEMPTING)
             else:
-                scene.promises.promise_start(gang, scene.estimate_of(gang), HoldReason.PREEMPTING)
+                state.promises.promise_start(gang, state.estimate_of(gang), HoldReason.PREEMPTING)
             self._preemption_requests.hold_for_preemption(gang)
         elif blocked is not None:
-            scene.confirm_promise(gang, blocked)
+            state.confirm_promise(gang, blocked)
         else:
-            scene.try_promise(gang, found)
+            state.try_promise(gang, found)
 
     # Steps 3 to 8
 
     def _schedule_pending(self) -> None:
         """Who was promised a start counts as started: nobody is promised, or given, more than their share on
         top of it."""
-        order, scene = self._pending_iterator, self._state
-        most = scene.snapshot.max_placements or sys.maxsize
-        while len(scene.placed) < most and (gang := order.head()) is not None:
+        order, state = self._pending_iterator, self._state
+        most = state.snapshot.max_placements or sys.maxsize
+        while len(state.placed) < most and (gang := order.head()) is not None:
             if gang.id in self._postponed_promises:
                 self._place_or_renew(gang)
-            if gang.id in scene.placed:
+            if gang.id in state.placed:
                 order.advance(gang)
-            elif gang.id in scene.promises.current:
+            elif gang.id in state.promises.current:
                 self._try_earlier(gang)
                 order.advance(gang)
-            elif gang.id in scene.snapshot.promises or gang.id in scene.own_holds:
+            elif gang.id in state.snapshot.promises or gang.id in state.own_holds:
                 order.advance(gang)
-            elif self._cluster_state.never_schedulable(scene.pending_gangs.class_of(gang)):
-                order.skip_all([scene.pending_gangs.class_of(gang)])
+            elif self._cluster_state.never_schedulable(state.pending_gangs.class_of(gang)):
+                order.skip_all([state.pending_gangs.class_of(gang)])
             else:
                 self._schedule_gang(gang)
                 self._skip_full_classes()
         if self._preemption_requests.budget_spent:
-            self._preemption_requests.recheck_times.append(scene.now + RECHECK_INTERVAL)
+            self._preemption_requests.recheck_times.append(state.now + RECHECK_INTERVAL)
 
     def _try_earlier(self, gang: Gang) -> None:
         """Starts a promised gang earlier, at the cost of promised gangs that it outranks."""
-        told = self._state.own_holds.get(gang.id)
+        detail = self._state.own_holds.get(gang.id)
         found = None
-        if told is not None and told.reason in YIELD_REASONS:
-            found = self._overtake_outranked(gang, BlockReason(told.reason, told.message, told.blocked_by))
+        if detail is not None and detail.reason in YIELD_REASONS:
+            found = self._overtake_outranked(
+                gang, BlockReason(detail.reason, detail.message, detail.blocked_by)
+            )
         if not isinstance(found, Placement) and self._preemption_requests.is_due(
             list(self._state.promises.current).index(gang.id), EARLIER_START_INTERVAL
         ):
             self._preemption_requests.preempt_for(gang)
 
     def _schedule_gang(self, gang: Gang) -> None:
-        scene, shape = self._state, self._state.pending_gangs.class_of(gang)
+        state, shape = self._state, self._state.pending_gangs.class_of(gang)
         found = self._known_block_reason(gang, shape) or self._try_start(gang, shape)
         if isinstance(found, BlockReason) and found.reason in YIELD_REASONS:
             found = self._overtake_outranked(gang, found)
         elif isinstance(found, Placement):
-            scene.start(found)
+            state.start(found)
         if isinstance(found, Placement):
             self._pending_iterator.advance(gang)
             return
@@ -308,56 +310,56 @@ class SchedulingCycle:
     def _start_in_reservation(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
         """What is reserved for it now it may use for as long as it takes: who was promised a start there once
         the reservation is over gives way."""
-        scene, key = self._state, (self._state.pending_gangs.class_of(gang), gang.queue, gang.user)
-        expected = scene.estimate_of(gang)
+        state, key = self._state, (self._state.pending_gangs.class_of(gang), gang.queue, gang.user)
+        expected = state.estimate_of(gang)
         others = [
             other
-            for other in scene.timeline.non_binding_promises(gang)
+            for other in state.timeline.non_binding_promises(gang)
             if other not in self._preemption_requests.pending_preemptions
         ]
         if not others or expected.high_s >= self._reservation_too_short.get(key, inf):
             return block
-        place = scene.timeline.try_in_reservation(gang, expected, others)
+        place = state.timeline.try_in_reservation(gang, expected, others)
         if place is None:
             self._reservation_too_short[key] = expected.high_s
             return block
-        others = [other for other in others if scene.timeline.expected_start_at(other) is None]
+        others = [other for other in others if state.timeline.expected_start_at(other) is None]
         for other in others:
-            scene.promises.drop(other)
-        scene.start(place)
-        reservation = scene.timeline.reservation_of(place)
+            state.promises.drop(other)
+        state.start(place)
+        reservation = state.timeline.reservation_of(place)
         for other in others:
-            scene.promises.record_displacement(other, gang.id, reservation or "")
-            scene.renew_promise(scene.pending_gang(other))
+            state.promises.record_displacement(other, gang.id, reservation or "")
+            state.renew_promise(state.pending_gang(other))
         return place
 
     def _displace_promises(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
         """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they
         are again. Those for whom runs were asked to leave do bind it, or these would leave in vain."""
-        scene = self._state
+        state = self._state
         outranked = [
             other
-            for other in scene.promises.outranked(gang)
+            for other in state.promises.outranked(gang)
             if other.id not in self._preemption_requests.pending_preemptions
         ]
         if not outranked:
             return block
         for other in outranked:
-            scene.promises.drop(other.id)
-        again = scene.try_start(gang)
+            state.promises.drop(other.id)
+        again = state.try_start(gang)
         if isinstance(again, Placement):
-            scene.start(again)
-        elif gang.id in scene.promises.current or not scene.promises.is_unavailable(gang, again.reason):
-            scene.try_promise(gang, again)
+            state.start(again)
+        elif gang.id in state.promises.current or not state.promises.is_unavailable(gang, again.reason):
+            state.try_promise(gang, again)
         for other in reversed(outranked):
-            scene.renew_promise(other)
+            state.renew_promise(other)
         return again
 
     def _record_refusal(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
         """Applies the consequences of a refusal to other gangs."""
-        scene = self._state
+        state = self._state
         if block.reason not in NO_CAPACITY_REASONS and block.reason not in QUOTA_REASONS:
-            key, high_s = (gang_class, gang.queue, gang.user), scene.estimate_of(gang).high_s
+            key, high_s = (gang_class, gang.queue, gang.user), state.estimate_of(gang).high_s
             self._blocked_if_longer_than[key] = min(high_s, self._blocked_if_longer_than.get(key, high_s))
             self._blocked_behind.setdefault(gang_class, block)
 
@@ -406,13 +408,13 @@ class SchedulingCycle:
     def _queues_to_search(self, queues: list[tuple[QueueName, int]]) -> list[QueueName]:
         """Queues, of these with the highest priority that waits in each, whose gangs may hope that others
         make room. Where they are many, some are looked at in this turn, and others in later ones."""
-        scene = self._state
+        state = self._state
         hopeful = sorted(
             queue for queue, priority in queues if self._preemption_requests.may_preempt(queue, priority)
         )
         count = self._preemption_requests.search_budget // SEARCHES_PER_QUEUE
         if len(hopeful) <= count:
             return hopeful
-        self._preemption_requests.recheck_times.append(scene.now + RETRY_INTERVAL)
+        self._preemption_requests.recheck_times.append(state.now + RETRY_INTERVAL)
         first = self._preemption_requests.cycle_number % len(hopeful)
         return (hopeful + hopeful)[first : first + count]

@@ -98,15 +98,15 @@ class BackfillTimeline:
         there is too little room: it needs a copy of all that is free. quota_checked: its queue was, and does
         not refuse it.
         """
-        outlook = self._outlook
-        outlook.remove_slot(gang.id)
+        availability = self._outlook
+        availability.remove_slot(gang.id)
         allowed = self._allowed_sizes(gang, estimate, quota_checked=quota_checked)
         if isinstance(allowed, BlockReason):
             return allowed
-        placement = outlook.free_for(gang, estimate.high_s).place_largest(
+        placement = availability.free_for(gang, estimate.high_s).place_largest(
             allowed, score=score, preferred_nodes=preferred_nodes
         )
-        return placement or explain_block(outlook, gang, estimate, allowed[0][1], explain=explain)
+        return placement or explain_block(availability, gang, estimate, allowed[0][1], explain=explain)
 
     def try_in_reservation(
         self, gang: Gang, estimate: DurationEstimate, others: Sequence[GangId]
@@ -115,15 +115,15 @@ class BackfillTimeline:
         it finds a place, what they were promised on the same nodes is withdrawn, and so is its own promise;
         else all are as they were. For gangs that `try_now` finds no place for: it is not tried whether they
         need what is reserved."""
-        outlook = self._outlook
+        availability = self._outlook
         own = self._remove_slots([gang.id])
         allowed = self._allowed_sizes(gang, estimate)
         if isinstance(allowed, BlockReason):
             self._add_slots(own)
             return None
-        view = outlook.free_for(gang, estimate.high_s).copy()
+        view = availability.free_for(gang, estimate.high_s).copy()
         theirs = self._remove_slots(others)
-        view.raise_to(outlook.reserved_free_for(gang, estimate.high_s))
+        view.raise_to(availability.reserved_free_for(gang, estimate.high_s))
         found = view.place_largest(allowed)
         if found is None:
             self._add_slots([*theirs, *own])
@@ -166,13 +166,13 @@ class BackfillTimeline:
     ) -> list[tuple[Gang, frozenset[str]]] | BlockReason:
         """Returns the sizes that quota allows now and beside the promises, with the GPU models that each size
         may not use (see `QuotaUsage.allowed_sizes`)."""
-        outlook = self._outlook
-        refused = None if quota_checked else outlook.quota_usage.refusal(gang)
+        availability = self._outlook
+        refused = None if quota_checked else availability.quota_usage.refusal(gang)
         if refused is not None:
             return BlockReason(refused.reason, refused.detail, refused.blocked_by)
-        sizes = outlook.quota_usage.allowed_sizes(gang)
-        moments = outlook.overlapping(gang, estimate.high_s)
-        for accounts in outlook.restricting_usages(gang, moments):
+        sizes = availability.quota_usage.allowed_sizes(gang)
+        moments = availability.overlapping(gang, estimate.high_s)
+        for accounts in availability.restricting_usages(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return BlockReason(
                     HoldReason.BEHIND,
@@ -203,8 +203,8 @@ class BackfillTimeline:
         is returned is later (see `breach`). `start_at` is when it starts at the latest as far as can be
         expected; `expected_at` says when it probably does.
         """
-        outlook = self._outlook
-        outlook.remove_slot(gang.id)
+        availability = self._outlook
+        availability.remove_slot(gang.id)
         gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
         spot, own = (
             self._keep_on_nodes(gang, estimate, previous),
@@ -225,7 +225,7 @@ class BackfillTimeline:
                 from_s = max((previous.start_at - self._now).total_seconds(), 0.0)
         given_at = previous.given_at if previous and start_at == previous.start_at else self._now
         promise = Promise(gang.id, start_at, given_at, nodes, previous is not None and previous.has_preempted)
-        needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
+        needed = [end.gang for end in availability.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + estimate.high_s
         stay = PromisedSlot(
             promise,
@@ -237,7 +237,7 @@ class BackfillTimeline:
             tuple(reversed(needed)),
             own is not None,
         )
-        outlook.add_slot(stay)
+        availability.add_slot(stay)
         return promise
 
     def renew_promises(
@@ -413,13 +413,15 @@ class BackfillTimeline:
         """On nodes that are reserved for it now, before that is over, whoever was promised them for
         afterwards: it will start all the same, and they are told then. What its queue may use is promised to
         them all the same."""
-        outlook = self._outlook
+        availability = self._outlook
         with self._without_non_binding(gang) as until_s:
-            spot = earliest_start_on(outlook, gang, estimate.high_s, until_s) if until_s else None
+            spot = earliest_start_on(availability, gang, estimate.high_s, until_s) if until_s else None
         if spot is None or spot.at_s >= _reservation_end_s(spot, until_s):
             return None
-        met = outlook.overlapping_later(gang, spot.at_s, spot.at_s + estimate.high_s)
-        return None if any(later.refusal(gang) for later in outlook.restricting_usages(gang, met)) else spot
+        met = availability.overlapping_later(gang, spot.at_s, spot.at_s + estimate.high_s)
+        return (
+            None if any(later.refusal(gang) for later in availability.restricting_usages(gang, met)) else spot
+        )
 
     @contextmanager
     def _without_non_binding(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
@@ -466,9 +468,9 @@ class BackfillTimeline:
     def _latest_end_s(
         self, gang: Gang, estimate: DurationEstimate, nodes: Sequence[NodeId], slot: StartSlot
     ) -> float:
-        outlook, here = self._outlook, frozenset(nodes)
-        stays = [stay for stay in outlook.slots.values() if not here.isdisjoint(stay.promise.nodes)]
-        if all(end.mid_s == end.high_s for end in outlook.ends_on(nodes)) and all(
+        availability, here = self._outlook, frozenset(nodes)
+        stays = [stay for stay in availability.slots.values() if not here.isdisjoint(stay.promise.nodes)]
+        if all(end.mid_s == end.high_s for end in availability.ends_on(nodes)) and all(
             one.expected_end_s == one.latest_end_s for one in stays
         ):
             return slot.at_s

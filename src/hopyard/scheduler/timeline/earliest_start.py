@@ -169,14 +169,14 @@ class EarliestStartSearch:
     def _place_at(
         self, at_s: float, overlapping_points: Sequence[TimelinePoint], closed_models: frozenset[str]
     ) -> Placement | None:
-        outlook, gang = self._availability, self._gang
+        availability, gang = self._availability, self._gang
         there = [
             (stay.placement, here)
             for stay, here in self._slots
             if stay.is_present(at_s, pessimistic=self._pessimistic)
         ]
         if self._is_quota_limited:
-            accounts = outlook.quota_snapshots().state_at(at_s)
+            accounts = availability.quota_snapshots().state_at(at_s)
             for placement, _ in there:
                 accounts.charge(placement)
             if accounts.refusal(gang):
@@ -186,7 +186,7 @@ class EarliestStartSearch:
         for placement, here in there:
             if here:
                 state.allocate(placement)
-        outlook.subtract_reserved(state, self._usable_reservations, at_s, overlapping_points)
+        availability.subtract_reserved(state, self._usable_reservations, at_s, overlapping_points)
         return state.place(gang, score=PROMISE_SCORE, closed_models=closed_models)
 
     def _fits_without_promises(self, at_s: float) -> bool:
@@ -197,20 +197,20 @@ class EarliestStartSearch:
 
     def _candidate_times(self, after_s: float) -> list[float]:
         """Returns now, and all times at which a run ends."""
-        outlook = self._availability
+        availability = self._availability
         found = {after_s, *self._snapshots.times}
         if self._is_quota_limited:
-            found.update(outlook.quota_snapshots().times)
+            found.update(availability.quota_snapshots().times)
         found.update(stay.end_s(pessimistic=self._pessimistic) for stay, _ in self._slots)
-        found.update(booking.until_s for booking in outlook.windows if booking.until_s < inf)
+        found.update(booking.until_s for booking in availability.windows if booking.until_s < inf)
         return sorted(at_s for at_s in found if at_s >= after_s)
 
     def _intervals(self, candidate_times: Sequence[float]) -> list[list[float]]:
-        outlook = self._availability
-        turns = [moment.at_s - TIME_TOLERANCE_S for moment in outlook.points]
-        turns += [moment.from_s - self._duration_s + TIME_TOLERANCE_S for moment in outlook.points]
+        availability = self._availability
+        turns = [moment.at_s - TIME_TOLERANCE_S for moment in availability.points]
+        turns += [moment.from_s - self._duration_s + TIME_TOLERANCE_S for moment in availability.points]
         turns += [stay.end_s(pessimistic=self._pessimistic) - TIME_TOLERANCE_S for stay, _ in self._slots]
-        turns += [booking.until_s - TIME_TOLERANCE_S for booking in outlook.windows]
+        turns += [booking.until_s - TIME_TOLERANCE_S for booking in availability.windows]
         turns.sort()
         return [
             list(stretch) for _, stretch in groupby(candidate_times, lambda at_s: bisect_right(turns, at_s))

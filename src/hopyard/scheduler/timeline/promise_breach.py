@@ -244,11 +244,11 @@ class _Occupants:
         return self._precedence_finding((bound or self.slots)[-1].placement)
 
     def _was_expected_to_end(self, end: RunEnd) -> bool:
-        outlook = self._availability
-        if end.gang in outlook.started:
+        availability = self._availability
+        if end.gang in availability.started:
             return False
         return (
-            outlook.run_ends.latest_end_s(end.gang, self._previous.given_at)
+            availability.run_ends.latest_end_s(end.gang, self._previous.given_at)
             <= self._planned_s + TIME_TOLERANCE_S
         )
 
