@@ -36,7 +36,7 @@ class EvaluationQueue:
     def __init__(self) -> None:
         self._all: dict[tuple[TrialId, int], Evaluation] = {}
         self.units: dict[int, EvaluationUnit] = {}  # under way
-        # bits of the partitions that some evaluation lacks; it may name too many until somebody looks
+        # bits of the partitions that some evaluation lacks; may hold too many until the next lookup
         self.pending_mask = 0
 
     def add(self, evaluation: Evaluation) -> None:

@@ -52,7 +52,7 @@ class TrialQueue:
     ) -> None:
         self._workers, self._estimates = workers, estimates
         self.biases = biases  # factors by which trials count as longer
-        self.added: list[MopTrial] = []  # put since somebody cleared this
+        self.added: list[MopTrial] = []  # trials added since the last clear
         self._buckets: list[list[QueueEntry]] = []
         self._bucket_ends: list[QueueEntry] = []
         self._bucket_masks: list[int] = []

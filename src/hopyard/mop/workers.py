@@ -60,7 +60,7 @@ class Workers:
         self._by_id: dict[WorkerId, MopWorker] = {}
         self._holders: list[list[MopWorker]] = [[] for _ in range(size)]
         self.idle: dict[WorkerId, MopWorker] = {}
-        self.newly_idle: list[MopWorker] = []  # those that became idle since somebody cleared this
+        self.newly_idle: list[MopWorker] = []  # workers that became idle since the last clear
         self.remaining_cost = [0.0] * size  # by partition, the cost of the hops not yet begun
         self.seconds_per_cost = [1.0] * size  # by partition, seconds per cost of its fastest holder
         self.has_shared_partitions = False  # whether some partition is held by more than one

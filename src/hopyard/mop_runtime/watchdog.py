@@ -31,7 +31,7 @@ def start_heartbeat() -> None:
         return
     pipe = int(said)
     os.set_inheritable(pipe, False)
-    faulthandler.enable(2)  # SIGABRT tells where it was, whoever holds the lock
+    faulthandler.enable(2)  # SIGABRT prints the stack, whichever thread holds the lock
     threading.Thread(target=_write_heartbeats, args=(pipe,), name="pulse", daemon=True).start()
 
 

@@ -1,10 +1,10 @@
-"""Amounts as people say them."""
+"""Formats amounts for users."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-LazyMessage = str | Callable[[], str]  # one that costs much is made when somebody reads it
+LazyMessage = str | Callable[[], str]  # an expensive message is built when it is read
 
 
 def render(message: LazyMessage) -> str:

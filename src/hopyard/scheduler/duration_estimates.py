@@ -1,4 +1,4 @@
-"""How long a gang is expected to run, with a band, from its time limit and from what ran before it."""
+"""Estimates the duration of a gang, with a band, from its time limit and the history of similar runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys
 from hopyard.domain.gang import Gang
 
-ENOUGH_RUNS = 8.0  # runs alike of which nobody asks what other runs took
+ENOUGH_RUNS = 8.0  # with so many similar runs, less similar runs are not used
 # quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
 BAND_QUANTILES = (0.06, 0.5, 0.94)
 # the running sums of weights of a history in which each run counts fully
@@ -48,7 +48,7 @@ class DurationEstimate:
 
 
 def exact_estimate(seconds: float) -> DurationEstimate:
-    """No band at all."""
+    """Returns an estimate without a band."""
     return DurationEstimate(seconds, seconds, seconds, is_limit=True)
 
 
@@ -138,7 +138,8 @@ _HISTORY_CACHE: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], Duratio
 
 
 def has_known_duration(gang: Gang, durations: Durations) -> bool:
-    """Whether it is known how long it takes: it has a time limit, or enough runs tell."""
+    """Returns whether the duration can be estimated: the gang has a time limit, or the history is long
+    enough."""
     return gang.time_limit_s is not None or history_for(gang, durations).runs >= ENOUGH_RUNS
 
 
@@ -157,7 +158,7 @@ def history_from_levels(levels: tuple[Sequence[float], ...]) -> DurationHistory:
 
 
 def estimate_duration(gang: Gang, durations: Durations) -> DurationEstimate:
-    """The whole duration of a gang that has not started."""
+    """Estimates the whole duration of a gang that has not started."""
     return estimate_total(gang, durations)[0]
 
 
@@ -200,8 +201,8 @@ def estimate_from_progress(gang: Gang, progress: float, elapsed_s: float) -> Dur
 
 
 def estimate_remaining(gang: Gang, durations: Durations, elapsed_s: float) -> DurationEstimate:
-    """What is left of a gang that has run for `elapsed_s`.
-    At or past its time limit nothing is left: it is being ended."""
+    """Estimates the remaining duration of a gang that has run for `elapsed_s`. Returns 0 at or past its time
+    limit: the gang is being stopped."""
     total, _ = estimate_total(gang, durations, elapsed_s)
     gone_s = max(elapsed_s, 0.0)
     return DurationEstimate(
@@ -229,7 +230,7 @@ def _outlived_band(elapsed_s: float) -> tuple[tuple[float, float, float], float]
 
 
 def _build_history(levels: Sequence[Sequence[float]]) -> DurationHistory:
-    if levels and len(levels[0]) >= ENOUGH_RUNS:  # each counts fully, and nobody else is asked
+    if levels and len(levels[0]) >= ENOUGH_RUNS:  # each counts fully, and no other runs are used
         count = len(levels[0])
         weights = EQUAL_WEIGHTS[:count] if count <= MAX_DURATIONS else tuple(map(float, range(1, count + 1)))
         return DurationHistory(tuple(sorted(levels[0])), weights, count)

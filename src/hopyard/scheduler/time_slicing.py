@@ -30,8 +30,8 @@ from hopyard.domain.gang import Gang
 
 FIRST_CLASS_END_S = 60.0  # until it was served so long, a gang of one GPU is in the best class
 CLASS_GROWTH_FACTOR = 4.0  # every class ends at so many times what the one before ended at
-CLASS_COUNT = 12  # whoever is in the last stays there: it begins after two years
-# nobody gives way sooner after its processes began, so that little time goes into saving and restoring
+CLASS_COUNT = 12  # a run in the last class stays there; it begins after two years of service
+# a run is not preempted sooner after its processes start, so that little time goes into checkpoints
 QUANTUM_S = 600.0
 
 _CLASS_STARTS_S = [

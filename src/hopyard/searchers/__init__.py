@@ -1,1 +1,1 @@
-"""Pure: searchers. Ask for the next trial, tell what came of it."""
+"""Searchers, as pure logic: `ask` returns the next trial, `tell` receives its result."""

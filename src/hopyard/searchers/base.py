@@ -1,7 +1,7 @@
-"""What all built-in searchers share: whose training goes how far, who is paused, who has ended.
+"""The common base of all built-in searchers: tracks the budget and the phase of each trial.
 
-It keeps the rules of `domain.trial`, so that a searcher decides two things only: what to propose, and what
-becomes of a trial at its budget.
+It keeps the rules of `domain.trial`. A searcher only decides which trial is next, and the verdict for a trial
+at its budget.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class TrackingSearcher(ABC):
         """What to propose; through `_fresh` or `_again`. A WAIT or DONE must have changed nothing."""
 
     def _params(self, number: int) -> Mapping[str, ParamValue]:
-        """Of the fresh trial of that number."""
+        """Returns the params of the fresh trial of that number."""
         return sample(self._space, self._seed, number)
 
     @abstractmethod
     def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
-        """What becomes of it; it has `trial.loss` at its budget."""
+        """Returns the verdict for a trial that reached its budget with `trial.loss`."""
 
     # most have nothing to do
     def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:  # noqa: B027
@@ -116,7 +116,7 @@ class TrackingSearcher(ABC):
     def _resume_trial(
         self, trial: TrackedTrial, budget: int, *, start_from: TrackedTrial | None = None
     ) -> Proposal:
-        """A paused trial goes on, from its own state or a copy of another's."""
+        """Resumes a paused trial from its own state, or from a copy of another trial's state."""
         trial.budget, trial.verdict = budget, None
         return Proposal(trial.id, trial.params, budget, (start_from or trial).id)
 

@@ -1,4 +1,4 @@
-"""One bracket of trials that climb rungs together; at each rung they are compared, and the best go on.
+"""One bracket of successive halving: trials are compared at each rung, and the best are promoted.
 
 Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (AISTATS
 2016), and Li et al., "Hyperband" (JMLR 2018).
@@ -32,7 +32,7 @@ class Bracket:
         self._promotable: list[int] = []  # go on to `_rung`, best first
         self._ranking: list[tuple[float, int]] = []  # of `_rung`
         self._ended_trials: set[int] = set()  # cannot go on, though they have a rank
-        self.released: set[int] = set()  # among others who do not go on
+        self.released: set[int] = set()  # trials that are not promoted
 
     @property
     def budget(self) -> int:
@@ -44,7 +44,7 @@ class Bracket:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it proposes nothing more, ever."""
+        """Returns whether the bracket proposes no further trial."""
         return not self._new_trials and not self._promotable and (not self._training or self._last)
 
     @property
@@ -56,7 +56,7 @@ class Bracket:
         self._training.add(number)
 
     def promote_next(self) -> int | None:
-        """The next one that goes on, None where all wait for others."""
+        """Returns the next promoted trial; None if all trials wait for others."""
         if not self._promotable:
             return None
         number = self._promotable.pop(0)
@@ -64,7 +64,7 @@ class Bracket:
         return number
 
     def record_result(self, number: int, loss: float) -> Verdict:
-        """It has this loss at the budget of its rung."""
+        """Records the loss of a trial at the budget of its rung."""
         goes_on = self._rank(number, loss)
         verdict = Verdict.CONTINUE if self._last else Verdict.PAUSE if goes_on else Verdict.STOP
         self._advance_rung()
@@ -93,7 +93,7 @@ class Bracket:
         self._advance_rung()
 
     def _advance_rung(self) -> None:
-        """To the next rung, once nobody is left at this one."""
+        """Moves to the next rung once no trial is active at this one."""
         while not (self._new_trials or self._training or self._promotable or self._last):
             going = self._ranking[: self._sizes[self._rung + 1]]
             self._promotable = [

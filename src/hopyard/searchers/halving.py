@@ -1,4 +1,4 @@
-"""Successive halving, synchronous: everybody reaches a rung before the best of it go on."""
+"""Synchronous successive halving: all trials reach a rung before the best are promoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which parameters a metric depends on, told from the trials of a study by Optuna."""
+"""Parameter importance: how much each parameter affects the metric, computed by Optuna from the trials of a
+study."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MakeSampler = Callable[[Any, int], Any]  # optuna, seed -> sampler
 
 
 class MissingPackage(SpecError):
-    """A searcher that needs a package which is not installed here; it may be where the study runs."""
+    """A searcher needs a package that is not installed here; it may be installed where the study runs."""
 
 
 def load_optuna(searcher: str, *others: str) -> Any:

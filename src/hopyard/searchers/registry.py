@@ -1,5 +1,5 @@
-"""From a study's spec to its searcher. A built-in one is imported only when it is asked for, so that what it
-needs (Optuna) is needed only then."""
+"""Creates the searcher of a study spec. A built-in searcher is imported only when it is used, so its
+dependencies (Optuna) are optional."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Load = Callable[[str], Factory]
 
 
 def build(spec: StudySpec, load: Load) -> Searcher:
-    """The searcher of a study, fresh. Raises SpecError for anything of the spec that it cannot work with,
-    with path and hint."""
+    """Returns a new searcher for a study. Raises SpecError, with path and hint, for an invalid spec."""
     check_space(spec.space)
     if spec.max_epochs < 1:
         raise SpecError(f"max_epochs: `{spec.max_epochs}` is out of range", hints=("allowed: at least 1",))

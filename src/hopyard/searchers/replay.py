@@ -1,4 +1,4 @@
-"""Bring a searcher back to where it was, by making the same calls again and comparing every answer."""
+"""Restores a searcher: repeats the recorded calls, and compares every answer."""
 
 from __future__ import annotations
 

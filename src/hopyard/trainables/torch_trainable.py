@@ -184,7 +184,7 @@ class TorchTrainable:
 
     def training_loss(self, model: Any, inputs: Any, targets: Any, config: Config) -> Any:
         """The loss of one batch."""
-        del config  # for those who replace it
+        del config  # for subclasses that override it
         return self.loss(self._outputs(model, inputs), targets)
 
     # -- parts -----------------------------------------------------------------------------------------------

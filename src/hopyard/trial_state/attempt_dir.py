@@ -58,7 +58,7 @@ class AttemptDir:
         with suppress(FileNotFoundError):
             (self.path / f"owner-{self.owner}").unlink()
         os.close(self._owner_lock)
-        # of several that close at once, the last one to get here finds nobody
+        # if several processes close at once, the last one finds no other
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,7 @@ class MmapCache:
         fd, memory = self._mappings.pop(key, (-1, None))
         if memory is not None:
             os.close(fd)
-            with suppress(BufferError):  # somebody copies from it: it goes with them
+            with suppress(BufferError):  # still used by a copy, which releases it
                 memory.close()
 
     def release_deleted(self) -> None:

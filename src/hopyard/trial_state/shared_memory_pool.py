@@ -68,7 +68,7 @@ class SharedMemorySlot:
         self.release()
 
     def release(self) -> None:
-        with suppress(BufferError):  # somebody still copies from it: the mapping goes with them
+        with suppress(BufferError):  # still used by a copy, which releases the mapping
             self.memory.close()
         os.close(self._fd)
 

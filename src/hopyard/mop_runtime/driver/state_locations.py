@@ -14,7 +14,7 @@ from hopyard.mop_runtime.messages import DropStates, SendStateToDriver
 from hopyard.mop_runtime.transport.driver_server import StateReceived, StateRequested
 from hopyard.trial_state.shared_memory_store import StateStore
 
-_SEND_TIMEOUT_S = 5.0  # then who was asked to lend a state is asked again: perhaps it could not connect
+_SEND_TIMEOUT_S = 5.0  # then the holder of the state is asked again: perhaps it could not connect
 _MAX_DAMAGED_COPIES = (
     2  # times that a copy of a state comes with a wrong digest: once it may have been the way
 )
@@ -45,7 +45,7 @@ class StateLocations:
         self._refs = StateRefs()
         self._unreferenced: list[str] = []
         self._stores_by_state: dict[str, set[str]] = {}
-        # by state, the connection and shelf of who was asked to lend it to the driver, and when
+        # by state: the connection and store of the holder that was asked to send it, and when
         self._senders: dict[str, tuple[int, str, float]] = {}
         self._failed_transfers: set[str] = set()  # of which was said that they could not be had
         self._damage_counts: Counter[tuple[str, str]] = Counter()  # by state and shelf
@@ -90,7 +90,7 @@ class StateLocations:
             return
         elif self._refs.is_referenced(state):
             self.add_location(state, self._store.id)
-        else:  # meanwhile nobody needs it any more
+        else:  # it is no longer needed
             self._store.drop([state])
 
     def _count_damage(self, state: str, store_id: str) -> None:

@@ -22,7 +22,7 @@ from hopyard.trial_state.shared_memory_store import StateStore
 
 log = logging.getLogger("hopyard.trial_state")
 
-_REQUEST_INTERVAL_S = 0.5  # what is waited for is wanted again so often: who was to lend it may be gone
+_REQUEST_INTERVAL_S = 0.5  # interval of repeated requests, because the holder may be lost
 
 
 class StateRelay:

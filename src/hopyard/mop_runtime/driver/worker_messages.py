@@ -117,7 +117,7 @@ class WorkerMessages:
                 if not worker.is_synced:
                     self._on_first_heartbeat(worker)
 
-    # -- who is there ----------------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------
 
     def _on_hello(self, worker: RegisteredWorker) -> None:
         self.first_hello_at = self.first_hello_at or time.monotonic()

@@ -240,7 +240,7 @@ class WorkerRegistry:
         if worker is not None and worker.connection == event.connection:
             worker.connection, worker.disconnected_at = None, time.monotonic()
 
-    # -- who opens what --------------------------------------------------------------------------------------
+    # -- partitions ------------------------------------------------------------------------------------------
 
     def _assign_slot(self, worker: RegisteredWorker) -> None:
         held = {one.id: one.slots - one.handovers.keys() for one in self}
@@ -303,7 +303,7 @@ class WorkerRegistry:
             ),
         )
 
-    # -- who is lost -----------------------------------------------------------------------------------------
+    # -- lost workers ----------------------------------------------------------------------------------------
 
     def check_timeouts(self) -> None:
         """Look who is away or silent for too long."""

@@ -67,7 +67,7 @@ def apply_determinism(deterministic: bool, threads: int) -> None:
     if deterministic:
         # On a GPU some operations have no deterministic form: PyTorch warns of them, once each.
         torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-        # it costs time, and nobody should read such memory
+        # it costs time, and such memory should never be read
         torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
 

@@ -47,11 +47,11 @@ class BorrowedRuns:
         )
         self._guaranteed_resources = limits.guaranteed_resources
         by_model = any(name.startswith(GPU_OF) for name in self._guaranteed_resources)
-        # where no model is named, nobody need look at cards
+        # without named models, GPUs need not be examined
         self._gpu_nodes: Mapping[NodeId, Node] = nodes if by_model else {}
         self._borrowed_by_level: dict[QueueName, frozenset[GangId]] = {}
         self._usage_by_queue: dict[QueueName, dict[GangId, GuaranteedAmounts]] = {}
-        # of those directly in a queue, in the order in which they were placed
+        # runs directly in a queue, in the order of their placement
         self._entries_by_queue: dict[QueueName, list[BorrowingEntry]] = {}
 
     def invalidate_queue(self, queue: QueueName) -> None:

@@ -11,7 +11,7 @@ from hopyard.scheduler.placement.optimistic_fit import OptimisticFit
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
-IMMINENT_WINDOW = timedelta(seconds=61)  # for what ends by itself by then, nobody is asked to leave
+IMMINENT_WINDOW = timedelta(seconds=61)  # no run is preempted for capacity that is released by then anyway
 
 
 class ImminentReleases:

@@ -15,7 +15,7 @@ class Planner:
         self._cluster_state: ClusterState | None = None
 
     def __call__(self, snapshot: Snapshot, /) -> Plan:
-        # lost if anything goes wrong: then the next turn begins anew
+        # dropped after an error: then the next cycle starts from scratch
         standing, self._cluster_state = self._cluster_state, None
         if standing is None:
             standing = ClusterState(snapshot)

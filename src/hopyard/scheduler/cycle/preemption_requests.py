@@ -18,15 +18,13 @@ from hopyard.scheduler.cycle.promises import outranks
 from hopyard.scheduler.timeline.reservation_preemption import preempt_for_reservations
 from hopyard.scheduler.timeline.run_end_estimates import EXPECTED_STOP_S
 
-# gangs for which it is asked in one turn whether others could make room, at least and at most ...
+# gangs for which preemption is tried in one cycle, at least and at most ...
 GANG_SEARCH_BUDGET = (8, 64)
 TOTAL_SEARCH_BUDGET = (
-    200_000  # ... about as many as make so much with all nodes and runs; later turns ask for others
+    200_000  # ... about as many as this budget of nodes and runs allows; later cycles try other gangs
 )
-VICTIM_SEARCH_COST = 4  # looks: to find out who of those that may be asked suffice takes about so many
-STOP_WINDOW = timedelta(
-    seconds=EXPECTED_STOP_S + 1
-)  # whoever was asked to make room is expected to have left by then
+VICTIM_SEARCH_COST = 4  # the search for victims costs about as much as so many checks
+STOP_WINDOW = timedelta(seconds=EXPECTED_STOP_S + 1)  # a preempted run is expected to have ended by then
 RECHECK_INTERVAL = timedelta(seconds=1)
 MAX_NAMED_RUNS = 3  # runs that a sentence names
 NO_GANG = GangId("")  # in particular

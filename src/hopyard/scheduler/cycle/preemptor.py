@@ -16,7 +16,7 @@ from hopyard.scheduler.placement.optimistic_fit import OptimisticFit
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from hopyard.scheduler.time_slicing import CLASS_COUNT, service_class
 
-# the tier of lower priorities and of what was lent; those that only take turns come after it
+# the tier of lower priorities and borrowed runs; the tiers of time slicing come after it
 RECLAIM_TIER = -CLASS_COUNT
 
 

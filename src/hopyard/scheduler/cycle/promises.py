@@ -16,9 +16,7 @@ from hopyard.scheduler.duration_estimates import DurationEstimate
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from hopyard.scheduler.timeline.backfill import BackfillTimeline
 
-MAX_PROMISES = (
-    8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
-)
+MAX_PROMISES = 8  # blocked gangs with a promised start; gangs without one may be overtaken by backfill
 LATE_MESSAGE = "delayed by late run"
 QUOTA_REASONS = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 ResourceFootprint = frozenset[tuple[bool, tuple[str, ...], NodeSelector]]
@@ -57,7 +55,7 @@ class CyclePromises:
         self._new_count = 0
         self._queues = queues
         self._waiting_for_capacity: dict[GangId, QueueName] = {}
-        # who waits for room and was promised nothing
+        # gangs that wait for capacity without a promise
         self._unpromised: dict[QueueName, list[tuple[Rank, ResourceFootprint]]] = {}
         self._delay_reasons: dict[GangId, str] = {}  # why they are late if they are
 

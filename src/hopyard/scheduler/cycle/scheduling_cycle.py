@@ -23,7 +23,7 @@ from hopyard.scheduler.timeline.block_reason import BlockReason
 NO_CAPACITY_BLOCK = BlockReason(HoldReason.NO_CAPACITY, "")
 # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
 SEARCHES_PER_QUEUE = 4
-# in a large cluster, each of those that were promised a start is looked at again in every so many turns
+# in a large cluster, each promised gang is examined again once in so many cycles
 EARLIER_START_INTERVAL = 4
 RETRY_INTERVAL = timedelta(seconds=10)
 OVERDUE_WINDOW = timedelta(seconds=2)  # what is over its time is expected to end so soon, all the time
@@ -49,14 +49,14 @@ class SchedulingCycle:
         self._state.timeline.on_promised_usage_change(self._pending_iterator.record_charge)
         self._postponed_promises: dict[GangId, Gang] = {}
         self._skipping_full_classes = self._patient_queues_dropped = False
-        # nobody of that shape fits now
+        # no gang of that shape fits now
         self._full_classes = dict.fromkeys(
             cluster_state.no_capacity_cache.still_full(cluster_state.capacity), NO_CAPACITY_BLOCK
         )
         # the last one of that shape found a place: the next is not asked about beforehand
         self._recently_placed: set[GangClass] = set()
         self._never_promisable: set[GangClass] = set()  # nor would if all that runs had ended
-        # who would be there so long is in somebody's way
+        # a gang with at least this duration would delay a promised gang
         self._blocked_if_longer_than: dict[tuple[GangClass, QueueName, str], float] = {}
         self._blocked_behind: dict[GangClass, BlockReason] = {}
         # for what is reserved for them, if they would be there so long
@@ -140,12 +140,12 @@ class SchedulingCycle:
             if gang.id not in firm and any(
                 outranks(head, gang, self._state.quota_usage, self._state.pending_gangs) for head in heads
             ):
-                # somebody comes before it: it is looked at when it is its turn
+                # another gang comes before it: it is examined in its turn
                 self._postponed_promises[gang.id] = gang
         self._state.promises.renew(
             {gang.id: (gang, self._state.estimate_of(gang)) for gang in promised}, firm
         )
-        # only now that it is known what all of them wait for, so that nobody takes another's
+        # only after all of them are renewed, so that no gang takes the place of another
         for gang in promised:
             self._start_as_promised(gang)
         for gang_id in [

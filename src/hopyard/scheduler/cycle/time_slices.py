@@ -21,7 +21,7 @@ class TimeSlices:
     def __init__(self, queues: QueueTree) -> None:
         self._sliced_queues = {name for name, queue in queues.queues.items() if queue.time_slices}
         self._runs: dict[GangId, tuple[Running, list[float]]] = {}
-        # for each class: when each run gives way to it, in order
+        # for each class: the times from which it may preempt each run, in order
         self._due_by_class: dict[SliceKey, list[list[tuple[float, GangId]]]] = {}
 
     def add(self, running: Running) -> None:

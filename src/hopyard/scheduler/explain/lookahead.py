@@ -25,7 +25,7 @@ MAX_CYCLES = 100
 MIN_CYCLES = 8  # fewer tell too little for what they cost
 MAX_SIMULATED_SIZE = 20_000  # nodes and gangs: in a larger cluster even these take too long
 WORK_BUDGET = (
-    12_000  # nodes and gangs that all turns together look at, so that an answer takes a second or two
+    12_000  # nodes and gangs examined in all cycles together, so that an answer takes a second or two
 )
 RECHECKS_PER_HORIZON = (
     20  # nothing that time alone changes is looked for within a part of this of the time that has passed
@@ -81,7 +81,7 @@ class LookaheadSimulation:
             pick_s=pick_s,
             progress=progress,
         )
-        # of those that started since: from when until when, the last time
+        # for gangs that started since: start and end of their last attempt
         self.run_spans: dict[GangId, tuple[datetime, datetime]] = {}
         # gangs with a first start that depends on the end of a run of unknown duration
         self.uncertain_gangs: set[GangId] = set()
@@ -90,7 +90,7 @@ class LookaheadSimulation:
         self._first_starts: dict[GangId, datetime] = {}  # when each started for the first time
         self.breaches: dict[GangId, Breach] = {}  # the first of each promise
         self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in future.ends()}
-        # what those that have to leave, and will be back, have still to do
+        # remaining work of preempted runs, which will resume
         self._remaining: dict[GangId, timedelta] = {}
         for leaving in self._running.values():
             if leaving.preempted_for is not None:
@@ -100,7 +100,7 @@ class LookaheadSimulation:
                 ).end(leaving.gang.id)
                 assert end is not None
                 self._remaining[leaving.gang.id] = timedelta(seconds=end.mid_s)
-        self._requested_gangs: dict[GangId, Gang] = {}  # of those that were placed, as they asked
+        self._requested_gangs: dict[GangId, Gang] = {}  # placed gangs, as they were requested
         self._promises: dict[GangId, Promise] = {}
         self._planner = Planner()
         self._recheck_at: datetime | None = None

@@ -434,7 +434,7 @@ class _ForecastBase:
         )
         for placement in self._plan.place:
             timeline.start(placement, estimate_of(placement.gang))
-        # its own, too: those that come after it were promised what it leaves
+        # its own too: later promises use what it leaves
         for promise in self._plan.promises:
             if promise.gang in self._gangs:
                 timeline.promise(
@@ -461,7 +461,7 @@ class _ForecastFuture:
         timeline, later = self.timeline, self.backlog
         found = timeline.expected_start_at(gang.id)
         if found is not None:
-            later = timedelta()  # nobody is placed in its way
+            later = timedelta()  # no gang is placed that would delay it
         elif isinstance(timeline.try_backfill(gang, self.estimate), Placement):
             return self.now + later, ()
         elif timeline.promise(gang, self.estimate) is not None:

@@ -1,2 +1,1 @@
-"""Where gangs go: what every node has left, how much of what fits where, and which of the places that fit is
-the best."""
+"""Placement: free resources of each node, feasibility of requests, and the best of the feasible nodes."""

@@ -1,4 +1,4 @@
-"""What every node has left under what runs: where a gang would go, and what taking its place leaves."""
+"""Free resources of every node beside the running gangs: finds a placement for a gang, and allocates it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NodeHoldback:
 
 
 class Capacity:
-    """Mutable, of one plan or of one Planner. Equal nodes and placements give equal places, in whatever order
+    """Mutable, for one plan or one Planner. Equal nodes and placements give equal results, in whatever order
     they came."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Capacity:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], running: Iterable[Placement] = ()) -> Capacity:
-        """What these nodes have left. Nothing is ever placed on those that are not open."""
+        """Returns the free resources of these nodes. Nothing is ever placed on unschedulable nodes."""
         found = cls(FreeResources.of_empty_nodes(NodeTable(nodes)), {})
         for placement in running:
             found.allocate(placement)
@@ -72,10 +72,11 @@ class Capacity:
         closed_models: frozenset[str] = frozenset(),
         preferred_nodes: frozenset[NodeId] = frozenset(),
     ) -> Placement | None:
-        """Where the gang would go, whole, or None; nothing is taken. An elastic gang is as large as fits.
+        """Returns a placement for the whole gang, or None; allocates nothing. An elastic gang is as large as
+        fits.
 
-        score: the name of a rule of `placement.score_rules`. closed_models: models of GPUs that it may not
-        use now. preferred_nodes: nodes to use before others where they will do.
+        score: the name of a rule of `placement.score_rules`. closed_models: GPU models that the gang may not
+        use now. preferred_nodes: nodes to use before others if they suffice.
         """
         if (
             len(gang.roles) == 1
@@ -138,12 +139,12 @@ class Capacity:
         return found
 
     def update_weights(self, mix: WorkloadMix) -> None:
-        """Keep room for these shapes: those that gangs usually ask for. Copies made before are not told."""
+        """Preserves capacity for these shapes, which gangs usually request. Existing copies are not
+        updated."""
         self._score_cache.update_weights(mix)
 
     def allocate(self, placement: Placement) -> None:
-        """Use up what a placement holds. Nodes that are not there are remembered: it holds them when they
-        come back."""
+        """Allocates a placement. Allocations on missing nodes are remembered until the nodes come back."""
         found, best = self._last_placement
         if found is placement and best is not None:
             request, assignment, ground = (
@@ -159,15 +160,15 @@ class Capacity:
         self._last_placement = NO_LAST_PLACEMENT
 
     def release(self, placement: Placement) -> None:
-        """Exactly undo `take`."""
+        """Exactly undoes `allocate`."""
         self._apply(placement, -1)
 
     def allocate_all(self, placements: Iterable[Placement]) -> None:
-        """`take` each; where they are many, much cheaper."""
+        """Same as `allocate` for each; much cheaper for many."""
         self._apply_all(placements, 1)
 
     def release_all(self, placements: Iterable[Placement]) -> None:
-        """Exactly undo `take_all`."""
+        """Exactly undoes `allocate_all`."""
         self._apply_all(placements, -1)
 
     def _apply_all(self, placements: Iterable[Placement], sign: int) -> None:
@@ -234,7 +235,7 @@ class Capacity:
             self._absent.pop(key, None)
 
     def copy(self) -> Capacity:
-        """One that changes on its own from now on."""
+        """Returns an independent copy."""
         free = self._free.copy()
         found = Capacity(free, dict(self._absent), self._score_cache.copy(free))
         found._plain_allocations = self._plain_allocations
@@ -351,21 +352,21 @@ class Capacity:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """As they are in total, in the order of their ids."""
+        """The nodes with their total resources, sorted by id."""
         return self._free.node_table.nodes
 
     @property
     def ids(self) -> tuple[NodeId, ...]:
-        """Of `nodes`; the same object until they change."""
+        """The ids of `nodes`; the same object until they change."""
         return self._free.node_table.ids
 
     def free_totals(self) -> tuple[Ints, Ints, Ints]:
-        """What each of `nodes` has left: thousandths of cores, bytes, thousandths of GPUs of all models
-        together."""
+        """Returns the free resources of each node: thousandths of cores, bytes, thousandths of GPUs of all
+        models together."""
         return self._free.cpu, self._free.memory, np.maximum(self._free.gpu, 0).sum(axis=1)
 
     def free_totals_without(self, ended: Iterable[Placement]) -> tuple[Ints, Ints, Ints]:
-        """As `sums`, if these had left."""
+        """Same as `free_totals`, as if these placements were released."""
         row = self._free.node_table.row_of
         cpu, memory, gpu = (
             self._free.cpu.copy(),
@@ -388,11 +389,11 @@ class Capacity:
         return cpu, memory, gpu
 
     def allowed_nodes(self, where: NodeSelector) -> Bools:
-        """Which of `nodes` are open and may be used."""
+        """Returns which of `nodes` are schedulable and allowed."""
         return self._free.node_table.allowed_nodes(where)
 
     def get_node(self, node: NodeId) -> Node | None:
-        """The node as it is in total, None where it is not there."""
+        """Returns the node with its total resources, or None."""
         row = self._free.node_table.row_of.get(node)
         return None if row is None else self._free.node_table.nodes[row]
 
@@ -430,7 +431,7 @@ class Capacity:
         return np.array([row[node] for node in nodes if node in row], np.int64)
 
     def set_node(self, node: Node) -> None:
-        """A node that came or changed; what is taken of it stays taken."""
+        """Adds or updates a node; its allocations stay."""
         free = self._free
         row = free.node_table.row_of.get(node.id)
         if row is not None and is_same_machine(free.node_table.nodes[row], node):
@@ -442,7 +443,7 @@ class Capacity:
         self._rebuild([*(n for n in self._free.node_table.nodes if n.id != node.id), node])
 
     def drop_node(self, node: NodeId) -> None:
-        """A node that went; what is taken of it is remembered."""
+        """Removes a node; its allocations are remembered."""
         self._rebuild([n for n in self._free.node_table.nodes if n.id != node])
 
     def _rebuild(self, nodes: Iterable[Node]) -> None:
@@ -483,7 +484,7 @@ class Capacity:
             self._record_absent(node, kind, item, amount)
 
     def why_not_reason(self, gang: Gang) -> HoldReason:
-        """Of `why_not`, for much less than its sentence costs."""
+        """Same as the reason of `why_not`, but much cheaper."""
         from hopyard.scheduler.placement.unschedulable import why_not_reason
 
         return why_not_reason(self._free, gang)
@@ -493,7 +494,7 @@ class Capacity:
         return lambda: self.why_not(gang)[1]
 
     def why_not(self, gang: Gang) -> tuple[HoldReason, str]:
-        """Why `place` finds no place for it: the reason, and a sentence with the numbers."""
+        """Returns why `place` finds no placement: the reason, and a message with numbers."""
         from hopyard.scheduler.placement.unschedulable import why_not
 
         return why_not(self._free, gang)

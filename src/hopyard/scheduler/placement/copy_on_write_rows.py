@@ -1,5 +1,4 @@
-"""One row of numbers for each node, in a table of which copies share all rows that neither of them has
-changed since."""
+"""A table with one row of numbers per node. Copies share all rows that neither of them has changed."""
 
 from __future__ import annotations
 

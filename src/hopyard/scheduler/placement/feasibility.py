@@ -1,4 +1,4 @@
-"""One shape on one ground: what of the question whether it fits depends on the nodes alone, worked out
+"""Feasibility of one request shape on the nodes: everything that depends on the nodes alone is computed
 once."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hopyard.scheduler.placement.node_table import GPU_NOT_ALLOWED, Bools, Ints,
 
 
 class ReplicaRequest(NamedTuple):
-    """What one replica asks for, and of which nodes and cards: replicas of one shape fit in the same
-    places."""
+    """The request of one replica, with its node selector and GPU models. Replicas of one shape fit on the
+    same nodes."""
 
     resources: Resources
     where: NodeSelector
@@ -77,7 +77,7 @@ class NodeFeasibility:
 
     @property
     def allowed_rows(self) -> Ints:
-        """The nodes that are allowed."""
+        """Returns the rows of the allowed nodes."""
         if self._allowed_rows is None:
             self._allowed_rows = np.flatnonzero(self.allowed_nodes)
         return self._allowed_rows
@@ -92,7 +92,7 @@ class NodeFeasibility:
         )
 
     def fits(self, free: FreeResources, rows: Rows = ALL_ROWS) -> Bools:
-        """Whether one replica fits on each of these nodes."""
+        """Returns for each of these nodes whether one replica fits."""
         found = self.allowed_nodes[rows]
         if self.cpu:
             found = found & (free.cpu[rows] >= self.cpu)
@@ -108,7 +108,7 @@ class NodeFeasibility:
         return found
 
     def replicas_per_node(self, free: FreeResources, at_most: int, rows: Rows = ALL_ROWS) -> Ints:
-        """How many replicas, up to `at_most`, fit side by side on each of these nodes."""
+        """Returns for each of these nodes how many replicas fit side by side, up to `at_most`."""
         found = np.where(self.allowed_nodes[rows], at_most, 0)
         if self.cpu:
             np.minimum(found, free.cpu[rows] // self.cpu, out=found)
@@ -152,7 +152,7 @@ class NodeFeasibility:
         return Assignment(rank, free.node_table.ids[row], tuple(gpus[j].index for j in cards[0]), cards[1])
 
     def gpu_milli_on(self, row: int, column: int) -> int:
-        """What one replica takes of this card."""
+        """Returns the thousandths of this GPU that one replica takes."""
         if self.uniform_gpu_need is not None:
             return self.uniform_gpu_need
         assert self.gpu_needs is not None

@@ -1,4 +1,5 @@
-"""Scores nodes by what a replica would destroy there of what usual gangs could still use."""
+"""Scores nodes by fragmentation: how much of the capacity that usual gangs could still use a replica
+destroys."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from hopyard.scheduler.placement.node_table import Bools, Ints
 from hopyard.scheduler.placement.score_rules import INFEASIBLE, NO_COLUMN, Columns, Values
 
 MAX_SCALAR_NODES = 4  # so many nodes are looked at one after another: arrays of them cost more than they save
-GPU_NODE_PENALTY = 0.5  # who needs no card goes to a node without any where it destroys as little elsewhere
+GPU_NODE_PENALTY = 0.5  # a replica without GPUs prefers a node without GPUs at equal loss
 
 
 class FragmentationScorer:
@@ -69,7 +70,7 @@ class FragmentationScorer:
         return True
 
     def refresh(self, free: FreeResources, rows: Collection[int]) -> None:
-        """These nodes changed."""
+        """Updates the values of these changed nodes."""
         self._node_equivalence.mark_changed(rows)
         if len(rows) <= MAX_SCALAR_NODES:
             for row in rows:

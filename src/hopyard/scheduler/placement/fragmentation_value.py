@@ -39,7 +39,7 @@ WEIGHT_TOTAL_BITS = 30
 UNLIMITED_GPU_RATIO = float(1 << 40)
 # a thousandth of a card more or less makes shapes as different as that many times the CPU
 GPU_DISTANCE_WEIGHT = 1000.0
-MIN_AMOUNT = 1e-6  # of nothing there is enough for those who ask for none
+MIN_AMOUNT = 1e-6  # a request of nothing always fits
 ROUNDING_TOLERANCE = 1 + 1e-9  # room for exactly n replicas is room for n, whatever division makes of it
 
 # what a typical replica asks: thousandths of cores, bytes, cards, thousandths of each card

@@ -1,4 +1,4 @@
-"""What is left on each node, as arrays: the scratch paper on which a place is looked for."""
+"""Free resources per node as arrays: the working copy of a placement search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FreeResources:
 
     @classmethod
     def of_empty_nodes(cls, node_table: NodeTable) -> FreeResources:
-        """The nodes as if nothing ran on them."""
+        """Returns the free resources of empty nodes."""
         extras = {name: left.copy() for name, left in node_table.extras.items()}
         return cls(node_table, node_table.cpu.copy(), node_table.memory.copy(), node_table.gpu.copy(), extras)
 
@@ -57,7 +57,7 @@ class FreeResources:
     def allocate(
         self, row: int, request: Resources, columns: tuple[int, ...], milli: int, sign: int = 1
     ) -> None:
-        """Take what one replica uses (sign 1), or give it back (-1)."""
+        """Allocates one replica (sign 1), or releases it (-1)."""
         self.cpu[row] -= sign * request.cpu_milli
         self.memory[row] -= sign * request.memory_bytes
         for column in columns:

@@ -1,5 +1,4 @@
-"""Which nodes hold several roles together: asked where no order in which the roles choose for themselves
-finds a place."""
+"""Packs several roles together, for gangs where no order of placing role by role succeeds."""
 
 from __future__ import annotations
 

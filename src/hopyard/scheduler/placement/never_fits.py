@@ -1,4 +1,4 @@
-"""Whether a gang could ever start here."""
+"""Decides whether a gang could ever start on this cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hopyard.scheduler.placement.unschedulable import fits, too_large_message
 
 
 def never_fits(gang: Gang, nodes: Iterable[Node]) -> str | None:
-    """Why the gang is larger than all these nodes even if nothing ran on them, naming what is missing and the
-    nearest node and pool; None where it fits. Nodes that are not open count: they may come back. Without any
-    node nothing is refused."""
+    """Returns why the gang is larger than all these nodes when empty, with the missing amount and the nearest
+    node and pool; None if it fits. Unschedulable nodes count, because they may come back. Without any node
+    nothing is refused."""
     ground = NodeTable(node.as_schedulable() for node in nodes)
     if not ground.nodes:
         return None

@@ -1,5 +1,4 @@
-"""Nodes in equal states, which need to be looked at once: in large clusters there are few kinds of nodes and
-of runs."""
+"""Groups nodes in equal states, which are scored once: large clusters have few kinds of nodes and runs."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class NodeEquivalence:
         return found
 
     def mark_changed(self, rows: Iterable[int]) -> None:
-        """These nodes changed."""
+        """Records that these nodes changed."""
         self._changed.update(rows)
 
     def representatives(self, free: FreeResources) -> tuple[Ints, Ints, Ints]:

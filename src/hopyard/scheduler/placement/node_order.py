@@ -1,4 +1,4 @@
-"""In which order nodes are chosen for one role's replicas, and how they are filled."""
+"""The order in which nodes are selected for the replicas of one role, and how they are filled."""
 
 from __future__ import annotations
 

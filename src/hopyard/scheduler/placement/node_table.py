@@ -1,4 +1,4 @@
-"""The nodes as they are, without what runs on them, laid out as arrays."""
+"""The nodes with their total resources as arrays, without running gangs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class NodeTable:
         return found
 
     def allowed_nodes(self, where: NodeSelector) -> Bools:
-        """Which open nodes are in one of the pools and have all the labels."""
+        """Returns the schedulable nodes in one of the pools that have all the labels."""
         found = self._allowed.get(where)
         if found is None:
             found = self.open.copy()
@@ -186,7 +186,7 @@ def _with_value(values: A, row: int, value: bool) -> A:
 
 
 def matches(where: NodeSelector, node: Node) -> bool:
-    """Whether the node is in one of the pools and has all the labels."""
+    """Returns whether the node is in one of the pools and has all the labels."""
     if where.pools and node.pool not in where.pools:
         return False
     return all(node.labels.get(name) == value for name, value in where.labels)

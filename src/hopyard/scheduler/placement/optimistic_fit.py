@@ -1,4 +1,4 @@
-"""What nodes could hold if some runs left, told quickly."""
+"""A cheap upper bound of what nodes can hold if some runs end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from hopyard.scheduler.placement.feasibility import min_gpu_milli
 
 
 class OptimisticFit:
-    """It is hopeful: cards of a node are counted together, whatever their model, and roles one by one.
-    So what it says does not fit does not, and what it says does may not.
-    """
+    """Optimistic: GPUs of a node are added up regardless of model, and roles are checked one by one. If it
+    says no, the gang does not fit; if it says yes, the gang may not fit."""
 
     def __init__(self, capacity: Capacity, ended: Iterable[Placement]) -> None:
         """ended: what has left, beside what is free."""
@@ -22,7 +21,7 @@ class OptimisticFit:
         self._cpu, self._memory, self._gpu = capacity.free_totals_without(ended)
 
     def may_fit(self, gang: Gang) -> bool:
-        """Whether there may be room for as many replicas as it asks for."""
+        """Returns whether there may be room for all requested replicas."""
         return all(self._max_replicas(role) >= role.replicas for role in gang.roles)
 
     def _max_replicas(self, role: Role) -> int:

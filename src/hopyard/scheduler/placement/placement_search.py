@@ -1,5 +1,5 @@
-"""Looks for a place for a whole gang: all its replicas or none, on one node where that is possible, close
-together otherwise."""
+"""Searches a placement for a whole gang: all replicas or none, on one node if possible, otherwise close
+together."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PlacementSearch:
         return self._grow(fewest)
 
     def _grow(self, minimum: Placement) -> Placement:
-        """As many replicas as fit, role after role."""
+        """Adds as many replicas as fit, role after role."""
         best = minimum
         counts = [role.required_replicas for role in self._gang.roles]
         for index, role in enumerate(self._gang.roles):
@@ -140,7 +140,7 @@ class PlacementSearch:
         return rows if inside is None else rows[inside[rows]]
 
     def _place_near(self, gang: Gang, rows: Ints) -> FoundAssignments:
-        """On one node, else in one rack, else in one zone, else anywhere."""
+        """Tries one node, then one rack, then one zone, then all nodes."""
         if gang.size == 1 or any(role.topology is not None for role in gang.roles):
             return self._place_roles(gang.roles, rows)
         found = self._place_in_one_domain(gang, NODE_LEVEL, rows)
@@ -250,7 +250,7 @@ class PlacementSearch:
         return placed if self._tentative.release_since(before) == gang.size else None
 
     def _place_roles(self, roles: Sequence[Role], rows: Ints) -> FoundAssignments:
-        """Role by role, in the first order that works; where none does, as they fit together."""
+        """Places role by role, in the first order that works; if none works, packs the roles together."""
         if len(roles) == 1 and not (roles[0].resources.gpus or roles[0].resources.is_gpu_share):
             return self._place_without_gpus(roles[0], rows)
         first = list(accumulate((role.replicas for role in roles), initial=0))
@@ -297,7 +297,7 @@ class PlacementSearch:
     def _choose_nodes(
         self, role: Role, feasibility: NodeFeasibility, rows: Ints, used: set[int]
     ) -> list[int] | None:
-        """The node of each replica of a role, in rank order."""
+        """Returns the node of each replica of a role, in rank order."""
         room = feasibility.replicas_per_node(self._free, role.replicas, rows)
         able = np.flatnonzero(room)
         return self._choose_rows(role, rows[able], room[able], used)

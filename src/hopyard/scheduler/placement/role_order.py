@@ -1,4 +1,4 @@
-"""The roles of a gang: in which order they choose their places, and cut into slices."""
+"""The order in which roles of a gang are placed, and their slices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which node is the best for one replica, kept up as nodes change: only those are looked at again that
-did."""
+"""Caches the best node for each request shape; only changed nodes are scored again."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ class BestNode(NamedTuple):
 
 
 class ScoreCache:
-    """Of one Free, for all shapes and scores that were asked for.
-    Whoever changes the Free says which nodes changed."""
+    """One cache per FreeResources, for all requested shapes and scores. The code that changes the
+    FreeResources must record the changed nodes."""
 
     def __init__(self, free: FreeResources, mix: WorkloadMix = EMPTY_MIX) -> None:
         self._free, self._mix = free, mix
@@ -151,7 +150,7 @@ class ScoreCache:
         self._scorers = {name: (gradient, NEVER_SEEN) for name, (gradient, _) in self._scorers.items()}
 
     def best(self, score: str, replica_request: ReplicaRequest) -> BestNode | None:
-        """The best node for one replica; None where it fits nowhere."""
+        """Returns the best node for one replica; None if it fits on no node."""
         fitting = self.feasibility_of(replica_request)
         ranked = self._current_scores(score, fitting)
         if ranked.feasibility is fitting:

@@ -1,8 +1,8 @@
-"""How good a node is for one replica: the smallest score wins, then the smallest id.
-One rule a function, by name.
+"""Score rules: how good a node is for one replica. The smallest score wins, then the smallest id. Each rule
+is one function, looked up by name.
 
-"fragmentation" (the default) and "fgd" are in gradient.py: they keep what they know between questions. The
-others are those that "Beware of Fragmentation" (USENIX ATC'23) compares with, after its descriptions.
+"fragmentation" (the default) and "fgd" are in `fragmentation_score`, because they keep state. The other rules
+are those that "Beware of Fragmentation" (USENIX ATC'23) compares with, implemented from its descriptions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fullest_shareable_gpu(free: FreeResources, feasibility: NodeFeasibility, row
 
 
 def first_fit(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
-    """All alike: the smallest id wins."""
+    """All nodes are equal: the smallest id wins."""
     return np.zeros(len(rows)), fullest_shareable_gpu(free, feasibility, rows)
 
 
@@ -93,7 +93,7 @@ def _fraction_left(free: Ints, total: Ints, rows: Ints) -> Values:
 
 
 def on_feasible_nodes(rule: Score) -> Score:
-    """The rule on the nodes on which a replica fits, NOT_HERE on the others."""
+    """Applies the rule to nodes on which a replica fits, and returns NOT_HERE for the others."""
 
     def score(free: FreeResources, fitting: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
         fits = fitting.fits(free, rows)

@@ -1,4 +1,4 @@
-"""What one node lacks for one replica, resource by resource, in words."""
+"""Describes what one node lacks for one replica, resource by resource."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shortfall:
 
 
 def shortfalls(request: Resources, free: FreeResources, row: int) -> list[Shortfall]:
-    """Of what this node has too little left for one replica."""
+    """Returns the resources of which this node has too little free for one replica."""
     found = [] if _has_enough_gpus(request, free, row) else [_gpu_shortfall(request, free, row)]
     cpu, memory = int(free.cpu[row]), int(free.memory[row])
     total_cpu, total_memory = int(free.node_table.cpu[row]), int(free.node_table.memory[row])
@@ -47,7 +47,7 @@ def shortfalls(request: Resources, free: FreeResources, row: int) -> list[Shortf
 
 
 def format_request(request: Resources) -> str:
-    """The whole request: "2 GPUs, 4 CPUs, 8 GiB of memory"."""
+    """Returns the whole request: "2 GPUs, 4 CPUs, 8 GiB of memory"."""
     parts = [_format_gpus(request)] if request.gpus or request.is_gpu_share else []
     parts += [format_cpus(request.cpu_milli)] if request.cpu_milli else []
     parts += [f"{format_bytes(request.memory_bytes)} of memory"] if request.memory_bytes else []
@@ -56,7 +56,7 @@ def format_request(request: Resources) -> str:
 
 
 def format_where(where: NodeSelector) -> str:
-    """ "in pool `a` or `b` with rack=1"; nothing where every node may be used."""
+    """Returns "in pool `a` or `b` with rack=1"; empty if every node is allowed."""
     parts = [f"in pool {' or '.join(f'`{pool}`' for pool in where.pools)}"] if where.pools else []
     parts += [f"with {', '.join(f'{name}={value}' for name, value in where.labels)}"] if where.labels else []
     return " ".join(parts)

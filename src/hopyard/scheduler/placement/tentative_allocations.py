@@ -1,4 +1,4 @@
-"""What a search takes while it looks on, and gives back."""
+"""Temporary allocations of a search, which are released at its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TentativeAllocations:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """The Free as if nothing were booked."""
+        """Releases all temporary allocations inside the block."""
         for request, assignment in self._allocations:
             self._apply(request, assignment, -1)
         yield

@@ -1,5 +1,5 @@
-"""Whether a placement keeps the rules of topology that its gang asks for; used on heuristics' results, and to
-check others' word."""
+"""Checks whether a placement obeys the topology rules of its gang. Used on results of heuristics, and to
+validate placements of other sources."""
 
 from __future__ import annotations
 

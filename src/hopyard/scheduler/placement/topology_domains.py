@@ -1,5 +1,4 @@
-"""How many replicas go into which domain of a level of topology, so that the rule holds and slices stay
-whole."""
+"""Distributes replicas over topology domains, so that the rule holds and slices stay whole."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from hopyard.domain.gang import Closeness
 
 @dataclass(frozen=True, slots=True)
 class DomainShare:
-    """So many replicas, of consecutive ranks, in one domain."""
+    """A number of replicas, of consecutive ranks, in one domain."""
 
     domain: int
     count: int

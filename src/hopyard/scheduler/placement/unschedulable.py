@@ -1,5 +1,5 @@
-"""Why a gang does not fit: sentences for people, with the numbers, what is nearest, and where it would
-fit."""
+"""Messages for gangs that do not fit: the request, the nearest node with its shortfall, and where the gang
+would fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hopyard.scheduler.placement.shortfall import format_request, format_where, 
 
 
 def why_not_reason(free: FreeResources, gang: Gang) -> HoldReason:
-    """Of `why_not`, without its sentence."""
+    """Returns the reason of `why_not` without the message."""
     if not free.node_table.open.any():
         return HoldReason.NO_NODES
     gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
@@ -32,7 +32,7 @@ def why_not_reason(free: FreeResources, gang: Gang) -> HoldReason:
 
 
 def why_not(free: FreeResources, gang: Gang) -> tuple[HoldReason, str]:
-    """Why there is no place for the gang in what is free, which may be smaller than all that there is."""
+    """Returns why the gang does not fit into the free resources, which may be smaller than the cluster."""
     if not free.node_table.open.any():
         return HoldReason.NO_NODES, _no_nodes_message(free)
     gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
@@ -62,7 +62,7 @@ def why_not(free: FreeResources, gang: Gang) -> tuple[HoldReason, str]:
 
 
 def too_large_message(gang: Gang, empty_nodes: FreeResources) -> str:
-    """Why the gang does not fit into these nodes (at least one) although nothing runs on them."""
+    """Returns why the gang does not fit into these nodes (at least one) even when they are empty."""
     for role in gang.roles:
         if not _feasibility(empty_nodes, role).fits(empty_nodes).any():
             return _no_large_node_message(empty_nodes, gang, role)
@@ -85,8 +85,8 @@ def too_large_message(gang: Gang, empty_nodes: FreeResources) -> str:
 
 
 def fits(free: FreeResources, gang: Gang) -> bool:
-    """Whether there is a place for the gang; for one of several roles, whether one is found by either of two
-    rules."""
+    """Returns whether the gang fits. A gang of several roles fits if either of two rules finds a
+    placement."""
     rules = ("first-fit",) if len(gang.roles) == 1 else ("first-fit", "fragmentation")
     return any(
         PlacementSearch(free, ScoreCache(free), gang, rule, frozenset(), frozenset()).place() is not None
@@ -114,12 +114,12 @@ def _no_nodes_message(free: FreeResources) -> str:
 
 
 def _out_of_service_message(nodes: Iterable[Node]) -> str:
-    """The first of them that is out of service, and why."""
+    """Names the first node that is out of service, and why."""
     return next((f"{node.id} is {node.unschedulable_state}" for node in nodes if node.trouble), "")
 
 
 def _no_free_node_message(free: FreeResources, gang: Gang, role: Role) -> str:
-    """No node holds one replica of this role now: what the nearest that could lacks."""
+    """No node has room for one replica of this role now: names the shortfall of the nearest capable node."""
     whole = FreeResources.of_empty_nodes(free.node_table)
     request, where = role.resources, f" {format_where(role.where)}" if role.where != ANY_NODE else ""
     able = np.flatnonzero(_feasibility(whole, role).fits(whole))
@@ -174,7 +174,7 @@ def _no_large_node_message(empty_nodes: FreeResources, gang: Gang, role: Role) -
 
 
 def _alternative_pools_message(empty_nodes: FreeResources, role: Role) -> str:
-    """In which pool, or with which labels, one replica would fit."""
+    """Names the pool, or the labels, with which one replica would fit."""
     rows = np.flatnonzero(
         NodeFeasibility(empty_nodes.node_table, ReplicaRequest(role.resources, ANY_NODE)).fits(empty_nodes)
     )
@@ -187,7 +187,7 @@ def _alternative_pools_message(empty_nodes: FreeResources, role: Role) -> str:
 
 
 def _topology_message(free: FreeResources, gang: Gang) -> str:
-    """What the rule of topology that cannot be kept asks for, and what there is."""
+    """Describes the topology rule that cannot be kept, and the available room."""
     ruled = [(role.topology, role.replicas, [role]) for role in gang.roles if role.topology is not None]
     ruled += [(gang.topology, gang.size, list(gang.roles))] if gang.topology is not None else []
     for rule, replicas, roles in ruled:
@@ -228,7 +228,8 @@ def _format_topology_rule(free: FreeResources, rule: Topology, replicas: int, ro
 
 
 def _nearest_node(role: Role, free: FreeResources, rows: Ints) -> int:
-    """The node that lacks the fewest kinds of resource, and of these the least, for one replica."""
+    """Returns the node that lacks the fewest kinds of resource for one replica, and the smallest amounts of
+    these."""
     request, parts = role.resources, []
     asked = [(free.cpu[rows], request.cpu_milli), (free.memory[rows], request.memory_bytes)]
     asked += [(free.extra(name, rows), amount) for name, amount in request.extras]
@@ -269,8 +270,8 @@ def _all_nodes_phrase(empty_nodes: FreeResources, role: Role) -> str:
 
 
 def _total_shortfall_message(empty_nodes: FreeResources, gang: Gang) -> str:
-    """How much less all open nodes have than all its replicas ask for; nothing where it is only spread
-    badly."""
+    """Returns how much all schedulable nodes together lack for all replicas; empty if only the distribution
+    is the problem."""
     asked, has = (
         requested_amounts(gang),
         total_amounts(node for node in empty_nodes.node_table.nodes if node.schedulable),

@@ -1,4 +1,4 @@
-"""What gangs usually ask for: the shapes for which room is to be kept."""
+"""The usual requests of gangs: the shapes for which capacity is preserved."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The policies to compare with; by name in `registry`."""
+"""Baseline policies for comparison; `registry` finds them by name."""

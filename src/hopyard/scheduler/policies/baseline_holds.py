@@ -1,5 +1,5 @@
-"""Why gangs wait, made when somebody looks: a policy to compare with plans many thousand times, and nobody
-reads most of it."""
+"""Holds of the baseline policies, built on first access: simulations plan many thousand times, and most holds
+are never read."""
 
 from __future__ import annotations
 

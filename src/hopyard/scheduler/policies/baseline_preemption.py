@@ -1,4 +1,4 @@
-"""Which runs leave so that a gang fits."""
+"""Selects the runs that are preempted so that a gang fits, for the baseline policies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 def choose_victims(
     gang: Gang, free: Capacity, quota_usage: QuotaUsage, victims: Iterable[Running], score: str
 ) -> tuple[Placement, list[Running]] | None:
-    """One after another of `victims` leaves until the gang fits; then whoever can be spared stays. Where it
-    goes, and who leaves. None where it does not fit when all have left. Nothing is taken from `free`."""
+    """Removes victims one by one until the gang fits, then keeps every victim that is not needed. Returns the
+    placement and the victims, or None if the gang does not fit without all of them. `free` is unchanged."""
     free, closed = free.copy(), quota_usage.closed_models(gang)
     leaving: list[Running] = []
     for running in victims:
@@ -44,7 +44,7 @@ def choose_victims(
 
 
 def _are_disjoint(left: Placement, right: Placement) -> bool:
-    """Whether they share no node."""
+    """Returns whether they share no node."""
     return {a.node for a in left.assignments}.isdisjoint(a.node for a in right.assignments)
 
 

@@ -1,5 +1,5 @@
-"""The order of YARN's capacity scheduler: between queues by how full their guarantee is, first come, first
-served inside."""
+"""The order of YARN's capacity scheduler: queues by the used share of their guarantee, first come, first
+served inside a queue."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CapacityOrder:
             if gang is None:
                 continue
             if known.never_fits_reason(gang) is not None or now.quota_usage.refusal(gang) is not None:
-                line.insert(0, queue)  # it stands in nobody's way
+                line.insert(0, queue)  # it delays no other gang
             elif class_of(gang) not in full and now.try_start(gang) is not None:
                 line = sorted([queue, *line], key=fullness)
             elif not now.quota_usage.closed_models(gang):

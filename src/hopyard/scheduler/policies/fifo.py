@@ -1,4 +1,4 @@
-"""First come, first served: nobody overtakes who waits for the same nodes."""
+"""First come, first served: a gang never overtakes a gang that waits for the same nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hopyard.scheduler.policies.incremental_state import IncrementalState, Tenta
 
 
 class Fifo:
-    """Priority, then time of submission, then id.
+    """Priority, then submission time, then id.
 
-    A gang that waits claims every node that could ever hold one of its replicas, and those behind it keep off
-    these nodes. One that is larger than all nodes, or whose queue may use no more, claims none: it delays
-    nobody.
+    A pending gang claims every node that could hold one of its replicas, and later gangs do not use these
+    nodes. A gang that is larger than all nodes, or whose queue is at its limit, claims none and delays no
+    gang.
     """
 
     def __init__(self) -> None:

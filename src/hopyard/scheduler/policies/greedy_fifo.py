@@ -1,4 +1,4 @@
-"""First come, first served, but whoever does not fit is overtaken by whoever does."""
+"""First come, first served with overtaking: a gang that fits overtakes gangs that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy to compare with remembers between turns, kept up by what changed."""
+"""State that a baseline policy keeps between cycles, updated by the changes between snapshots."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class IncrementalState(Generic[K]):
         self.may_have_freed = True
 
     def update(self, snapshot: Snapshot) -> None:
-        """Take in what is different in this snapshot."""
+        """Applies the changes of this snapshot."""
         before, self._snapshot = self._snapshot, snapshot
         gone, come = diff_sequences(() if before is None else before.pending, snapshot.pending)
         for gang in gone:
@@ -83,7 +83,7 @@ class IncrementalState(Generic[K]):
             self._update_running(ended, begun)
 
     def never_fits_reason(self, gang: Gang) -> str | None:
-        """Why it never fits, or None."""
+        """Returns why the gang never fits, or None."""
         shape = class_of(gang)
         if shape not in self._never_fits:
             assert self._snapshot is not None
@@ -169,7 +169,7 @@ class TentativePlan:
         return self.capacity.place_largest(self.quota_usage.allowed_sizes(gang), score=self._score)
 
     def try_start(self, gang: Gang) -> Placement | None:
-        """Place it if there is room."""
+        """Starts the gang if there is room."""
         found = self.find_placement(gang)
         if found is not None:
             self.capacity.allocate(found)

@@ -66,7 +66,7 @@ class LeastAttained:
 
 
 class _ServiceClasses:
-    """Who is in which class."""
+    """The service class of each gang."""
 
     def __init__(self, threshold: float, promote: float | None) -> None:
         self._threshold, self.promote = threshold, promote

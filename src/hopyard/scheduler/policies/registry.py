@@ -1,4 +1,4 @@
-"""Policies by name: ours, and those to compare it with."""
+"""Policies by name: the default policy and the baselines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _hopyard() -> SchedulingPolicy:
     return Planner()
 
 
-# Each call makes a fresh one, since a policy may remember between turns.
+# Each call makes a fresh one, since a policy may keep state between cycles.
 POLICIES: Mapping[str, Callable[[], SchedulingPolicy]] = {
     "hopyard": _hopyard,
     "fifo": Fifo,

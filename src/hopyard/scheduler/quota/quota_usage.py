@@ -20,7 +20,7 @@ from hopyard.scheduler.quota.requests import GpuModels, gpu_milli_upper_bound, r
 from hopyard.scheduler.quota.usage_ledger import UsageLedger
 
 MAX_CACHED_REQUESTS = 4096  # that are remembered
-MAX_CACHED_PLACEMENTS = 16_384  # likewise: of those that are gone, too
+MAX_CACHED_PLACEMENTS = 16_384  # likewise, including ended gangs
 QueueKey = tuple[tuple[int, float, QueueName], ...]
 
 
@@ -82,7 +82,7 @@ class QuotaUsage:
         self._user_shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}
         # what gangs use, as long as the cards are the same
         self._placement_amounts: dict[GangId, tuple[Placement, Amounts]] = {}
-        # Of roles by identity too, until somebody is charged:
+        # Cached by the identity of roles too, until usage changes:
         self._queue_keys: dict[tuple[QueueName, int], tuple[tuple[Role, ...], QueueKey]] = {}
         self._refusals: dict[tuple[QueueName, str, int], tuple[tuple[Role, ...], QuotaRefusal | None]] = {}
 

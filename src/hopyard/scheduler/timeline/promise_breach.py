@@ -18,7 +18,7 @@ from hopyard.scheduler.timeline.run_end_estimates import RunEnd
 
 # why the first, which is there or will be, comes before the second
 PrecedenceRule = Callable[[Placement, Gang], tuple[BreachCause, str]]
-# promises of one turn are dated a little apart, and after what started in it
+# promises of one cycle have slightly different times, after the starts of that cycle
 CYCLE_TOLERANCE = timedelta(milliseconds=1)
 
 

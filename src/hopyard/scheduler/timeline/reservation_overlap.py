@@ -10,7 +10,7 @@ from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.timeline.reservation_windows import occurrences
 
 MAX_OCCURRENCES_CHECKED = 10_000  # times that the rarer of two comes up
-MAX_OVERLAPS_CHECKED = 400  # times that one comes up, of which it is found out who else is there at once
+MAX_OVERLAPS_CHECKED = 400  # occurrences of a reservation that are checked for overlaps
 _MAX_DATETIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=366)
 
 

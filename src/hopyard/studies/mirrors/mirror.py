@@ -50,7 +50,9 @@ class Mirrors:
         for name, mirror in list(self._mirrors.items()):
             try:
                 getattr(mirror, method)(*args, **named)
-            except Exception as failed:  # somebody else's library, or its server: no reason to end a study
+            except (
+                Exception
+            ) as failed:  # an error of a third-party library or its server must not fail the study
                 del self._mirrors[name]
                 self._log_message(f"curves are no longer sent to {name}: {_shorten_error(failed)}")
 

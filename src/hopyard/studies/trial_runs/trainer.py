@@ -30,7 +30,7 @@ from hopyard.studies.trial_runs.trial_spec import (
 POLL_INTERVAL_S = 0.15  # on average at most so often, though there is always news
 _POLL_WAIT_S = 1.0  # a look waits so long for news
 _REQUEST_TIMEOUT_S = 30.0
-_SAVE_GRACE_S = 60.0  # for a script that goes on beyond its budget to come to a safe point
+_SAVE_GRACE_S = 60.0  # for a script beyond its budget to reach a safe point
 _EXIT_TIMEOUT_S = 30.0  # for runs that were asked to end, when the study is over
 _TAIL_LINES = 30
 
@@ -152,7 +152,7 @@ class TrialRunTrainer:
         for trial, work in list(self._unsubmitted_work.items()):
             source_of = work.trial if work.start_from is None else work.start_from
             if self._is_busy(trial) or self._is_busy(source_of, reached=True) or self._is_ending(trial):
-                continue  # what it goes on from is still being written
+                continue  # its checkpoint is still being written
             del self._unsubmitted_work[trial]
             source, shift = self._resume_checkpoint(work, source_of)
             launched, body = plan_run(self._run, self._spec, work, source, shift=shift)

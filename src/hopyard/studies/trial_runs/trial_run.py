@@ -33,7 +33,7 @@ class TrialRun:
     phase: RunPhase | None = None
     exit_reason: str = ""
     end_requested: bool = False  # it was asked to end; what it says is of no interest any more
-    over_budget: bool = False  # it goes on beyond its budget
+    over_budget: bool = False  # it continues beyond its budget
     stop_requested: bool = False  # to leave at its next safe point, for that
     is_finished: bool = False  # it has ended, and all that it said was read
     reported_epoch: int = 0  # the largest epoch of the trial that was reported
