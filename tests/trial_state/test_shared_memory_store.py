@@ -292,7 +292,7 @@ def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
         fetch("b", [address], SECRET, here)
     with pytest.raises(NotFound, match="secret"):
         fetch("b", [address], b"another", here)
-    with pytest.raises(NotFound, match="no address"):
+    with pytest.raises(NotFound, match="not an address"):
         fetch("b", ["nonsense"], SECRET, here)
     listener.close()
 

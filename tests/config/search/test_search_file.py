@@ -316,7 +316,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     ),
     (MOP, {"trainable": "train.py"}, "trainable: train.py has no `init`", "train.py:Name"),
     (MOP, {"trainable": "../train.py:Digits"}, "trainable: `../train.py` is not inside", ""),
-    (MOP, {"trainable": "a b"}, "trainable: `a b` is not the name of a trainable", "file.py:Name"),
+    (MOP, {"trainable": "a b"}, "trainable: `a b` names nothing", "file.py:Name"),
     (MOP, {"workers": None}, "workers: missing", "workers: 4"),
     (MOP, {"workers": "0"}, "workers: `0` is not a whole number", ""),
     (MOP, {"unit_timeout": "0.5s"}, "unit_timeout: 0.5 seconds would end every unit", "unit_timeout: 10m"),

@@ -153,7 +153,7 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
     (data.npy, {"files": "*.parquet"}, "matches `.\\.parquet`", "stands for any part"),
     (data.npy, {"parts": 0}, "0 partitions", "one for each worker"),
     (data.npy, {"parts": 102}, "101 rows to train on cannot be split into 102", "at most 101 workers"),
-    (data.npy, {"validation": 1.0}, "1.0 is no share", "0.2"),
+    (data.npy, {"validation": 1.0}, "1.0 is not a share", "0.2"),
     (data.npy, {"validation": 0.001}, "0 rows for validation", "validation"),
     (
         data.npy,

@@ -91,10 +91,10 @@ def test_anything_else_is_told_as_broken(noise: bytes) -> None:
     [
         (struct.pack("!IQ", 0xFFFFFFFF, 0), "at most"),
         (struct.pack("!IQ", 2, 1 << 63) + b"{}", "at most"),
-        (struct.pack("!IQ", 3, 0) + b"[1]", "no JSON object"),
-        (struct.pack("!IQ", 4, 0) + b"\xff\xfe{}", "no JSON"),
-        (struct.pack("!IQ", 200_000, 0) + b"[" * 200_000, "no JSON"),
-        (struct.pack("!IQ", 10_000, 0) + b'{"a": ' + b"9" * 9993 + b"}", "no JSON"),
+        (struct.pack("!IQ", 3, 0) + b"[1]", "not a JSON object"),
+        (struct.pack("!IQ", 4, 0) + b"\xff\xfe{}", "not JSON"),
+        (struct.pack("!IQ", 200_000, 0) + b"[" * 200_000, "not JSON"),
+        (struct.pack("!IQ", 10_000, 0) + b'{"a": ' + b"9" * 9993 + b"}", "not JSON"),
         (struct.pack("!IQ", 10, 0) + b"{", "closed"),
     ],
     ids=["huge head", "huge payload", "a list", "not UTF-8", "deep", "long number", "cut short"],
@@ -123,7 +123,7 @@ def test_addresses() -> None:
     assert split_address("host:80") == ("host", 80) and split_address("[::1]:80") == ("::1", 80)
     assert join_address("::1", 80) == "[::1]:80" and join_address("a", 1) == "a:1"
     for bad in ("", "host", "host:", ":80", "host:0", "host:99999", "host:x"):
-        with pytest.raises(ValueError, match="no address"):
+        with pytest.raises(ValueError, match="not an address"):
             split_address(bad)
 
 
