@@ -394,7 +394,7 @@ def test_a_loader_of_the_users_own(parts: list[Partition]) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"loader": net, "trunk": net}, "no `transform` or `trunk` beside it"),
+        ({"loader": net, "trunk": net}, "cannot be combined with `transform` or `trunk`"),
         ({"modle": net}, "no `modle`"),
         ({"loss": None}, "needs `loss`"),
         ({"schedule_every": "week"}, "schedule_every is `week`"),
