@@ -157,8 +157,7 @@ _BY_SUBMISSION = itemgetter(0, 1)
 
 
 class CycleHolds(LazyHolds):
-    """One hold for each gang that waits and was not placed, by queue and position.
-    Made when it is looked into.
+    """One hold for each pending gang that was not placed, sorted by queue and position.
 
     ranks: the rank of each gang in its queue.
     """

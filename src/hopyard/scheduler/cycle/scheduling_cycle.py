@@ -91,10 +91,10 @@ class SchedulingCycle:
             self._starvation_guard.hold_detail,
         )
         return Plan(
-            scene.snapshot.version,
-            tuple(scene.placed.values()),
+            state.snapshot.version,
+            tuple(state.placed.values()),
             CycleHolds(
-                scene.snapshot.pending, scene.placed.keys(), self._cluster_state.rank_function, verdicts
+                state.snapshot.pending, state.placed.keys(), self._cluster_state.rank_function, explainer
             ),
             tuple(self._preemption_requests.preemptions),
             tuple(state.promises.current.values()),

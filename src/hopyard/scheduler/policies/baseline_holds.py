@@ -22,7 +22,7 @@ ReasonAndMessage = tuple[HoldReason, str]
 
 
 class BaselineHolds(LazyHolds):
-    """One hold for each gang that waits and was not placed, in order; those that never fit come last."""
+    """One hold per pending gang that was not placed, in order; gangs that never fit come last."""
 
     def __init__(
         self, pending: Sequence[Gang], placed: Iterable[Placement], reasons: BaselineHoldReasons
