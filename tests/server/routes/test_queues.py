@@ -248,7 +248,7 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         code, message, hints = await refused(alice, queue="research")
         assert (code, hints) == ("bad_spec", ["name one of nlp, vision"])
         code, message, hints = await refused(alice, roles=[role(gpus=2)])
-        assert (code, hints) == ("does_not_fit", ["`hop queue info vision` tells its limits"])
+        assert (code, hints) == ("does_not_fit", ["show its limits with `hop queue info vision`"])
         assert message.endswith("requests 2 GPUs; queue vision uses 0 of at most 1 GPU")
         code, message, _ = await refused(alice, queue="prod", roles=[role(cpu_milli=3000)])
         assert (code, "alice uses 0 of at most 2 CPUs for one user in queue prod" in message) == (
@@ -369,7 +369,7 @@ def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_
                 )
             )["error"]
             assert error["code"] == "does_not_fit" and error["hints"] == [
-                "`hop queue info prod` tells its limits"
+                "show its limits with `hop queue info prod`"
             ]
             assert error["message"] == (
                 "a run as large may never start in queue research: requests 1 GPU; queue research may "
