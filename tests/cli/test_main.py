@@ -116,10 +116,7 @@ def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["run", "--lr", "3", "train.py"],
-            (
-                "hint: options of the script go behind it, after `--`: hop run SCRIPT -- --lr\n"
-                "hint: `hop run --help`"
-            ),
+            ("hint: put options of the script after `--`: hop run SCRIPT -- --lr\nhint: `hop run --help`"),
         ),
         (["ps", "--label", "x"], "hint: --name LABEL is the name of a run\n"),
         (["ps", "--phase", "waiting"], "hint: did you mean `queued`?\n"),

@@ -36,12 +36,12 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
         assert waits["phase"] == "queued"
         told = shell.hop("why", waits["name"]).text.splitlines()
         assert told[told.index("cordoned:") + 1] == "  node box: dust"
-        assert "`hop node uncordon box` lets runs start there again" in told[-2]
+        assert "use `hop node uncordon box` to let runs start there" in told[-2]
         assert "CORDONED" in shell.hop("status").text
         drained = shell.hop("node", "drain", "box", "--reason", "new fans")
-        assert (
-            drained.text
-            == f"{stays['name']}  stays until it ends: it asked never to make room; --all asks it as well\n"
+        assert drained.text == (
+            f"{stays['name']}  continues until it ends: it is not preemptible; use --all to evict "
+            "it as well\n"
         )
     finally:
         assert shell.hop("node", "uncordon", "box").talk == "box is open\n"
@@ -56,7 +56,7 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
         wait_until(lambda: b"up" in shell.hop("logs", run).out)
         assert (
             shell.hop("node", "drain", "box", "--reason", "new fans").text
-            == f"{run}  is asked to save a checkpoint and to leave\n"
+            == f"{run}  is requested to save a checkpoint and end\n"
         )
         wait_until(lambda: shell.hop("info", run, "--json").json["position"] == 1)
         (line,) = [line for line in shell.hop("ps").text.splitlines() if line.startswith(run)]
@@ -65,7 +65,7 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
         ran_s = shell.hop("info", run, "--json").json["served_s"]
         assert shell.hop("info", run).text.count(f"took        {format_duration(ran_s)}\n") == 1
         assert "asked to make room: " in shell.hop("info", run).text
-        assert "it ran already, attempt 1: preempted; " in shell.hop("why", run).text
+        assert "it has already run, attempt 1: preempted; " in shell.hop("why", run).text
     finally:
         shell.hop("node", "uncordon", "box")
         shell.hop("stop", run, "--grace", "0s")

@@ -16,7 +16,7 @@ def test_a_table_says_that_there_are_more_and_json_has_all(shell: Shell, client:
     shown = shell.hop("ps", "--project", "many")
     assert (len(shown.text.splitlines()), shown.talk) == (
         51,
-        "there are more: these are the newest 50; --limit N shows N\n",
+        "there are more than the newest 50 shown here; use --limit N to show N\n",
     )
     assert len(shell.hop("ps", "--project", "many", "--json").json) == MANY
     assert len(shell.hop("ps", "--project", "many", "--json", "--limit", "3").json) == 3

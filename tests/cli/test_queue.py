@@ -42,10 +42,10 @@ def test_apply_tells_what_it_would_change_and_then_changes_it(shell: Shell) -> N
     told = "~ half_life: 7d → 1d\n+ big\n~ default: weight: 1 → 2\n"
     warning = "warning: the queues are guaranteed 99 cpus together, and the nodes have 4\n"
     tried = shell.hop("queue", "apply", "--dry-run", "tree.yaml")
-    assert (tried.code, tried.text, tried.talk) == (0, told, warning + "nothing was changed: a dry run\n")
+    assert (tried.code, tried.text, tried.talk) == (0, told, warning + "dry run: nothing was changed\n")
     done = shell.hop("queue", "apply", "tree.yaml")
     assert (done.code, done.text, done.talk) == (0, told, warning + "applied 3 changes\n")
-    assert shell.hop("queue", "apply", "tree.yaml").talk.endswith("nothing differs\n")
+    assert shell.hop("queue", "apply", "tree.yaml").talk.endswith("no changes\n")
     assert [c["kind"] for c in shell.hop("queue", "apply", "--json", "plain.yaml").json["changes"]] == [
         "changed",
         "removed",
@@ -72,7 +72,7 @@ def test_a_bad_file_changes_nothing_and_says_where(declared: Shell) -> None:
 def test_what_is_exported_can_be_applied(declared: Shell) -> None:
     text = declared.hop("queue", "export").text
     declared.write("again.yaml", text)
-    assert declared.hop("queue", "apply", "again.yaml").talk == "nothing differs\n"
+    assert declared.hop("queue", "apply", "again.yaml").talk == "no changes\n"
     assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {
         "user_limit": {"cpus": 2, "memory": "4G"}
     }
@@ -80,8 +80,7 @@ def test_what_is_exported_can_be_applied(declared: Shell) -> None:
 
 def test_a_tree_comes_through_a_pipe_too(declared: Shell) -> None:
     assert (
-        declared.hop("queue", "apply", "-", typed=declared.hop("queue", "export").text).talk
-        == "nothing differs\n"
+        declared.hop("queue", "apply", "-", typed=declared.hop("queue", "export").text).talk == "no changes\n"
     )
     done = declared.hop("queue", "apply", "-", typed=TREE.replace("weight: 2", "weight: 3"))
     assert (done.code, done.text) == (0, "~ nlp: weight: 2 → 3\n")
@@ -175,6 +174,6 @@ def test_a_queue_that_was_removed_says_so() -> None:
         for line in queue_table({"queues": [one], "default": "a"})
     )
     assert (
-        "old (removed: what runs in it goes on, nothing starts)"
+        "old (removed: its runs continue, no run starts)"
         in queue_lines(one, half_life_s=60, owner="alice")[0]
     )

@@ -19,7 +19,7 @@ from tests.cli.shell import Shell, normal, same_as_snapshot
 
 
 def test_ps(shell: Shell, trained: list[str]) -> None:
-    assert shell.hop("ps", "--project", "none").talk == "no run matches; `-a` looks among ended ones too\n"
+    assert shell.hop("ps", "--project", "none").talk == "no run matches; use `-a` to include ended runs\n"
     same_as_snapshot("ps.txt", normal(shell.hop("ps", "-a", "--tag", "kind=trained").text))
     assert [
         run["name"] for run in shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "n=1").json
@@ -83,7 +83,7 @@ def test_the_newest_run_is_meant_where_none_is_named(shell: Shell) -> None:
     shell.write("newest.py", "print('newest')")
     name = shell.hop("run", "--json", "newest.py").json["name"]
     assert shell.hop("info", "--json").json["name"] == name
-    assert "it has logged none" in shell.hop("plot", "last", "loss").talk
+    assert "it has logged no metric" in shell.hop("plot", "last", "loss").talk
     assert shell.hop("logs").out == b"newest\n"
 
 
@@ -247,7 +247,7 @@ def test_stop_and_rm(shell: Shell) -> None:
     assert json.loads(shell.hop("ps", "--json").out)[0]["name"] == name
     assert shell.hop("stop", "--grace", "1s", name).talk.startswith(f"{name}  ")
     shell.hop("logs", "-f", name)
-    assert shell.hop("stop", name).talk == f"{name}  had ended already: cancelled\n"
+    assert shell.hop("stop", name).talk == f"{name}  had already ended: cancelled\n"
     assert shell.hop("rm", name).talk.startswith(
         "error: stdin is not a terminal, so the deletion cannot be confirmed"
     )
@@ -325,7 +325,7 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
         assert refused.code == 1
         assert refused.talk.splitlines()[1].startswith("hint: --keep-runs ")
     finally:
-        assert shell.hop("down", "--stop-runs").talk == f"the server of {tmp_path / 'another'} has ended\n"
+        assert shell.hop("down", "--stop-runs").talk == f"the server of {tmp_path / 'another'} has stopped\n"
     assert shell.hop("down").talk == f"no server runs for {tmp_path / 'another'}\n"
 
 

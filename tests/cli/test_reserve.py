@@ -11,7 +11,7 @@ IN_2099 = ("--from", "2099-06-01 09:00", "--for", "4h")
 
 def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     done = shell.hop("reserve", "exam", *IN_2099, "--nodes", "box", "--user", "alice", "--every", "week")
-    refused = (2, "error: --from: it begins in more than five years")
+    refused = (2, "error: --from: the begin is more than five years away")
     assert (done.code, done.talk.splitlines()[0]) == refused
     done = shell.hop(
         "reserve",
@@ -49,7 +49,7 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     missing = shell.hop("reserve", "rm", "exam", "nothing")
     assert missing.code == 2 and "hint: nothing was given up" in missing.talk
     assert shell.hop("reserve", "rm", "exam").talk == "gave up exam\n"
-    assert shell.hop("reserve", "ls").talk.startswith("nothing is reserved")
+    assert shell.hop("reserve", "ls").talk.startswith("no reservations")
 
 
 def test_what_is_reserved_is_told_of_nodes_pools_and_queues(shell: Shell) -> None:
@@ -82,7 +82,7 @@ def test_a_dry_run_reserves_nothing(shell: Shell) -> None:
     assert warning.startswith("warning: there is no user `alice`") and would.startswith(
         "would reserve exam: "
     )
-    assert told == "nothing was reserved: a dry run"
+    assert told == "dry run: nothing was reserved"
     assert shell.hop(*words, "--dry-run", "--json").json["applied"] is False
     assert shell.hop("reserve", "ls", "--json").json == []
     refused = shell.hop(
@@ -127,14 +127,14 @@ def test_pieces_are_told_with_their_number(shell: Shell) -> None:
     twice = shell.hop(
         "reserve", "big", "--from", "+30h", "--for", "2h", "--nodes", "box", "--pool", "nope", "-q", "default"
     )
-    assert twice.code == 2 and "--pool: the nodes are named already" in twice.talk
+    assert twice.code == 2 and "--pool: --nodes already names the nodes" in twice.talk
     assert shell.hop("reserve", "rm", "class", "--json").json[0]["pieces"] == [2]
 
 
 def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -> None:
     cases = {
-        "--for: say how long": ("x", "--nodes", "box", "--user", "a"),
-        "--for: with --to it is said twice": (
+        "--for: the duration is missing": ("x", "--nodes", "box", "--user", "a"),
+        "--for: --to already gives the end": (
             "x",
             "--nodes",
             "box",
@@ -145,9 +145,19 @@ def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -
             "--to",
             "+2h",
         ),
-        "--nodes: nothing is asked for": ("x", "--user", "a", "--for", "1h"),
-        "--nodes: are whole": ("x", "--user", "a", "--for", "1h", "--nodes", "box", "--gpus", "1"),
-        "--user: say who may use it": ("x", "--for", "1h", "--nodes", "box"),
+        "--nodes: no resources are given": ("x", "--user", "a", "--for", "1h"),
+        "--nodes: are reserved as a whole": (
+            "x",
+            "--user",
+            "a",
+            "--for",
+            "1h",
+            "--nodes",
+            "box",
+            "--gpus",
+            "1",
+        ),
+        "--user: the owner is missing": ("x", "--for", "1h", "--nodes", "box"),
         "--from: `yesterday`": ("x", "--from", "yesterday", "--for", "1h", "--nodes", "box", "--user", "a"),
         "--for: `long`": ("x", "--for", "long", "--nodes", "box", "--user", "a"),
         "--every: `fortnight`": ("x", "--for", "1h", "--nodes", "box", "--user", "a", "--every", "fortnight"),
@@ -165,7 +175,7 @@ def test_what_begins_when_no_calendar_goes_on_is_refused(shell: Shell) -> None:
         "reserve", "exam", "--from", "9999-12-31 23:00", "--for", "2h", "--gpus", "1", "--user", "ada"
     )
     assert done.code == 2
-    assert "--from: it begins in more than five years" in done.talk
+    assert "--from: the begin is more than five years away" in done.talk
 
 
 def test_unknown_names_are_answered_with_close_ones(shell: Shell) -> None:

@@ -133,7 +133,7 @@ def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest
     }
     assert run_table([run])[1].endswith("makes room: run a/b/2 has priority 90, this one 50")
     run["attempt"] = {"preempt_reason": ""}
-    assert "makes room" not in run_table([run])[1]
+    assert "is preempted" not in run_table([run])[1]
 
 
 def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:
         (["train.py", "--python", "3.12"], "--python: version 3.12", "--requirements"),
         (["train.py", "--python", "/no/python"], "--python: /no/python is not an interpreter", ""),
         (["train.py", "--requirements", "none.txt"], "invalid value for '--requirements'", ""),
-        (["train.py", "--epochs", "3"], "no option --epochs", "go after `--`"),
+        (["train.py", "--epochs", "3"], "no option --epochs", "after `--`"),
         (["train.py", "--replica", "3"], "no option --replica", "did you mean --replicas?"),
         ([], "missing argument", "hop run --help"),
     ],

@@ -73,12 +73,12 @@ def test_what_one_run_refuses_keeps_no_other_back(shell: Shell, client: Client) 
 
 def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
     for words, what in (
-        (("update",), "no run is named"),
-        (("update", "1", "--from-queue", "a"), "runs are named, too"),
-        (("update", "1"), "nothing is to be changed"),
+        (("update",), "no run is given"),
+        (("update", "1", "--from-queue", "a"), "cannot be combined with runs"),
+        (("update", "1"), "no change is given"),
         (("update", "no/such/1", "--hold"), "no/such/1"),
         (("hold", "1"), "hop update RUN"),
-        (("update", "1", "--hold", "--release"), "--release is given as well"),
+        (("update", "1", "--hold", "--release"), "excludes --release"),
         (("update", "--from-queue", "nope", "--hold"), "there is no queue `nope`"),
         (("audit", "--since", "1h", "--until", "2h"), "is empty"),
     ):

@@ -36,7 +36,7 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     twice = shell.hop("user", "add", "bob")
     assert twice.code != 0 and "there is a user `bob`" in twice.talk and not twice.out
     assert "owns this server and cannot be removed" in shell.hop("user", "rm", owner).talk
-    assert shell.hop("user", "rm", "bob").talk == "bob is no user any more\n"
+    assert shell.hop("user", "rm", "bob").talk == "bob is no longer a user\n"
     gone = bob.hop("ps")
     assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, (
         "without a live run either"

@@ -82,7 +82,7 @@ def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
     assert told(others) == []
     assert told([node("n1", cordon_reason="dust"), *others]) == [
         "  node n1: dust",
-        "  `hop node ls` lists the nodes; `hop node uncordon n1` lets runs start there again",
+        "  `hop node ls` lists the nodes; use `hop node uncordon n1` to let runs start there",
     ]
     many = told([node(f"n{i}") for i in range(7)])
     assert (len(many), many[-2]) == (7, "  and 2 more")
@@ -105,14 +105,14 @@ def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
 
 
 def test_what_will_not_start_as_things_are_says_so() -> None:
-    assert explanation_lines(waits(), WAITING)[-1] == "expected start: not as things are"
+    assert explanation_lines(waits(), WAITING)[-1] == "expected start: never under present conditions"
 
 
 @pytest.mark.parametrize(("hours", "told"), [(3, False), (300, True)])
 def test_a_band_of_days_says_what_narrows_it(hours: float, told: bool) -> None:
     band = {"low_at": at(1), "mid_at": at(60), "high_at": at(60 * hours)}
     lines = explanation_lines(waits(expected=band), WAITING)
-    assert any("a wide estimate" in line and "`hop run --time`" in line for line in lines) is told
+    assert any("Wide estimate" in line and "`hop run --time`" in line for line in lines) is told
 
 
 def test_what_is_in_the_way_is_told_with_its_end_which_of_a_reservation_is_certain() -> None:

@@ -111,7 +111,7 @@ def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: World) -
     file.write_text("[Service]\nExecStart=/bin/true\n")
     for words in (("install",), ("uninstall",)):
         refused = world.hop("service", *words)
-        assert refused.code == 1 and "is not one of `hop service`" in refused.talk
+        assert refused.code == 1 and "was not written by `hop service`" in refused.talk
     assert file.read_text() == "[Service]\nExecStart=/bin/true\n"
 
 

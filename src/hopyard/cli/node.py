@@ -1,4 +1,4 @@
-"""`hop node …`: machines, what is in use of them, and taking them out of service."""
+"""`hop node …`: lists nodes and their usage; cordons, drains and uncordons them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Node = dict[str, Any]
 
 
 def complete_node(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of nodes, when a server is there to ask."""
+    """Returns the names of nodes, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 
@@ -34,10 +34,10 @@ node_argument: Callable[[Any], Any] = click.argument("name", metavar="NODE", she
 @click.group("node", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def node(ctx: click.Context) -> None:
-    """Look at machines, and take them out of service for a while.
+    """List nodes, and take them out of service for a while.
 
-    Cordoned, a machine gets nothing new; drained, its runs are asked to save a checkpoint as well, and go on
-    elsewhere.
+    A cordoned node starts no new run. A drained node also requests its runs to save a checkpoint and continue
+    on other nodes.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -47,8 +47,7 @@ def node(ctx: click.Context) -> None:
 @click.option("--pool", metavar="NAME", help="Only nodes of this pool.")
 @json_option
 def list_nodes(pool: str | None, as_json: bool) -> None:
-    """List nodes: their state, what is in use of what they have, and for which reservation something of it is
-    kept now."""
+    """List nodes: their state, their usage, and the reservations that hold some of them now."""
     from hopyard.api_client.local_server import connect
 
     found = [one for one in connect().get("/nodes")["nodes"] if pool in (None, one["pool"])]
@@ -66,7 +65,7 @@ def list_nodes(pool: str | None, as_json: bool) -> None:
 @node_argument
 @json_option
 def show_node(name: str, as_json: bool) -> None:
-    """Tell what NODE has, what is in use and reserved of it, and which runs are on it."""
+    """Show the resources of NODE, their usage and reservations, and the runs on it."""
     from hopyard.api_client.local_server import connect
 
     found = connect().get(f"/nodes/{_node_path(name)}")
@@ -82,11 +81,11 @@ def show_node(name: str, as_json: bool) -> None:
     "--reason",
     default="",
     metavar="TEXT",
-    help="Shown with the node.  [default: the one it is cordoned for already]",
+    help="The reason, shown with the node.  [default: the present reason]",
 )
 @json_option
 def cordon_node(name: str, reason: str, as_json: bool) -> None:
-    """Let nothing new start on NODE; what runs there goes on."""
+    """Start no new run on NODE; its runs continue."""
     _print_state(_post_node_action(name, "cordon", {"reason": reason}), as_json)
 
 
@@ -94,7 +93,7 @@ def cordon_node(name: str, reason: str, as_json: bool) -> None:
 @node_argument
 @json_option
 def uncordon_node(name: str, as_json: bool) -> None:
-    """Let runs start on NODE again."""
+    """Allow runs to start on NODE again."""
     _print_state(_post_node_action(name, "uncordon"), as_json)
 
 
@@ -104,23 +103,25 @@ def uncordon_node(name: str, as_json: bool) -> None:
     "--reason",
     default="",
     metavar="TEXT",
-    help="Shown with the node, and told to the runs that are asked to leave.",
+    help="The reason, shown with the node and to its runs.",
 )
-@click.option("--all", "everything", is_flag=True, help="Also runs that asked never to make room.")
+@click.option("--all", "everything", is_flag=True, help="Also evict runs that are not preemptible.")
 @json_option
 def drain_node(name: str, reason: str, everything: bool, as_json: bool) -> None:
-    """Cordon NODE, and ask its runs to save a checkpoint and go on elsewhere."""
+    """Cordon NODE, and request its runs to save a checkpoint and continue on other nodes."""
     answer = _post_node_action(name, "drain", {"reason": reason, "all": everything})
     if as_json:
         console.print_json(answer)
         return
     console.print_message(f"{name} is cordoned")
     for run in answer["asked"]:
-        console.print_line(f"{run}  is asked to save a checkpoint and to leave")
+        console.print_line(f"{run}  is requested to save a checkpoint and end")
     for run in answer["left"]:
-        console.print_line(f"{run}  stays until it ends: it asked never to make room; --all asks it as well")
+        console.print_line(
+            f"{run}  continues until it ends: it is not preemptible; use --all to evict it as well"
+        )
     if not (answer["asked"] or answer["left"]):
-        console.print_message("nothing runs on it")
+        console.print_message("no run is on it")
 
 
 @node.command("rm")
@@ -128,15 +129,15 @@ def drain_node(name: str, reason: str, everything: bool, as_json: bool) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also where runs are live there by record: its server is gone for good, so they are lost.",
+    help="Also remove a node with live runs on record: its server is gone for good, and its runs are lost.",
 )
 @json_option
 def remove_node(name: str, force: bool, as_json: bool) -> None:
-    """Forget NODE, which is gone for good. Refused while it is there, or holds something of a run.
+    """Remove NODE for good. Refused while the node is alive or holds resources of a run.
 
-    With --force, where its server has been away for 15 seconds, all runs of that server are lost: they wait
-    again, and start elsewhere from their newest checkpoints, or end where that was asked for. Should that
-    server come back, it ends what it still has of them.
+    With --force, all runs of a server that has been away for 15 seconds are lost. They are queued again and
+    start on other nodes from their newest checkpoints, unless they asked to end when lost. A server that
+    comes back ends its processes of these runs.
     """
     from hopyard.api_client.local_server import connect
 
@@ -146,7 +147,7 @@ def remove_node(name: str, force: bool, as_json: bool) -> None:
         return
     for run in answer["lost"]:
         console.print_line(f"{run}  is lost there")
-    console.print_message(f"{name} is forgotten")
+    console.print_message(f"{name} is removed")
 
 
 def _post_node_action(name: str, what: str, body: dict[str, Any] | None = None) -> Any:
@@ -169,7 +170,7 @@ def _print_state(nodes: Node, as_json: bool) -> None:
 
 
 def state_text(node: Node) -> str:
-    """In a few words whether something may start there."""
+    """Returns in a few words whether runs can start on a node."""
     return (
         ", ".join(words)
         if (
@@ -184,7 +185,7 @@ def state_text(node: Node) -> str:
 
 
 def reason_text(node: Node) -> str:
-    """Why nothing starts there: what an administrator said, what the node itself lacks, and what is with its
+    """Returns why no run starts on a node: the administrator's reason, missing resources, trouble of its
     server."""
     from hopyard.cli.terminal.times import localise_times
 
@@ -194,8 +195,9 @@ def reason_text(node: Node) -> str:
 
 
 def node_table(nodes: list[Node]) -> list[str]:
-    """The lines of the table, head first. What only some nodes have is told where any does: extras, who has
-    reserved something of them now, why they are cordoned."""
+    """Returns the lines of the table, head first. Columns of only some nodes (extras, reservations, cordon
+    reasons) appear if any node has them.
+    """
     told = [
         ("NODE", [one["id"] for one in nodes]),
         ("POOL", [one["pool"] for one in nodes]),
@@ -220,7 +222,7 @@ def node_table(nodes: list[Node]) -> list[str]:
 
 
 def node_lines(node: Node, runs: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> list[str]:
-    """All that is to be said of one node."""
+    """Returns all details of one node."""
     told = [
         ("node", node["id"]),
         ("state", state_text(node) + (f": {reason}" if (reason := reason_text(node)) else "")),
@@ -249,11 +251,13 @@ def _gpu_text(node: Node) -> list[str]:
 
 def _run_text(run: dict[str, Any]) -> str:
     ranks = "" if run["ranks"] == [0] else f", replicas {', '.join(map(str, run['ranks']))}"
-    return f"{run['name']}  queue {run['queue']}{ranks}" + ("  is asked to end" if run["stopping"] else "")
+    return f"{run['name']}  queue {run['queue']}{ranks}" + (
+        "  is requested to end" if run["stopping"] else ""
+    )
 
 
 def cpu_text(node: Node) -> str:
-    """In use and in all."""
+    """Returns the used and the total amounts."""
     return f"{node['used']['cpu_milli'] / 1000:g}/{node['cpu_milli'] / 1000:g}"
 
 

@@ -1,5 +1,4 @@
-"""Options and arguments that several commands share, so that they are spelled and explained the same
-everywhere."""
+"""Options and arguments that several commands share, with one spelling and one help text."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ env_option = click.option(
     "--env",
     multiple=True,
     metavar="K[=V]",
-    help="An environment variable; K alone passes on the one set here (repeatable).",
+    help="An environment variable; K alone takes the value from this shell (repeatable).",
 )
 secret_option = click.option(
     "--secret",
     "secrets",
     multiple=True,
     metavar="NAME",
-    help="A secret kept by `hop secret set NAME`, as the variable NAME (repeatable).",
+    help="A secret of `hop secret set NAME`, as the variable NAME (repeatable).",
 )
 name_option = click.option("-n", "--name", "label", metavar="LABEL", help="A name for the run.")
 cpus_option = click.option("--cpus", metavar="N", help="CPUs per replica.")
@@ -37,14 +36,14 @@ detach_option = click.option("--detach", is_flag=True, help="Submit and return w
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 gpu_memory_option = click.option(
-    "--gpu-memory", metavar="20G", help="So much memory of one GPU; the rest of it is for others."
+    "--gpu-memory", metavar="20G", help="Memory of one GPU; other runs can use the rest of the GPU."
 )
 extras_option = click.option(
     "--resource",
     "extras",
     multiple=True,
     metavar="NAME=N",
-    help="Other countable things of a node, by name (repeatable).",
+    help="Other countable resources of a node, by name (repeatable).",
 )
 pool_option = click.option("--pool", metavar="NAME,...", help="Only nodes of these pools.")
 where_option = click.option(
@@ -57,30 +56,30 @@ topology_option = click.option(
     "--topology",
     metavar="RULE:LEVEL",
     help=(
-        "How close replicas are: same, near, balanced or spread, of node or a label: same:node, "
+        "Placement of replicas: same, near, balanced or spread, by node or a label: same:node, "
         "spread:rack; in slices same:rack/4."
     ),
 )
 queue_option = click.option(
-    "-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: the server's]"
+    "-q", "--queue", metavar="QUEUE", help="The queue of the run.  [default: the server's]"
 )
 priority_option = click.option(
-    "--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the queue's]"
+    "--priority", type=int, metavar="0..100", help="Larger priorities start first.  [default: the queue's]"
 )
 max_output_option = click.option(
     "--max-output",
     metavar="SIZE",
     help=(
-        "Keep so much of each of stdout and stderr, and the newest part of what follows: 50M. At most "
-        "what the server keeps."
+        "Size limit of stdout and of stderr: 50M; beyond it only the newest output is kept. At most "
+        "the server's limit."
     ),
 )
 max_metrics_option = click.option(
     "--max-metrics",
     metavar="SIZE",
     help=(
-        "Keep so much of the metrics of each replica, and the newest values of what follows: 50M. At "
-        "most what the server keeps."
+        "Size limit of each replica's metrics: 50M; beyond it only the newest values are kept. At most "
+        "the server's limit."
     ),
 )
 preempt_option = click.option(
@@ -88,12 +87,12 @@ preempt_option = click.option(
     "preemptible",
     flag_value=False,
     default=None,
-    help="Never asked to make room for another run.",
+    help="Never preempt the run for another run.",
 )
 
 
 class PngPath(click.Path):
-    """Where a PNG goes: a name that says so."""
+    """Converts the path of a PNG, whose name ends in .png."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
@@ -101,38 +100,41 @@ class PngPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         file = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not file.name:
-            raise SpecError("--png: it names no file", hints=("for example --png plot.png",))
+            raise SpecError(
+                "--png: the file name is empty", hints=(("give a file name, for example --png plot.png"),)
+            )
         if file.suffix.lower() != ".png":
             raise SpecError(
                 f"--png: {file} does not end in .png",
-                hints=(f"it is a PNG that is written: {file.with_suffix('.png')}",),
+                hints=(f"use {file.with_suffix('.png')}: the output is a PNG",),
             )
         if not file.parent.is_dir():  # told before anything takes time
             raise SpecError(
-                f"--png: {file} cannot be written: there is no folder {file.parent}", hints=("make it first",)
+                f"--png: {file} cannot be written: there is no folder {file.parent}",
+                hints=("create the folder first",),
             )
         return file
 
 
 def run_argument(name: str = "ref", **settings: Any) -> Callable[[F], F]:
-    """The argument that names a run."""
+    """The argument for a run."""
     return click.argument(
         name, metavar=settings.pop("metavar", "RUN"), shell_complete=complete_run, **settings
     )
 
 
 def last_run_argument(name: str = "ref") -> Callable[[F], F]:
-    """The argument that names a run, the newest one where it is left out."""
+    """The argument for a run, by default the newest run."""
     return run_argument(name, default="last", required=False, metavar="[RUN]")
 
 
 def last_study_argument(name: str = "ref") -> Callable[[F], F]:
-    """The argument that names a study, the newest of one's own where it is left out."""
+    """The argument for a study, by default the newest study of the user."""
     return click.argument(name, default="", required=False, metavar="[STUDY]", shell_complete=complete_study)
 
 
 def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of recent studies, when a server is there to ask."""
+    """Returns the names of recent studies, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 
@@ -148,7 +150,7 @@ def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of recent runs, when a server is there to ask."""
+    """Returns the names of recent runs, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 
@@ -164,7 +166,7 @@ def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
 def complete_dataset(
     _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of datasets, when a server is there to ask."""
+    """Returns the names of datasets, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 

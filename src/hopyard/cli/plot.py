@@ -35,7 +35,7 @@ _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Curves that share their axes. unit: what x counts."""
+    """Curves that share their axes. unit: unit of x."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -50,7 +50,7 @@ class Chart:
     "others",
     multiple=True,
     metavar="RUN",
-    help="Draw the same metrics of this run beside it (repeatable).",
+    help="Draw the same metrics of this run too (repeatable).",
 )
 @click.option(
     "--x",
@@ -58,7 +58,7 @@ class Chart:
     type=click.Choice(("step", "time")),
     default="step",
     show_default=True,
-    help="Draw over steps, or over the time since each run began.",
+    help="The x axis: steps, or time since each run began.",
 )
 @click.option("--png", type=PngPath(), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
 @click.option(
@@ -66,16 +66,20 @@ class Chart:
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
     metavar="WEIGHT",
-    help="Moving average: 0 is none, 0.9 is much.",
+    help="Weight of the moving average, from 0 (none) to below 1.",
 )
-@click.option("--width", type=click.IntRange(40, 400), help="Columns; those of the terminal by default.")
+@click.option("--width", type=click.IntRange(40, 400), help="Width in columns.  [default: the terminal's]")
 @click.option(
-    "--height", type=click.IntRange(6, 200), default=16, show_default=True, help="Rows of each chart."
+    "--height",
+    type=click.IntRange(6, 200),
+    default=16,
+    show_default=True,
+    help="Height of each chart in rows.",
 )
 @click.option(
     "--rank",
     type=click.IntRange(0),
-    help="Metrics of the replica of this rank; by default of the lowest that logged them.",
+    help="The replica of this rank.  [default: the lowest rank with these metrics]",
 )
 @json_option
 def plot(
@@ -90,8 +94,7 @@ def plot(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    """Draw METRICs of RUN (the newest run where it is left out; `*` stands for any text); all metrics where
-    none is named.
+    """Draw METRICs of RUN, by default of the newest run; by default all metrics. `*` stands for any text.
 
     Metrics that differ only in train, val or test share a chart.
     """
@@ -106,7 +109,9 @@ def plot(
     unit = use_elapsed_time(found, runs) if axis == "time" else "step"
     charts = make_charts({title: found[name] for name, title in run_titles(runs).items()}, smooth, unit)
     if not charts:
-        console.print_message(f"{runs[0]['name']} has logged no metric yet; `hop.log(loss=…, step=…)` does")
+        console.print_message(
+            f"{runs[0]['name']} has logged no metric yet; call `hop.log(loss=…, step=…)` in the script"
+        )
     elif png is not None:
         _write_png(charts, png)
         console.print_message(f"wrote {png}")
@@ -121,7 +126,7 @@ def plot(
             )
         left = [chart.title for chart in charts[len(shown) :]]
         if left:
-            console.print_message(f"not drawn: {', '.join(left)}; name the metrics that you want")
+            console.print_message(f"not drawn: {', '.join(left)}; name the metrics to draw")
     for run in runs:
         for sentence in run.get("unstored") or ():
             if sentence.startswith(_REPLICA_STREAM_PREFIXES):
@@ -153,7 +158,7 @@ def _load_series(
             hints = (
                 unknown_name_hints(wanted, known, subject="it has")
                 if known
-                else ("it has logged none; `hop.log(loss=…, step=…)` does",)
+                else ("it has logged no metric; call `hop.log(loss=…, step=…)` in the script",)
             )
             raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints)
     return {
@@ -164,15 +169,14 @@ def _load_series(
 
 
 def run_titles(runs: Sequence[Run]) -> dict[str, str]:
-    """What to call each run, by name: its label where no other of them has the same."""
+    """Returns the title of each run by name: its label, unless another run has the same."""
     labels = {run["name"]: run["spec"].get("label") or "" for run in runs}
     given = list(labels.values())
     return {name: label if label and given.count(label) == 1 else name for name, label in labels.items()}
 
 
 def use_elapsed_time(series_by_run: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) -> str:
-    """Put the time since each run began in the place of the steps; its unit, which suits the longest of
-    them."""
+    """Replaces steps with the time since each run began; the unit suits the longest run."""
     began = {
         run["name"]: datetime.fromisoformat(run["started_at"] or run["submitted_at"]).timestamp()
         for run in runs
@@ -191,8 +195,7 @@ def use_elapsed_time(series_by_run: dict[str, dict[str, dict[str, Any]]], runs: 
 def make_charts(
     series_by_run: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: str = "step"
 ) -> list[Chart]:
-    """Series of each run by its title → charts: one per metric, where train, val and test of one thing count
-    as one."""
+    """Groups series into charts: one per metric; train, val and test of one metric share a chart."""
     groups: dict[str, list[Curve]] = {}
     for run, series in series_by_run.items():
         for name, one in series.items():
@@ -208,7 +211,7 @@ def make_charts(
 
 
 def chart_lines(chart: Chart, width: int, height: int) -> list[str]:
-    """The chart as text: a heading with the last values, then the picture."""
+    """Returns the chart as text: a heading with the last values, then the picture."""
     several = len(chart.curves) > 1
     head = [console.paint(chart.title, "bold")]
     for index, curve in enumerate(chart.curves):
@@ -232,7 +235,7 @@ def _axis_value_text(unit: str, x: float) -> str:
 
 
 def _paint_row(row: Sequence[ChartCell]) -> str:
-    """A row of the picture; neighbours of one curve share a colour code."""
+    """Returns a row of the picture; neighbours of one curve share a colour code."""
     parts = []
     for curve, cells in groupby(row, key=lambda cell: cell.curve):
         text = "".join(cell.text for cell in cells)

@@ -15,7 +15,7 @@ from hopyard.cli.terminal import console
 @click.group("pool", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def pool(ctx: click.Context) -> None:
-    """Look at pools: machines of one kind. `hop run --pool NAME` runs in one of them."""
+    """List pools: nodes of one kind. `hop run --pool NAME` runs on the nodes of a pool."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -23,21 +23,22 @@ def pool(ctx: click.Context) -> None:
 @pool.command("ls")
 @json_option
 def list_pools(as_json: bool) -> None:
-    """List pools with what is in use of what their nodes have together."""
+    """List pools with the total usage of their nodes."""
     from hopyard.api_client.local_server import connect
 
     found = connect().get("/pools")["pools"]
     if as_json:
         console.print_json(found)
     elif not found:
-        console.print_message("no pools: the server has seen no node yet")
+        console.print_message("no pools: no node has registered yet")
     else:
         console.print_lines(pool_table(found))
 
 
 def pool_table(pools: list[dict[str, Any]]) -> list[str]:
-    """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, extras, and
-    why nodes are not ready: where there are any."""
+    """Returns the lines of the table, head first. Columns for reserved nodes, extras and nodes that are not
+    ready appear if any pool has them.
+    """
     from hopyard.cli.terminal.times import localise_times
 
     extras, reserved = any(one["extras"] for one in pools), any(one["reserved"] for one in pools)

@@ -36,7 +36,7 @@ _WATCH_INTERVAL_S = 1.0
 
 
 @click.command("ps")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also runs that have ended.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also ended runs.")
 @click.option(
     "--phase",
     "phases",
@@ -56,11 +56,11 @@ _WATCH_INTERVAL_S = 1.0
 )
 @click.option("-d", "--dataset", shell_complete=complete_dataset, help="Only runs that use this dataset.")
 @click.option("--parent", metavar="STUDY", help="Only the trials of this study.")
+@click.option("--trials", is_flag=True, help="Also the runs of trials, which are only counted otherwise.")
 @click.option(
-    "--trials", is_flag=True, help="Also the runs of studies' trials, which are only counted otherwise."
-)
-@click.option(
-    "--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]"
+    "--limit",
+    type=click.IntRange(1),
+    help=("Maximum number of runs, the newest first.  [default: 50; with --json all]"),
 )
 @click.option("--watch", is_flag=True, help="Redraw every second until Ctrl-C.")
 @json_option
@@ -75,9 +75,9 @@ def ps(
     as_json: bool,
     **filters: str | None,
 ) -> None:
-    """List runs, the newest first: those alive, or all with -a.
+    """List live runs, or all runs with -a; the newest first.
 
-    The last column tells why a run waits, its latest metrics, or how it ended.
+    The last column shows why a run waits, its latest metrics, or how it ended.
     """
     from hopyard.api_client.local_server import connect
 
@@ -86,7 +86,8 @@ def ps(
     for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
         if pairs.setdefault(key, value) != value:
             raise SpecError(
-                f"--tag: `{key}` is given with two values", hints=("no run has both: name each tag once",)
+                f"--tag: `{key}` has two values",
+                hints=("give each tag once: no run has two values of one tag",),
             )
     client = connect()
     nothing = _print_empty(
@@ -116,7 +117,9 @@ def ps(
         elif runs:
             console.print_lines(run_table(runs))
             if len(found) > most and limit is None:
-                console.print_message(f"there are more: these are the newest {most}; --limit N shows N")
+                console.print_message(
+                    f"there are more than the newest {most} shown here; use --limit N to show N"
+                )
         else:
             console.print_message(nothing)
         sys.stdout.flush()
@@ -141,7 +144,7 @@ def _selected_phases(names: tuple[str, ...], everything: bool) -> tuple[str, ...
 
 def _print_empty(*, filtered: bool, everything: bool) -> str:
     if filtered:
-        return "no run matches" + ("" if everything else "; `-a` looks among ended ones too")
+        return "no run matches" + ("" if everything else "; use `-a` to include ended runs")
     return (
         "no runs yet; `hop run train.py` starts one"
         if everything
@@ -150,7 +153,7 @@ def _print_empty(*, filtered: bool, everything: bool) -> str:
 
 
 def run_table(runs: list[Run]) -> list[str]:
-    """The lines of the table, head first; none without runs."""
+    """Returns the lines of the table, head first; none without runs."""
     if not runs:
         return []
     labels = any(run["spec"].get("label") for run in runs)
@@ -185,8 +188,9 @@ def run_table(runs: list[Run]) -> list[str]:
 
 
 def gpu_request_text(run: Run) -> str:
-    """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between.
-    Of an elastic run that has started, with as many replicas as it has: `4x A100:1`."""
+    """Returns the requested GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between.
+    A started elastic run shows its number of replicas: `4x A100:1`.
+    """
     texts = []
     placed = (run.get("attempt") or {}).get("counts") if run["phase"] != "queued" else None
     for i, role in enumerate(run["spec"]["roles"]):
@@ -205,7 +209,7 @@ def gpu_request_text(run: Run) -> str:
 
 
 def detail_text(run: Run) -> str:
-    """Why it waits, how far it is, or what came of it."""
+    """Returns why a run waits, its progress, or its result."""
     said = "  ".join(
         filter(None, [_phase_detail(run), f"warning: {lost}" if (lost := unstored_text(run)) else ""])
     )
@@ -223,9 +227,9 @@ def _phase_detail(run: Run) -> str:
     if synced := sync_text(run):
         return synced
     if run["phase"] == "queued":
-        return "; ".join(filter(None, [queue_line(run) or "waits for its turn", last_eviction_text(run)]))
+        return "; ".join(filter(None, [queue_line(run) or "waits in its queue", last_eviction_text(run)]))
     if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):
-        return f"makes room: {first_line(makes_room)}"
+        return f"is preempted: {first_line(makes_room)}"
     if is_final(run):
         values = metrics_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")

@@ -1,4 +1,4 @@
-"""`hop queue …`: the tree of queues, what it lets whom use, and what they use of it."""
+"""`hop queue …`: the tree of queues, its limits and their usage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STDIN = "<stdin>"
 
 
 def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of queues, when a server is there to ask."""
+    """Returns the names of queues, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 
@@ -30,11 +30,10 @@ def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 @click.group("queue", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def queue(ctx: click.Context) -> None:
-    """Share the cluster between teams: a tree of queues, each with what it is guaranteed and what it may use
-    at most.
+    """Share the cluster between teams with a tree of queues, each with a guarantee and limits.
 
-    A run waits in a queue (`hop run --queue NAME`). What is guaranteed to one and idle, others may borrow
-    until it is wanted back. The rules are told in docs/guides/queues.md.
+    A run waits in a queue (`hop run --queue NAME`). Other queues can borrow an idle guarantee until its queue
+    reclaims it. docs/guides/queues.md describes the rules.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -42,14 +41,13 @@ def queue(ctx: click.Context) -> None:
 
 @queue.command("apply")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Check it and tell what would change; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the file and show the changes, without applying them.")
 @json_option
 def apply_queues(file: Path, dry_run: bool, as_json: bool) -> None:
-    """Put the tree of queues in FILE (`-`: on stdin) in the place of the one that stands, whole or not at
-    all.
+    """Replace the tree of queues with the one in FILE (`-`: stdin), all of it or nothing.
 
-    The server's owner may change everything, administrators what is below their queue. Refused while runs
-    wait in a queue that would be gone. What runs goes on.
+    The server's owner may change all queues, administrators those below their own. Refused if a removed queue
+    has waiting runs. Running runs continue.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.config.queues.queue_file import queue_tree_from
@@ -69,9 +67,9 @@ def apply_queues(file: Path, dry_run: bool, as_json: bool) -> None:
         console.print_message(f"warning: {warning}")
     changed = len(answer["changes"])
     console.print_message(
-        "nothing differs"
+        "no changes"
         if not changed
-        else "nothing was changed: a dry run"
+        else "dry run: nothing was changed"
         if dry_run
         else f"applied {changed} change{'s' * (changed != 1)}"
     )
@@ -80,10 +78,10 @@ def apply_queues(file: Path, dry_run: bool, as_json: bool) -> None:
 @queue.command("ls")
 @json_option
 def list_queues(as_json: bool) -> None:
-    """List the queues: what each is guaranteed, uses, borrows and lends, and how many runs run and wait.
+    """List the queues: guarantee, usage, borrowed and lent amounts, running and waiting runs.
 
-    SHARE is how much of the cluster it uses, of the resource of which that is most. LENT is what others use
-    of its guarantee.
+    SHARE is the share of the cluster that a queue uses, of its dominant resource. LENT is the part of its
+    guarantee that other queues use.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.queue_table import queue_table
@@ -99,8 +97,7 @@ def list_queues(as_json: bool) -> None:
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queue)
 @json_option
 def show_queue(name: str, as_json: bool) -> None:
-    """Tell everything about a queue: its limits, who may use and change it, and its users in the order in
-    which they come next."""
+    """Show all details of a queue: its limits, its users and administrators, and the order of its users."""
     from hopyard.api_client.local_server import connect
     from hopyard.cli.queue_table import queue_lines
     from hopyard.domain.ids import check_name
@@ -117,7 +114,7 @@ def show_queue(name: str, as_json: bool) -> None:
 @queue.command("export")
 @json_option
 def export_queues(as_json: bool) -> None:
-    """Print the tree of queues as the YAML that `hop queue apply` takes."""
+    """Print the tree of queues as YAML for `hop queue apply`."""
     from hopyard.api_client.local_server import connect
     from hopyard.config.queues.export import mapping_text
 

@@ -1,4 +1,4 @@
-"""How queues are shown to people."""
+"""Tables of queues."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _BAR_CELLS = 10
 
 
 def queue_table(listing: dict[str, Any]) -> list[str]:
-    """The tree, a line for each queue, with the resources that somebody limits and those that are used
-    without that."""
+    """Returns the tree, one line per queue, with the resources that are limited or used."""
     queues = listing["queues"]
     named = _named_queues(queues)
     rows = [
@@ -39,19 +38,18 @@ def queue_table(listing: dict[str, Any]) -> list[str]:
     lines = console.format_table(
         [head[i] for i in kept], [[row[i] for i in kept] for row in rows], right=numbers
     )
-    return [*lines, console.paint(f"runs that name no queue wait in {listing['default']}", "dim")]
+    return [*lines, console.paint(f"runs without a queue wait in {listing['default']}", "dim")]
 
 
 def queue_lines(queue: dict[str, Any], *, half_life_s: float, owner: str) -> list[str]:
-    """Everything about one queue."""
+    """Returns all details of one queue."""
     low, high = queue["priorities"]
     who = ", ".join(queue["submitters"]) or "everybody"
-    habits = [text for text, on in _historical_use(queue) if on]
+    rules = [text for text, on in _preemption_rules(queue) if on]
     lines = [
         (
             "queue",
-            queue["name"]
-            + ("" if queue["declared"] else " (removed: what runs in it goes on, nothing starts)"),
+            queue["name"] + ("" if queue["declared"] else " (removed: its runs continue, no run starts)"),
         ),
         ("below", queue["parent"] or ""),
         ("guarantee", amounts_text(queue["guarantee"])),
@@ -67,10 +65,10 @@ def queue_lines(queue: dict[str, Any], *, half_life_s: float, owner: str) -> lis
         ("runs", f"{queue['running']} running, {queue['waiting']} waiting"),
         (
             "priorities",
-            f"{low} to {high}, {queue['default_priority']} without one"
+            f"{low} to {high}, by default {queue['default_priority']}"
             + "".join(f"; {user} up to {highest}" for user, highest in queue["user_priorities"].items()),
         ),
-        ("habits", "; ".join(habits)),
+        ("preemption", "; ".join(rules)),
         ("submitters", who),
         ("admins", ", ".join(dict.fromkeys([*queue["admins"], owner]))),
         *(
@@ -102,12 +100,12 @@ def _named_queues(queues: list[dict[str, Any]]) -> set[str]:
     return named | {name for name in (GPU, CPU) if any(one["used"].get(name) for one in queues)}
 
 
-def _historical_use(queue: dict[str, Any]) -> list[tuple[str, bool]]:
+def _preemption_rules(queue: dict[str, Any]) -> list[tuple[str, bool]]:
     return [
-        ("takes back what it lent", queue["reclaims"]),
+        ("reclaims what it lent", queue["reclaims"]),
         ("higher priorities preempt lower ones", queue["preempts_lower"]),
-        ("runs that were served long give way", queue["time_slices"]),
-        ("its runs may always be preempted", not queue["no_preempt"]),
+        ("runs that have run long can be preempted (time slices)", queue["time_slices"]),
+        ("its runs can always be preempted", not queue["no_preempt"]),
     ]
 
 
@@ -129,7 +127,5 @@ def _user_lines(users: list[dict[str, Any]], half_life_s: float) -> list[str]:
     table = console.format_table(
         ["USER", "USED", "SHARE", "PAST", "RUNNING", "WAITING"], rows, right=(2, 3, 4, 5), width=width
     )
-    said = (
-        f"users in the order in which they come next; past use counts half every {format_time(half_life_s)}"
-    )
+    said = f"users in their order for the next start; past usage halves every {format_time(half_life_s)}"
     return ["", *table, console.paint(said, "dim")]

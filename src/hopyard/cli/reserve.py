@@ -1,4 +1,4 @@
-"""`hop reserve`: capacity held for somebody and a time."""
+"""`hop reserve`: capacity that is reserved for users or a queue, for a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopyard.cli.terminal import console
 from hopyard.errors import NotFound, SpecError, UsageError
 
 Reservation = dict[str, Any]
-_SHAPE_HINT = "name whole nodes: --nodes n1,n2; or say what and how often: --gpus A100:8 --count 2"
+_SHAPE_HINT = "name whole nodes: --nodes n1,n2; or give resources and a count: --gpus A100:8 --count 2"
 _OPTIONS = {
     "start_at": "--from",
     "every_s": "--every",
@@ -31,7 +31,7 @@ _OPTIONS = {
 
 
 class ReserveGroup(click.Group):
-    """`hop reserve NAME …` is `hop reserve add NAME …`: a word that is no command is a name."""
+    """`hop reserve NAME …` is `hop reserve add NAME …`: a word that is not a command is a name."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name if cmd_name in self.commands else "add")
@@ -47,11 +47,11 @@ class ReserveGroup(click.Group):
 @click.group("reserve", cls=ReserveGroup, no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def reserve(ctx: click.Context) -> None:
-    """Hold nodes or resources for users or a queue, from a time to a time, once or again and again.
+    """Reserve nodes or resources for users or a queue, once or repeatedly.
 
     `hop reserve NAME …` is short for `hop reserve add NAME …`. A reservation is granted at once, or refused
-    with what is in the way. While it holds only its owner's runs use what is reserved; others that would
-    still be there are not started.
+    with its conflicts. During a reservation only its owner's runs use the reserved capacity. Other runs that
+    would overlap with it are not started.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -60,7 +60,7 @@ def reserve(ctx: click.Context) -> None:
 def complete_reservation(
     _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of reservations, when a server is there to ask."""
+    """Returns the names of reservations, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 
@@ -79,50 +79,49 @@ def complete_reservation(
     metavar="TIME",
     default="now",
     show_default=True,
-    help='"2026-12-01 09:00", "tomorrow 09:00", monday 9:00, +2h.',
+    help='Begin: "2026-12-01 09:00", "tomorrow 09:00", monday 9:00, +2h.',
 )
-@click.option("--for", "lasts", metavar="SPAN", help="How long: 4h, 90m, 2d.")
-@click.option("--to", "end", metavar="TIME", help="Until when, instead of --for.")
-@click.option("--nodes", metavar="NODE,...", help="These nodes, whole.")
+@click.option("--for", "lasts", metavar="SPAN", help="Duration: 4h, 90m, 2d.")
+@click.option("--to", "end", metavar="TIME", help="End, instead of --for.")
+@click.option("--nodes", metavar="NODE,...", help="These nodes, as a whole.")
 @click.option(
     "--count",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="So many times what --gpus, --cpus … say, each on one node.",
+    help="Number of pieces of --gpus, --cpus …, each on one node.",
 )
-@click.option("--gpus", metavar="[MODEL:]N", help="GPUs of one piece, or a share of one: 0.5.")
+@click.option("--gpus", metavar="[MODEL:]N", help="GPUs per piece, or a share of one: 0.5.")
 @gpu_memory_option
-@click.option("--cpus", metavar="N", help="CPUs of one piece.  [default: 1 for each GPU]")
-@click.option("--memory", metavar="SIZE", help="Memory of one piece: 64G.")
+@click.option("--cpus", metavar="N", help="CPUs per piece.  [default: 1 per GPU]")
+@click.option("--memory", metavar="SIZE", help="Memory per piece: 64G.")
 @extras_option
 @pool_option
 @where_option
-@click.option("--user", "users", metavar="NAME,...", help="Who may use it.")
+@click.option("--user", "users", metavar="NAME,...", help="Users whose runs may use it.")
 @click.option(
-    "-q", "--queue", metavar="QUEUE", help="Whose runs may use it: those of this queue and of all below it."
+    "-q", "--queue", metavar="QUEUE", help="The queue whose runs may use it, with all queues below."
 )
 @click.option(
     "--every",
     metavar="day|week|SPAN",
     help=(
-        "Again after so long; after whole days at the same time of day here, whatever clocks do.  "
-        "[default: once]"
+        "Repeat after this time; whole days keep the local time of day across clock changes.  [default: once]"
     ),
 )
-@click.option("--until", metavar="TIME", help="No more after this time.  [default: for ever]")
+@click.option("--until", metavar="TIME", help="Last repetition.  [default: none]")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Tell whether it would be granted, where, and what it costs others; reserve nothing.",
+    help="Check the reservation and show its place and its effects, without reserving.",
 )
 @json_option
 def add_reservation(
     name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
-    """Reserve NAME. Times are in the zone of this machine, unless they have an offset.
+    """Reserve NAME. Times without an offset are in the zone of this machine.
 
-    The server's owner may reserve for anybody, administrators of a queue for that queue.
+    The server's owner may reserve for all users, administrators of a queue for that queue.
     """
     from hopyard.api_client.local_server import connect
 
@@ -142,13 +141,13 @@ def add_reservation(
         f"{'would reserve' if dry_run else 'reserved'} {reservation_sentence(answer['reservation'])}"
     )
     if dry_run:
-        console.print_message("nothing was reserved: a dry run")
+        console.print_message("dry run: nothing was reserved")
 
 
 def reservation_request(
     name: str, begin: str, duration: str | None, end: str | None, options: dict[str, Any], now: datetime
 ) -> dict[str, Any]:
-    """What is sent to the server. Raises SpecError."""
+    """Returns the request to the server. Raises SpecError."""
     from hopyard.config.reservation_times import parse_recurrence, parse_start_time
     from hopyard.config.units import parse_time
     from hopyard.domain.ids import check_name
@@ -157,11 +156,9 @@ def reservation_request(
     if name in reserve.commands:
         raise SpecError(f"NAME: `{name}` is a command of `hop reserve`", hints=("choose another name",))
     if duration is None and end is None:
-        raise SpecError(
-            "--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",)
-        )
+        raise SpecError("--for: the duration is missing; give --for or --to", hints=("for example --for 4h",))
     if duration is not None and end is not None:
-        raise SpecError("--for: with --to it is said twice how long it lasts", hints=("give one of the two",))
+        raise SpecError("--for: --to already gives the end", hints=("give one of the two",))
     start = parse_start_time(begin, now)
     stop = (
         _add_seconds(start, parse_time(duration, what="--for"))
@@ -183,7 +180,7 @@ def reservation_request(
         body["queue"] = check_name(options["queue"], subject="--queue")
     if not body["users"] and options["queue"] is None:
         raise SpecError(
-            "--user: say who may use it, or with --queue whose runs",
+            "--user: the owner is missing; give --user or --queue",
             hints=("for example --user alice, or --queue vision",),
         )
     if options["every"] is not None:
@@ -195,8 +192,7 @@ def reservation_request(
 
 
 def local_zone() -> str:
-    """The name of this machine's time zone, "" where it has none: what repeats keeps its time of day
-    there."""
+    """Returns the name of this machine's time zone, "" if unknown: repetitions keep its time of day."""
     from zoneinfo import available_timezones
 
     link = os.path.realpath("/etc/localtime")
@@ -205,7 +201,7 @@ def local_zone() -> str:
 
 
 def _option_error(error: UsageError, duration: str | None) -> UsageError:
-    """As the server says it, with the option in the place of the field of the request."""
+    """Returns the server's error with the option in place of the request field."""
     field, colon, rest = error.message.partition(": ")
     options = _OPTIONS | {"end_at": "--to" if duration is None else "--for"}
     parts = field.split(".")
@@ -218,7 +214,7 @@ def _add_seconds(start: datetime, seconds: float) -> datetime:
         return start + timedelta(seconds=seconds)
     except OverflowError:
         raise SpecError(
-            "--from: it begins in more than five years", hints=("choose a time that is sooner",)
+            "--from: the begin is more than five years away", hints=("choose an earlier time",)
         ) from None
 
 
@@ -228,7 +224,7 @@ def _place_fields(options: dict[str, Any]) -> dict[str, Any]:
 
     sizes, places = parse_sizes({**options, "replicas": None}), parse_placement(options)
     if (options["nodes"] is None) == (not sizes):
-        both = "are whole: leave out what they have" if sizes else "nothing is asked for"
+        both = "are reserved as a whole: leave out their resources" if sizes else "no resources are given"
         raise SpecError(f"--nodes: {both}", hints=(_SHAPE_HINT,))
     if options["nodes"] is not None:
         beside = [
@@ -236,8 +232,8 @@ def _place_fields(options: dict[str, Any]) -> dict[str, Any]:
         ] + ["--count"] * (options["count"] > 1)
         if beside:
             raise SpecError(
-                f"{beside[0]}: the nodes are named already",
-                hints=("leave it out, or say what of which nodes: --gpus A100:8 --pool big",),
+                f"{beside[0]}: --nodes already names the nodes",
+                hints=("leave it out, or give resources: --gpus A100:8 --pool big",),
             )
         return {
             "nodes": [
@@ -256,10 +252,10 @@ def _place_fields(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @reserve.command("ls")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also ended reservations.")
 @json_option
 def list_reservations(everything: bool, as_json: bool) -> None:
-    """List reservations: those that hold now and those that come up."""
+    """List current and coming reservations."""
     from hopyard.api_client.local_server import connect
 
     found = [
@@ -271,7 +267,7 @@ def list_reservations(everything: bool, as_json: bool) -> None:
         console.print_json(found)
     elif not found:
         console.print_message(
-            "nothing is reserved" + ("" if everything else "; `-a` lists those that are over too")
+            "no reservations" + ("" if everything else "; use `-a` to include ended reservations")
         )
     else:
         console.print_lines(reservation_table(found))
@@ -281,7 +277,7 @@ def list_reservations(everything: bool, as_json: bool) -> None:
 @click.argument("name", metavar="NAME", shell_complete=complete_reservation)
 @json_option
 def show_reservation(name: str, as_json: bool) -> None:
-    """Tell everything about a reservation."""
+    """Show all details of a reservation."""
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
@@ -296,7 +292,7 @@ def show_reservation(name: str, as_json: bool) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_reservation)
 @json_option
 def remove_reservations(names: tuple[str, ...], as_json: bool) -> None:
-    """Give reservations up: what they hold is free for everybody at once."""
+    """Remove reservations; their capacity is free at once."""
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
@@ -306,19 +302,20 @@ def remove_reservations(names: tuple[str, ...], as_json: bool) -> None:
         try:
             found.append(client.get(f"/reservations/{check_name(name, subject='NAME')}"))
         except NotFound as missing:
-            others = ("nothing was given up: leave it out to give up the others",) if len(names) > 1 else ()
+            others = ("nothing was removed: leave it out to remove the others",) if len(names) > 1 else ()
             raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
     each = unique(found, "name")
     apply_to_each(
         each,
         lambda one: client.call("DELETE", f"/reservations/{one['name']}"),
-        format_result=lambda one, _: f"gave up {one['name']}",
+        format_result=lambda one, _: f"removed {one['name']}",
         as_json=as_json,
     )
 
 
 def reservation_table(reservations: list[Reservation]) -> list[str]:
-    """The lines of the table, head first. Whether they repeat is told where any does."""
+    """Returns the lines of the table, head first. The column of repetitions appears if any reservation
+    repeats."""
     again = any(one["every_s"] for one in reservations)
     rows = [
         [
@@ -368,8 +365,7 @@ def reservation_lines(reservation: Reservation) -> list[str]:
 
 
 def time_text(reservation: Reservation) -> str:
-    """`now, until 13:00`, `2026-12-01 09:00 for 4h`, `over`; of one that repeats, the time that comes
-    next."""
+    """Returns `now, until 13:00`, `2026-12-01 09:00 for 4h` or `over`; for a repetition the next time."""
     from hopyard.cli.terminal.times import format_clock
     from hopyard.config.units import format_time
 
@@ -396,7 +392,7 @@ def reservation_sentence(reservation: Reservation) -> str:
 
 
 def brief_text(reservation: Reservation) -> str:
-    """`exam  now, until 13:00, for alice`: where it is clear what is reserved."""
+    """Returns `exam  now, until 13:00, for alice`, without the reserved capacity."""
     again = recurrence_text(reservation)
     return (
         f"{reservation['name']}  {time_text(reservation)}{f', {again}' if again else ''}, for "

@@ -32,7 +32,7 @@ from hopyard.errors import UsageError
 
 
 class RunCommand(click.Command):
-    """Tells where a script's own options belong when one of them is met among those of `hop run`."""
+    """Adds a hint to the error for an unknown option that may belong to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -46,26 +46,22 @@ class RunCommand(click.Command):
             if self._has_target(words[:at]):
                 hints.append(_dashed_option_hint(words, at))
             elif not meant:
-                hints.append(
-                    f"options of the script go behind it, after `--`: hop run SCRIPT -- {unknown.option_name}"
-                )
+                hints.append(f"put options of the script after `--`: hop run SCRIPT -- {unknown.option_name}")
             raise UsageError(
                 f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")
             ) from unknown
 
     def _has_target(self, words: list[str]) -> bool:
-        """Whether a script or command is among the words: what comes behind it may be meant for it, and what
-        comes before may not."""
+        """Whether the words contain a script or command: options after it may belong to it."""
         return bool(self.make_context("run", words, resilient_parsing=True).params.get("what"))
 
 
 def _dashed_option_hint(arguments: list[str], index: int) -> str:
-    """The hint that shows the command line as it was meant: options of the script or command go after
-    `--`."""
+    """Returns the hint with the corrected command line: options of the script or command go after `--`."""
     import shlex
 
     return (
-        "options of the script go after `--`: hop run "
+        "put options of the script after `--`: hop run "
         f"{shlex.join([*arguments[:index], '--', *arguments[index:]])}"
     )
 
@@ -96,30 +92,31 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @click.option(
     "--cpus",
     metavar="N",
-    help=(
-        "CPUs of each replica, also fractions; also the most it may use.  [default: 1, more while "
-        "nobody else wants them]"
-    ),
+    help=("CPUs per replica, also fractions; a limit if given.  [default: 1, and idle CPUs]"),
 )
-@click.option("--memory", metavar="8G", help="Memory of each replica; more is out of memory.")
+@click.option(
+    "--memory",
+    metavar="8G",
+    help=("Memory limit per replica. A run that exceeds it is killed (out of memory)."),
+)
 @click.option(
     "--gpus",
     metavar="N|MODEL:N",
-    help="GPUs of each replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.",
+    help="GPUs per replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.",
 )
 @gpu_memory_option
 @extras_option
 @click.option(
     "--time",
     metavar="2h",
-    help="Time limit of each attempt: 2h, 90m, 3600. A run that is lost or preempted has all of it again.",
+    help="Time limit of each attempt: 2h, 90m, 3600. A lost or preempted run gets the full limit again.",
 )
 @max_output_option
 @max_metrics_option
 @click.option(
     "--replicas",
     metavar="N|MIN-MAX",
-    help="So many replicas, started together or not at all; elastic 2-8: as many as fit.",
+    help="Number of replicas, which start together; elastic 2-8: as many as fit.",
 )
 @topology_option
 @pool_option
@@ -140,10 +137,10 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @detach_option
 @json_option
 def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **options: Any) -> int:
-    """Run a Python script, a command, or the gang that a hop.yaml describes; follow it until it ends.
+    """Run a Python script, a command, or the gang of a hop.yaml; follow it until it ends.
 
-    The current folder is packed (what .gitignore and .hopignore name is left out) and travels with the run.
-    Ctrl-C leaves the run alone and stops following. The exit code is the script's.
+    The current folder is packed and travels with the run, without the files in .gitignore and .hopignore.
+    Ctrl-C stops following; the run continues. The exit code is the script's.
     """
     from hopyard.cli.attach import attach_to_run
     from hopyard.cli.terminal.transfer_bar import TransferBar

@@ -1,4 +1,4 @@
-"""`hop secret …`: values that runs get by name, and that nothing shows again."""
+"""`hop secret …`: secret values for runs, by name; no command shows them again."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _MAX_BYTES = 64 * 1024  # as the server takes it
 @click.group("secret", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def secret(ctx: click.Context) -> None:
-    """Keep secrets by name for your runs: `hop run --secret NAME` gives one to a run as the variable NAME.
+    """Store secrets by name for your runs: `hop run --secret NAME` passes one to a run as the variable NAME.
 
-    A value can be set and removed, and is never shown again: not by a command, not by the API, not in what a
-    run was asked for.
+    A value can be set and removed, but no command, API answer or run spec shows it again.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -30,7 +29,7 @@ def secret(ctx: click.Context) -> None:
 @secret.command("set")
 @click.argument("name", metavar="NAME")
 @click.option(
-    "--from-file", "file", type=click.Path(path_type=Path), help="Take the value from a file, whole."
+    "--from-file", "file", type=click.Path(path_type=Path), help="Read the value from a file, in full."
 )
 @json_option
 def set_secret(name: str, file: Path | None, as_json: bool) -> None:
@@ -48,13 +47,13 @@ def set_secret(name: str, file: Path | None, as_json: bool) -> None:
     if as_json:
         console.print_json(kept)
     else:
-        console.print_message(f"secret {name} is kept; a run gets it by `hop run --secret {name}`")
+        console.print_message(f"secret {name} is stored; `hop run --secret {name}` passes it to a run")
 
 
 @secret.command("ls")
 @json_option
 def list_secrets(as_json: bool) -> None:
-    """List the names of your secrets, and when each was set."""
+    """List the names of your secrets and the times of their last change."""
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
@@ -62,7 +61,7 @@ def list_secrets(as_json: bool) -> None:
     if as_json:
         console.print_json(found)
     elif not found:
-        console.print_message("you have no secrets; `hop secret set NAME` keeps one")
+        console.print_message("you have no secrets; `hop secret set NAME` stores one")
     else:
         console.print_lines(
             console.format_table(
@@ -75,7 +74,7 @@ def list_secrets(as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @json_option
 def remove_secret(name: str, as_json: bool) -> None:
-    """Remove a secret. Runs that have started keep what they got."""
+    """Remove a secret. Started runs keep its value."""
     from hopyard.api_client.local_server import connect
 
     (name,) = parse_secrets([name], what="NAME")
@@ -97,23 +96,23 @@ def _read_value(name: str, file: Path | None) -> str:
         except OSError as bad:
             raise SpecError(
                 f"--from-file: {file} cannot be read: {bad.strerror}",
-                hints=("name a file that is there and yours to read",),
+                hints=("give a file that exists and that you can read",),
             ) from bad
         except UnicodeDecodeError as bad:
             raise SpecError(
                 f"the value of {name} is not UTF-8 text",
-                hints=("a variable holds text: encode it, for example with base64",),
+                hints=("encode it, for example with base64: a variable holds text",),
             ) from bad
         if file is None:
             value = value.removesuffix("\n")
     if len(value) > _MAX_BYTES:
         raise SpecError(
-            f"the value of {name} has {len(value):,} characters, at most {_MAX_BYTES:,} are kept",
-            hints=("push what is larger as a dataset: `hop dataset push`; a key to it can be the secret",),
+            f"the value of {name} has {len(value):,} characters; at most {_MAX_BYTES:,} are allowed",
+            hints=("push larger data as a dataset: `hop dataset push`; a key to it can be the secret",),
         )
     if not value or "\0" in value:
         raise SpecError(
-            f"the value of {name} is empty" if not value else f"the value of {name} holds a zero byte",
-            hints=("a variable holds text",),
+            f"the value of {name} is empty" if not value else f"the value of {name} contains a zero byte",
+            hints=("remove the zero byte: a variable holds text",),
         )
     return value

@@ -16,7 +16,7 @@ from hopyard.errors import Conflict, ServerUnavailable
 @click.command("up")
 @json_option
 def up(as_json: bool) -> None:
-    """Start the server of this machine, if it does not run. Every other command does so by itself."""
+    """Start the server of this machine, if none runs. Other commands start it automatically."""
     from hopyard.api_client.local_server import check_own_server, find_server, start_server
 
     home = Home.default()
@@ -41,18 +41,19 @@ def up(as_json: bool) -> None:
 
 
 def _print_warnings(server: str) -> list[str]:
-    """What the owner of a server on this machine must know.
-    A home's server runs as the user who uses the home, or not at all."""
+    """Returns warnings for the owner of a server on this machine.
+    A home's server runs as the user of the home, or not at all.
+    """
     return list(filter(None, [server, f"{ROOT_ERROR}; {ROOT_HINT}" if os.geteuid() == 0 else ""]))
 
 
 @click.command("down")
 @click.option(
-    "--keep-runs", "runs", flag_value="keep", help="Live runs go on; the next server takes them back."
+    "--keep-runs", "runs", flag_value="keep", help="Live runs continue; the next server adopts them."
 )
 @click.option("--stop-runs", "runs", flag_value="stop", help="End live runs first.")
 def down(runs: Literal["keep", "stop"] | None) -> None:
-    """End the server of this machine. With live runs, say what becomes of them."""
+    """Stop the server of this machine. Live runs need --keep-runs or --stop-runs."""
     from hopyard.api_client.local_server import check_own_server, stop_server
 
     home = Home.default()
@@ -61,20 +62,22 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
         ended = stop_server(home, runs=runs or "refuse")
     except Conflict as refused:
         hints = (
-            "--keep-runs lets them go on without it; the next server takes them back",
-            "--stop-runs ends them",
+            "use --keep-runs to let them continue; the next server adopts them",
+            "use --stop-runs to end them",
         )
         raise Conflict(refused.message, hints=hints) from refused
     console.print_message(
-        f"the server of {home.root} has ended" if ended else f"no server runs for {home.root}"
+        f"the server of {home.root} has stopped" if ended else f"no server runs for {home.root}"
     )
 
 
 @click.command("status")
 @json_option
 def status(as_json: bool) -> int | None:
-    """Tell whether a server runs, what it offers and what it does.
-    Starts none; the exit code is 1 when none runs."""
+    """Show whether a server runs, its resources and its runs.
+
+    Starts no server; the exit code is 1 if none runs.
+    """
     from hopyard.api_client.local_server import connect, find_server, is_server_alive, remote_url
 
     try:
@@ -94,7 +97,7 @@ def status(as_json: bool) -> int | None:
                 console.print_message(f"hint: {hint}")
         else:
             console.print_line(f"no server runs for {Home.default().root}")
-            console.print_message("hint: `hop up` starts it, and so does any command that needs it")
+            console.print_message("hint: run `hop up`, or any command that needs it")
         return 1
     if as_json:
         console.print_json({"running": True, **told})
@@ -104,7 +107,7 @@ def status(as_json: bool) -> int | None:
 
 
 def status_lines(status: dict[str, Any]) -> list[str]:
-    """What `/status` said, for reading."""
+    """Returns the text for an answer of `/status`."""
     runs = {phase: count for phase, count in status["runs"].items() if count}
     lines = [
         (

@@ -28,7 +28,7 @@ _system_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class SystemdUnit:
-    """Where a unit of a home is, and the words that make `systemctl` look there."""
+    """Returns the place of a unit, and the options of `systemctl` for it."""
 
     home: Home
     name: str
@@ -39,9 +39,9 @@ class SystemdUnit:
 @click.group("service", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def service(ctx: click.Context) -> None:
-    """Let systemd start the server of this machine at boot, and again when it crashes.
+    """Let systemd start the server of this machine at boot, and after a crash.
 
-    Without that, the first `hop` command after a reboot starts it, and until then nothing starts.
+    Without a unit, the first `hop` command after a reboot starts the server; no run starts before.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -54,16 +54,14 @@ def service(ctx: click.Context) -> None:
     metavar="USER",
     help="With --system: the owner of the server.  [default: the user of sudo, else root]",
 )
-@click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
-@click.option(
-    "--force", is_flag=True, help="Replace a unit of another home, or one that `hop service` did not write."
-)
+@click.option("--print", "only_print", is_flag=True, help="Print the unit without changing anything.")
+@click.option("--force", is_flag=True, help="Replace a unit of another home or of another program.")
 def install_service(system: bool, run_as: str | None, only_print: bool, force: bool) -> None:
-    """Write the unit and start it. A server that runs already is replaced; its runs continue."""
+    """Write the unit and start it. A running server is replaced; its runs continue."""
     from hopyard.api_client.local_server import check_own_server
 
     if run_as is not None and not system:
-        raise SpecError("--run-as is of a unit of the whole machine", hints=("add --system",))
+        raise SpecError("--run-as applies only to a unit of the whole machine", hints=("add --system",))
     user = _unit_user(run_as) if system else None
     unit = _find_unit(system, user)
     about = unit.home.find_folder()
@@ -92,13 +90,16 @@ def install_service(system: bool, run_as: str | None, only_print: bool, force: b
         console.print_message(f"wrote {unit.file}")
         start = " ".join(("systemctl", *unit.systemctl_options, "enable", "--now", unit.name))
         raise ServerUnavailable(
-            "systemd does not answer here, so nothing was started",
-            hints=(f"where it does: {start}", "without systemd: `@reboot hop up` in crontab"),
+            "systemd does not answer here, so the server was not started",
+            hints=(
+                f"start it where systemd runs: {start}",
+                "without systemd, add `@reboot hop up` to crontab",
+            ),
         )
     _replace_server(unit, user)
     console.print_message(f"wrote and started {unit.file}")
     if user is None and not _is_linger_enabled():
-        console.print_message("hint: so that it starts at boot, before you log in: `loginctl enable-linger`")
+        console.print_message("hint: run `loginctl enable-linger` to start it at boot, before you log in")
     if (user.pw_uid if user else os.getuid()) == 0:
         console.print_message(
             "warning: this server runs as root, and so do the runs of all its users; see --run-as"
@@ -109,11 +110,12 @@ def install_service(system: bool, run_as: str | None, only_print: bool, force: b
 @_system_option
 @click.option("--run-as", metavar="USER", help="With --system: the owner of the server.")
 def uninstall_service(system: bool, run_as: str | None) -> None:
-    """End the unit and remove it. Live runs continue; the next `hop` command starts a server that adopts
-    them."""
+    """Stop the unit and remove it. Live runs continue; the next `hop` command starts a server that adopts
+    them.
+    """
     unit = _find_unit(system, _unit_user(run_as) if system else None)
     if not unit.file.exists():
-        raise NotFound(f"there is no unit {unit.file}", hints=("`hop service status` shows the units",))
+        raise NotFound(f"there is no unit {unit.file}", hints=("run `hop service status` to list the units",))
     _check_is_hopyard_unit(unit)
     reachable = _is_manager_reachable(unit)
     if reachable:
@@ -129,7 +131,7 @@ def uninstall_service(system: bool, run_as: str | None) -> None:
 @click.option("--run-as", metavar="USER", help="With --system: the owner of the server.")
 @json_option
 def show_service(system: bool, run_as: str | None, as_json: bool) -> int:
-    """Show whether there is a unit, and its state in systemd. The exit code is 1 unless it is active."""
+    """Show the unit and its state in systemd. The exit code is 1 unless it is active."""
     unit = _find_unit(system, _unit_user(run_as) if system else None)
     told = {
         "unit": unit.name,
@@ -146,7 +148,7 @@ def show_service(system: bool, run_as: str | None, as_json: bool) -> int:
         console.print_json(told)
     elif not told["installed"]:
         console.print_line(f"no unit: {unit.file}")
-        console.print_message("hint: `hop service install` writes it")
+        console.print_message("hint: run `hop service install` to write it")
     else:
         console.print_line(
             f"{unit.name}  {told['state']}, "
@@ -173,13 +175,13 @@ def _find_unit(system: bool, user: pwd.struct_passwd | None) -> SystemdUnit:
 def _unit_user(name: str | None) -> pwd.struct_passwd:
     if os.geteuid() != 0:
         raise Forbidden(
-            "only root may write units of the whole machine", hints=("leave --system out, or use sudo",)
+            "only root can write units of the whole machine", hints=("leave --system out, or use sudo",)
         )
     wanted = name or os.environ.get("SUDO_USER") or "root"
     try:
         return pwd.getpwnam(wanted)
     except KeyError:
-        raise NotFound(f"--run-as: there is no user `{wanted}` on this machine") from None
+        raise NotFound(f"--run-as: user `{wanted}` does not exist on this machine") from None
 
 
 def _check_unit_absent(unit: SystemdUnit, force: bool) -> None:
@@ -190,15 +192,17 @@ def _check_unit_absent(unit: SystemdUnit, force: bool) -> None:
 def _check_is_hopyard_unit(unit: SystemdUnit) -> None:
     found = home_from_unit(unit.file.read_text(errors="replace"))
     if found != unit.home.root:
-        what = "is not one of `hop service`" if found is None else f"is of the home {found}"
+        what = "was not written by `hop service`" if found is None else f"belongs to the home {found}"
         raise Conflict(
-            f"{unit.file} {what}", hints=("look at it; `hop service install --force` replaces it",)
+            f"{unit.file} {what}", hints=("check it, then replace it with `hop service install --force`",)
         )
 
 
 def _write(unit: SystemdUnit, text: str, user: pwd.struct_passwd | None) -> None:
-    """The unit, and the home where its user cannot make it.
-    In folders of that user root makes nothing: a link could stand in its place."""
+    """Writes the unit, and the home if its user cannot create it.
+
+    Root creates nothing in folders of that user, because a link could redirect the write.
+    """
     if user is not None and user.pw_uid != os.geteuid():
         root = unit.home.root
         if not root.exists() and root.parent.stat().st_uid == os.geteuid():
@@ -214,7 +218,7 @@ def _write(unit: SystemdUnit, text: str, user: pwd.struct_passwd | None) -> None
 
 
 def _replace_server(unit: SystemdUnit, user: pwd.struct_passwd | None) -> None:
-    """The unit's server in the place of one that a command started."""
+    """Replaces a server that a command started with the unit's server."""
     from hopyard.api_client.local_server import find_server, stop_server
 
     mine = user is None or user.pw_uid == os.geteuid()
@@ -233,9 +237,9 @@ def _replace_server(unit: SystemdUnit, user: pwd.struct_passwd | None) -> None:
         time.sleep(0.1)
     look = " ".join(("systemctl", *unit.systemctl_options, "status", unit.name))
     log = (
-        f"its log: journalctl --unit {unit.name}"
+        f"read its log: journalctl --unit {unit.name}"
         if user is not None
-        else f"its log is {unit.home.server_log}"
+        else f"read its log: {unit.home.server_log}"
     )
     raise ServerUnavailable(f"{unit.name} did not start", hints=(look, log))
 

@@ -1,4 +1,4 @@
-"""One line at the bottom of the terminal that is always true: what the run does now. Never part of a log."""
+"""The status line at the bottom of the terminal: the present state of the run. Never part of a log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAX_PARTS = 5
 
 
 class StatusLine:
-    """Redraws itself twice a second on stderr while no half-written line of the script stands at the cursor.
+    """Redraws itself twice a second on stderr, unless an unfinished line of the script is at the cursor.
 
-    Without a terminal it draws nothing, and everything else works the same.
+    Without a terminal it draws nothing.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class StatusLine:
             self._ticker.start()
 
     def close(self) -> None:
-        """Erase the line for good."""
+        """Erases the line for good."""
         self._stop.set()
         with self._lock:
             self._erase()
@@ -50,7 +50,7 @@ class StatusLine:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Put the cursor at the start of a line and draw nothing: somebody is being asked something."""
+        """Moves the cursor to the start of a line and draws nothing, for a question to the user."""
         with self._lock:
             self.end_line()
             self._suspend_count = True
@@ -70,8 +70,7 @@ class StatusLine:
 
     @contextmanager
     def interrupted_by_output(self, last: bytes | None = None) -> Iterator[None]:
-        """Hold the line back while something else is written; `last` is what is written, to know where the
-        cursor ends up."""
+        """Hides the line during a write; `last` is the written text, which gives the cursor's position."""
         with self._lock:
             self._erase()
             yield
@@ -80,7 +79,7 @@ class StatusLine:
             self._redraw()
 
     def print_above(self, text: str) -> None:
-        """One line of talk above the status line."""
+        """Prints a message above the status line."""
         with self.interrupted_by_output():
             if not self._at_line_start:
                 sys.stderr.write("\n")
@@ -88,7 +87,7 @@ class StatusLine:
             console.print_message(text)
 
     def end_line(self) -> None:
-        """Put the cursor at the start of a line if the script left it elsewhere on this screen."""
+        """Moves the cursor to the start of a line if the script left it elsewhere."""
         with self._lock:
             self._erase()
             if not self._at_line_start and self._shares_terminal and console.is_terminal(sys.stderr):
@@ -123,7 +122,7 @@ class StatusLine:
         self._shown_text = True
 
     def _parts(self, run: dict[str, Any]) -> list[str]:
-        """What is to be told, the most important first."""
+        """Returns the parts of the line, the most important first."""
         phase, waited = run["phase"], console.format_duration(time.monotonic() - self._started_at)
         if phase == "queued":
             place = f" at position {run['position']}" if run.get("position") else ""
@@ -136,7 +135,7 @@ class StatusLine:
 
 
 def fit_parts(parts: list[str], width: int) -> str:
-    """As many of the parts as fit, whole; the first is cut if need be."""
+    """Returns as many complete parts as fit; the first is cut if necessary."""
     text = parts[0][:width]
     for part in filter(None, parts[1:]):
         if len(text) + 2 + len(part) <= width:
@@ -145,7 +144,7 @@ def fit_parts(parts: list[str], width: int) -> str:
 
 
 def progress_texts(progress: dict[str, Any]) -> list[str]:
-    """Bar, latest metrics and load, as far as they are known."""
+    """Returns bar, latest metrics and load, if known."""
     parts: list[str] = []
     done, total, unit = progress.get("done"), progress.get("total"), progress.get("unit") or "step"
     if done is not None:

@@ -18,12 +18,13 @@ from hopyard.errors import NotFound
     metavar="TIME",
     default="10s",
     show_default=True,
-    help="How long a script may take to save before it is killed.",
+    help="Grace period: time for a script to save before SIGKILL.",
 )
 @json_option
 def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
-    """End runs: their processes get SIGTERM, and SIGKILL when the grace is over.
-    Queued runs leave the queue."""
+    """End runs: their processes get SIGTERM, then SIGKILL after the grace period.
+    Queued runs leave the queue.
+    """
     from hopyard.api_client.local_server import connect
     from hopyard.config.units import parse_time
 
@@ -39,6 +40,6 @@ def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
         return run if is_final(run) else dict(client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}))
 
     def said(before: Run, after: Run) -> str:
-        return f"{after['name']}  {'had ended already: ' if is_final(before) else ''}{after['phase']}"
+        return f"{after['name']}  {'had already ended: ' if is_final(before) else ''}{after['phase']}"
 
     apply_to_each(unique(runs), end, format_result=said, as_json=as_json)

@@ -1,4 +1,4 @@
-"""What the user of a run that was submitted just now should know of it."""
+"""Notices about a run that was submitted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopyard.cli.terminal.console import format_age, print_message, seconds_sinc
 
 
 def print_notices(run: Run) -> None:
-    """Name data that others pushed, and what a fork of another user's run lacks."""
+    """Prints data that other users pushed, and values that a fork of another user's run lacks."""
     for line in submit_notices(run):
         print_message(line)
 
@@ -27,7 +27,7 @@ def submit_notices(run: Run) -> Iterator[str]:
         )
     names = run.get("not_inherited") or ()
     if names:
-        yield f"note: not taken over from the other user's run: {', '.join(names)}"
+        yield f"note: not copied from the other user's run: {', '.join(names)}"
         yield (
             f"hint: give them yourself: -e {names[0]}=…, or `hop secret set {names[0]}` and --secret "
             f"{names[0]}"

@@ -1,4 +1,4 @@
-"""`hop sync`: bring runs that were recorded without a server to the server."""
+"""`hop sync`: uploads runs that were recorded without a server."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @click.command("sync")
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER]...")
-@click.option("--keep", is_flag=True, help="Leave the folders where they are; they count as sent.")
+@click.option("--keep", is_flag=True, help="Keep the folders; they count as sent.")
 @json_option
 @click.pass_context
 def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json: bool) -> None:
-    """Upload runs that were recorded by plain `python main.py`: all of them, or those in FOLDER….
+    """Upload runs that plain `python main.py` recorded: all of them, or those in FOLDER….
 
-    What was sent is removed here. Broken off, it goes on where it was. Scripts that still run are left for
-    later; the exit code is 1 when something could not be sent.
+    Sent data is removed from this machine. A repeated sync continues an interrupted one. Runs with a live
+    script are skipped; the exit code is 1 if a run could not be sent.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.config.home import Home
@@ -34,8 +34,8 @@ def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json:
     root = Home.default().offline
     for lost in clear_leftovers(root):
         console.print_message(
-            f"note: {lost} cannot be sent: it has no run.json, for which its disk had no room; look at "
-            "its streams/, then remove it"
+            f"note: {lost} cannot be sent without its run.json, which a full disk prevented; check its "
+            "streams/, then remove it"
         )
     wanted = [_find_recordings(root, folder) for folder in folders] or offline_folders(root)
     if not wanted:
@@ -55,7 +55,7 @@ def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json:
 
 
 def _find_recordings(root: Path, names: Path) -> Path:
-    """A folder, or the id of one below the offline folder."""
+    """Returns the folder of a path or of an id below the offline folder."""
     return root / names if not names.exists() and (root / names).is_dir() else names
 
 

@@ -1,4 +1,4 @@
-"""`hop token …`: where the API is, and the tokens with which programs and people reach it."""
+"""`hop token …`: the address of the API, and tokens for it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.private_files import overwrite, write_atomically
 
 _expires_option = click.option(
-    "--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]"
+    "--expires", metavar="30d", help="How long the token is valid.  [default: until it is revoked]"
 )
 _user_option = click.option(
-    "--user", metavar="NAME", help="A token of another user; only the owner of the server may."
+    "--user", metavar="NAME", help="A token of another user; only for the owner of the server."
 )
 
 
@@ -32,10 +32,9 @@ _user_option = click.option(
 @json_option
 @click.pass_context
 def token(ctx: click.Context, as_json: bool) -> None:
-    """Show where the API is and where its token lies, for other programs; list, make, replace and revoke
-    tokens.
+    """Show the address of the API and the file of its token; list, make, replace and revoke tokens.
 
-    Without a subcommand, the address and the file of the token are shown. The token itself is not printed.
+    Without a subcommand, the address and the file of the token are shown, but not the token.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -67,11 +66,11 @@ def token(ctx: click.Context, as_json: bool) -> None:
 @token.command("list")
 @_user_option
 @click.option(
-    "--all", "everybody", is_flag=True, help="The tokens of all users; only the owner of the server may."
+    "--all", "everybody", is_flag=True, help="The tokens of all users; only for the owner of the server."
 )
 @json_option
 def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
-    """List tokens with their scopes, expiry and last use. `*` marks the one in use."""
+    """List tokens with their scopes, expiry and last use. `*` marks the current token."""
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
@@ -109,8 +108,8 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
     type=click.Choice([scope.value for scope in Scope]),
     multiple=True,
     help=(
-        "read: look and fetch; submit: also runs and data; admin: all that the user may do.  [default: "
-        "submit]"
+        "read: view and download; submit: also runs and data; admin: all rights of the user.  "
+        "[default: submit]"
     ),
 )
 @_expires_option
@@ -119,7 +118,7 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
 def create_token(
     name: str, scopes: tuple[str, ...], expires: str | None, user: str | None, as_json: bool
 ) -> None:
-    """Make a token and print it. It is printed this once: the server keeps a hash of it."""
+    """Make a token and print it once: the server stores only its hash."""
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
@@ -147,10 +146,10 @@ def create_token(
 @_user_option
 @json_option
 def rotate_token(which: str | None, expires: str | None, user: str | None, as_json: bool) -> int:
-    """Replace a token (the one in use where none is named) by a new one of the same name and scopes; the old
-    one is valid no longer.
+    """Replace a token, by default the current one, by a new one of the same name and scopes.
 
-    A token that lies in this home's `token` or `login.json` is replaced there, and not printed.
+    The old token is revoked. A token in this home's `token` or `login.json` is replaced there, and not
+    printed.
     """
     from hopyard.api_client.local_server import connect
 
@@ -168,8 +167,7 @@ def rotate_token(which: str | None, expires: str | None, user: str | None, as_js
     except OSError as failed:
         console.print_message(f"error: the new token could not be written into this home: {failed.strerror}")
         console.print_message(
-            "hint: keep what is printed here, and write it into the file `token` of the home once that "
-            "is possible"
+            "hint: write the token above into the file `token` of the home when the home is writable again"
         )
         file, code = None, 1
     if as_json:
@@ -191,8 +189,7 @@ def rotate_token(which: str | None, expires: str | None, user: str | None, as_js
 @_user_option
 @json_option
 def revoke_token(which: str, user: str | None, as_json: bool) -> None:
-    """Revoke a token: it is valid no longer, at once on this server, within seconds on others that share its
-    database."""
+    """Revoke a token: at once on this server, within seconds on others that share its database."""
     from hopyard.api_client.local_server import connect
 
     client = connect()
@@ -206,11 +203,11 @@ def revoke_token(which: str, user: str | None, as_json: bool) -> None:
 @token.command("rotate-key")
 @json_option
 def rotate_signing_key(as_json: bool) -> None:
-    """Sign the tokens of runs with a new key, where the earlier one may be known to others.
-    Only the owner of the server may.
+    """Sign the tokens of runs with a new key, if the earlier one may have leaked.
+    Only for the owner of the server.
 
-    Live runs go on: they renew their tokens within seconds. The earlier key counts for another day, for
-    replicas that are cut off.
+    Live runs continue: they renew their tokens within seconds. The earlier key stays valid for a day, for
+    replicas without a connection.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
@@ -221,13 +218,13 @@ def rotate_signing_key(as_json: bool) -> None:
         console.print_json(answer)
     else:
         console.print_message(
-            f"the server at {client.url} signs with a new key; the earlier one counts until "
+            f"the server at {client.url} signs with a new key; the earlier one is valid until "
             f"{format_clock(answer['until'])}"
         )
 
 
 def _find_token(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
-    """The token of this name or id, or the one in use. Raises NotFound."""
+    """Returns the token of this name or id, or the current one. Raises NotFound."""
     from hopyard.config.suggest import closest_name
 
     found: list[dict[str, Any]] = list(client.iterate_pages("/tokens", "tokens", user=user))
@@ -235,18 +232,20 @@ def _find_token(client: Client, which: str | None, user: str | None) -> dict[str
         if (which is None and one["current"]) or which in (one["id"], one["name"]):
             return one
     if which is None:
-        raise NotFound("which token is meant?", hints=("name it: `hop token list` shows them",))
+        raise NotFound("the token is ambiguous", hints=("name it; run `hop token list` for the names",))
     near = closest_name(which, [one["name"] for one in found])
     whose = f"{user} has" if user else "you have"
     raise NotFound(
         f"{whose} no token `{which}`",
-        hints=(f"did you mean `{near}`?" if near else "`hop token list` shows them",),
+        hints=(f"did you mean `{near}`?" if near else "run `hop token list` for the tokens",),
     )
 
 
 def _replace_stored_token(home: Home, old: str, secret: str) -> str | None:
-    """Put the new token where the old one (known by its id) lay in this home; the file, None where it lay in
-    none. Raises OSError."""
+    """Writes the new token to the file of this home that holds the old one, known by its id.
+
+    Returns the file, None if no file holds it. Raises OSError.
+    """
     from hopyard.api_client.local_server import read_login
 
     held = home.read_token()
@@ -262,8 +261,10 @@ def _replace_stored_token(home: Home, old: str, secret: str) -> str | None:
 
 
 def _write_token(file: Path, text: bytes) -> None:
-    """In place on a disk without room for a second file: the earlier token is valid no longer, and the new
-    one is as long. Raises OSError."""
+    """Overwrites the file in place, for a disk without room for a second file.
+
+    The earlier token is revoked, and the new one has the same length. Raises OSError.
+    """
     try:
         write_atomically(file, text, durable=True)
     except OSError as failed:
@@ -277,7 +278,7 @@ def _token_id(secret: str) -> str:
 
 
 def _parse_expiry(text: str | None) -> str | None:
-    """When a token expires that is valid for so long from now on. Raises SpecError."""
+    """Returns the expiry of a token that is valid for a time from now. Raises SpecError."""
     from hopyard.config.units import parse_time
 
     if text is None:

@@ -1,4 +1,4 @@
-"""`hop update`: changes runs that wait, and what any run is called."""
+"""`hop update`: changes waiting runs, and the names, tags and notes of all runs."""
 
 from __future__ import annotations
 
@@ -35,35 +35,30 @@ NO_LIMIT = "none"
 @gpus_option
 @gpu_memory_option
 @extras_option
-@click.option("--hold", is_flag=True, help="Keep it from starting; it keeps its place in time.")
-@click.option("--release", is_flag=True, help="Let it start again.")
+@click.option("--hold", is_flag=True, help="Hold it in the queue; it keeps its place.")
+@click.option("--release", is_flag=True, help="Release a held run.")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name for the run; an empty name removes it.")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to add or change (repeatable).")
+@click.option("--untag", multiple=True, metavar="K", help="A tag to remove (repeatable).")
 @click.option(
-    "-n", "--name", "label", metavar="LABEL", help="A name of your own for the run; an empty one removes it."
+    "--note", metavar="TEXT", help="A note on the run, visible to all users; an empty note removes it."
 )
 @click.option(
-    "--tag", "tags", multiple=True, metavar="K=V", help="A tag that it gets, or that changes (repeatable)."
-)
-@click.option("--untag", multiple=True, metavar="K", help="A tag that it loses (repeatable).")
-@click.option(
-    "--note", metavar="TEXT", help="A note on the run, shown to all users; an empty one removes it."
-)
-@click.option(
-    "--from-queue", metavar="QUEUE", help="In place of RUN: all runs that wait in this queue, of all users."
+    "--from-queue", metavar="QUEUE", help="Instead of RUN: all waiting runs of this queue, of all users."
 )
 @json_option
 def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **options: Any) -> None:
-    """Change runs: what they ask for and whether they may start while they wait; name, tags and note at any
-    time.
+    """Change the requests of waiting runs, hold or release them; change names, tags and notes at any time.
 
-    Changed runs keep their place in time. `hop info` lists the changes and their users. Where a change of one
-    run is refused, the others are changed all the same; the exit code is 1 then.
+    Changed runs keep their place in the queue. `hop info` lists the changes and their users. If a change of
+    one run is refused, the others are still changed; the exit code is then 1.
     """
     from hopyard.api_client.local_server import connect
 
     if bool(refs) == (from_queue is not None):
         raise SpecError(
-            "no run is named" if not refs else "--from-queue: runs are named, too",
-            hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",),
+            "no run is given" if not refs else "--from-queue: cannot be combined with runs",
+            hints=("give runs, or all waiting runs of a queue: `--from-queue QUEUE`",),
         )
     changes = _spec_changes(options)
     client = connect()
@@ -84,7 +79,7 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
 
 
 def _change_line(run: Run, response: dict[str, Any]) -> str:
-    return f"{run['name']}  {'; '.join(response['changes']) or 'nothing differs'}"
+    return f"{run['name']}  {'; '.join(response['changes']) or 'no changes'}"
 
 
 def _update_queue(
@@ -120,7 +115,7 @@ def _update_queue(
         apply_to_each(waiting[::-1], change, format_result=_change_line, as_json=as_json)  # the oldest first
     finally:
         if started:
-            console.print_message(f"{len(started)} had started meanwhile, and stay as they are")
+            console.print_message(f"{len(started)} started in the meantime, and are unchanged")
 
 
 def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +134,7 @@ def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str
 
 
 def _spec_changes(options: dict[str, Any]) -> dict[str, Any]:
-    """What the options change, sizes excepted. Raises SpecError."""
+    """Returns the changes of the options, except sizes. Raises SpecError."""
     from hopyard.config import key_values
     from hopyard.config.run_request import parse_scheduling, parse_sizes
     from hopyard.domain.ids import check_label, check_name
@@ -159,14 +154,14 @@ def _spec_changes(options: dict[str, Any]) -> dict[str, Any]:
             else ""
         )
     if options["hold"] and options["release"]:
-        raise SpecError("--hold: --release is given as well", hints=("say one of the two",))
+        raise SpecError("--hold: excludes --release", hints=("give only one of the two",))
     if options["hold"] or options["release"]:
         changes["hold"] = options["hold"]
     if options["note"] is not None:
         changes["note"] = options["note"]
     if not changes and not parse_sizes(options):
         raise SpecError(
-            "nothing is to be changed",
-            hints=("say what, for example `--priority 70`; `hop update --help` lists what can be",),
+            "no change is given",
+            hints=("give a change, for example `--priority 70`; run `hop update --help` for the options",),
         )
     return changes

@@ -1,4 +1,4 @@
-"""`hop usage`: what runs held of the machines."""
+"""`hop usage`: sums of the resources that runs held."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ _GIB_HOUR = 3600.0 * 2**30
     default="user",
     show_default=True,
     metavar="KEY,...",
-    help="What to sum by: user, queue, project; and day, week or month (UTC).",
+    help="Sum by user, queue, project; and day, week or month (UTC).",
 )
 @click.option(
     "--from",
     "since",
     metavar="TIME",
-    help='Since when: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.  [default: 30d]',
+    help='Start of the span: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.  [default: 30d]',
 )
-@click.option("--to", "until", metavar="TIME", help="Until when.  [default: now]")
+@click.option("--to", "until", metavar="TIME", help="End of the span.  [default: now]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout, amounts in seconds.")
 @json_option
 def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: bool) -> None:
-    """Sum what runs held of the machines, from their placement to their end; runs that were removed count
-    too.
+    """Sum the resources that runs held, from their placement to their end; removed runs count too.
 
     GPU-hours are GPUs times hours (a share counts as that share), CPU-hours and memory likewise. Live runs
     count until now.
@@ -73,7 +72,7 @@ def _split_keys(by: str) -> tuple[list[str], str | None]:
     for word in words:
         if word not in (*GROUP_KEYS, *PERIOD_KEYS):
             raise UsageError(
-                f"--by: `{word}` is nothing to sum by",
+                f"--by: `{word}` is not a valid grouping",
                 hints=unknown_name_hints(word, (*GROUP_KEYS, *PERIOD_KEYS)),
             )
     periods = [word for word in words if word in PERIOD_KEYS]
@@ -83,7 +82,7 @@ def _split_keys(by: str) -> tuple[list[str], str | None]:
 
 
 def _sum_by_period(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each span, whatever the users."""
+    """Returns one row per span, for all users together."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         total = found.setdefault(row["since"], {**row, "user": None, **dict.fromkeys(_COLUMNS, 0)})
@@ -93,7 +92,7 @@ def _sum_by_period(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def usage_table(rows: list[dict[str, Any]], keys: list[str], period: str | None) -> list[str]:
-    """The lines of the table, head first, with a line of totals where there are several rows."""
+    """Returns the lines of the table, head first, with a line of totals for several rows."""
     head = [
         *([period.upper()] if period else []),
         *(key.upper() for key in keys),

@@ -1,4 +1,4 @@
-"""`hop user …`: who may use this server, beside its owner."""
+"""`hop user …`: the users of this server besides its owner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_NAMES_SHOWN = 5  # runs that are named
 @click.group("user", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def user(ctx: click.Context) -> None:
-    """Let others use this server under their own names. Only its owner may.
+    """Let other users use this server under their own names. Only for its owner.
 
-    Whoever has a token may look at everything and submit runs where queues let them; what else,
-    docs/operating/users.md tells.
+    A token allows its user to view everything, and to submit runs where queues permit.
+    docs/operating/users.md describes further rights.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -29,7 +29,7 @@ def user(ctx: click.Context) -> None:
 @click.option(
     "--returning",
     is_flag=True,
-    help="NAME was removed, and is the same person: their runs, datasets and rights are theirs again.",
+    help="NAME was removed and is the same person: the user regains their runs, datasets and rights.",
 )
 @json_option
 def add_user(name: str, returning: bool, as_json: bool) -> None:
@@ -54,14 +54,14 @@ def add_user(name: str, returning: bool, as_json: bool) -> None:
         console.print_json({**made, "url": client.url})
         return
     console.print_line(made["token"])
-    console.print_message(f"{name} is a user now. This token is not shown again; with it they connect so:")
+    console.print_message(f"{name} is now a user. This token is not shown again; the user connects with:")
     console.print_message(f"  export HOPYARD_URL={client.url} HOPYARD_TOKEN=…")
 
 
 @user.command("ls")
 @json_option
 def list_users(as_json: bool) -> None:
-    """List the users: everybody who has a token."""
+    """List all users with a token."""
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
@@ -81,7 +81,8 @@ def list_users(as_json: bool) -> None:
 @json_option
 def remove_user(name: str, stop_runs: bool, as_json: bool) -> None:
     """Revoke the tokens of NAME and delete their secrets.
-    Their runs stay, and live ones go on; the owner cannot be removed."""
+    Their runs stay, and live ones continue; the owner cannot be removed.
+    """
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
@@ -89,12 +90,15 @@ def remove_user(name: str, stop_runs: bool, as_json: bool) -> None:
     if as_json:
         console.print_json(gone)
     else:
-        console.print_message(f"{name} is no user any more")
+        console.print_message(f"{name} is no longer a user")
         if gone["live_runs"]:
             what = (
-                "asked to end"
+                "requested to end"
                 if stop_runs
-                else "live runs that continue, each with its own token until it ends (`hop stop` ends them)"
+                else (
+                    "live runs that continue, each with its own token until it ends (use `hop stop` to "
+                    "end them)"
+                )
             )
             more = " …" if len(gone["live_runs"]) > _MAX_NAMES_SHOWN else ""
             console.print_message(f"{what}: {', '.join(gone['live_runs'][:_MAX_NAMES_SHOWN])}{more}")

@@ -1,4 +1,4 @@
-"""`hop why`: why a run waits, when it starts, and what would let it start sooner."""
+"""`hop why`: explains why a run waits, when it starts, and what would start it sooner."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ _MAX_NODES_SHOWN = 5  # so many are named
 @last_run_argument()
 @json_option
 def why(ref: str, as_json: bool) -> None:
-    """Tell why RUN waits, what is in its way, when it is expected to start, and what it could ask for to
-    start sooner.
+    """Explain why RUN waits, what blocks it, its expected start, and what request would start sooner.
 
-    Each "it would start" line was tried on the state of this moment. Without RUN the newest one is meant.
+    Each "it would start" line was tested on the state of this moment. The default is the newest run.
     """
     from hopyard.api_client.local_server import connect
 
@@ -47,8 +46,7 @@ def why(ref: str, as_json: bool) -> None:
 
 
 def explanation_lines(explanation: Explanation, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
-    """What people read. nodes: those there are, where some that are cordoned or not ready may be what it
-    waits for."""
+    """Returns the text for people. nodes: all nodes, if the run may wait for a cordoned or unready one."""
     from hopyard.cli.terminal.times import localise_times
 
     if not explanation["reason"]:
@@ -63,7 +61,7 @@ def explanation_lines(explanation: Explanation, run: Run, nodes: Sequence[Node] 
     ]
     lines += _previous_attempt_line(run)
     if explanation["blocked_by"]:
-        lines += ["in its way:", *map(_blocker_text, explanation["blocked_by"])]
+        lines += ["blocked by:", *map(_blocker_text, explanation["blocked_by"])]
     lines += _cordoned_node_lines(run, nodes)
     lines += _unready_node_lines(run, nodes)
     lines += _estimate_line(explanation)
@@ -73,12 +71,14 @@ def explanation_lines(explanation: Explanation, run: Run, nodes: Sequence[Node] 
 
 
 def _previous_attempt_line(run: Run) -> list[str]:
-    """That it ran already, and what ended that."""
+    """Returns that an earlier attempt ran, and why it ended."""
     why = last_eviction_text(run)
     if not why:
         return []
     asked = run["attempt"]["preempt_reason"]
-    return [f"  it ran already, attempt {run['attempt']['number']}: {why}" + (f"; {asked}" if asked else "")]
+    return [
+        f"  it has already run, attempt {run['attempt']['number']}: {why}" + (f"; {asked}" if asked else "")
+    ]
 
 
 def _blocker_text(blocker: dict[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _blocker_text(blocker: dict[str, Any]) -> str:
 
 
 def _unready_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
-    """Nodes on which it may be, and that are not ready because of their servers."""
+    """Returns candidate nodes that are not ready because of their servers."""
     from hopyard.cli.terminal.times import localise_times
 
     places = [role["where"] for role in run["spec"]["roles"]]
@@ -108,8 +108,7 @@ def _unready_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
 
 
 def _cordoned_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
-    """Cordoned nodes on which it may be, whether it fits there or not, why they are cordoned, and the way
-    out."""
+    """Returns cordoned candidate nodes, the reasons, and the command to uncordon them."""
     places = [role["where"] for role in run["spec"]["roles"]]
     found = [node for node in nodes if node["cordoned"] and any(_is_allowed(where, node) for where in places)]
     if not found:
@@ -124,7 +123,7 @@ def _cordoned_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
     return [
         "cordoned:",
         *lines,
-        f"  `hop node ls` lists the nodes; `hop node uncordon {which}` lets runs start there again",
+        f"  `hop node ls` lists the nodes; use `hop node uncordon {which}` to let runs start there",
     ]
 
 
@@ -139,7 +138,7 @@ def _estimate_line(explanation: Explanation) -> list[str]:
 
     band = explanation["expected"]
     if band is None:
-        return ["expected start: not as things are"]
+        return ["expected start: never under present conditions"]
     low, mid, high = band["low_at"], band["mid_at"], band["high_at"]
     wide_s = seconds_until(high) - seconds_until(low)
     lines = [f"expected start: {format_clock(mid)} ({format_time_until(mid)})"]
@@ -148,18 +147,14 @@ def _estimate_line(explanation: Explanation) -> list[str]:
         lines = [f"expected start: {probably} ({format_time_until(mid)}), between {begin} and {end}"]
     if explanation.get("unknown"):
         lines.append(
-            f"  a guess: {explanation['unknown']}; `hop run --time` sets a limit, and narrows this for all "
-            "runs behind it"
+            f"  Wide estimate: {explanation['unknown']}. Use `hop run --time` to set limits and narrow it."
         )
     elif wide_s > WIDE_ESTIMATE_S:
-        lines.append(
-            "  a wide estimate: runs before it have no time limit; `hop run --time` sets one, and "
-            "narrows this for all behind it"
-        )
+        lines.append("  Wide estimate: the runs ahead set no time limit. Use `hop run --time` to narrow it.")
     if explanation["promised_at"]:
         misses = seconds_until(mid) > seconds_until(explanation["promised_at"]) + IMMEDIATE_S
         late = (
-            f"; it will probably be later: {explanation.get('late') or 'what it waits for takes longer'}"
+            f"; it will probably be later: {explanation.get('late') or 'its resources are in use for longer'}"
             if misses
             else ""
         )

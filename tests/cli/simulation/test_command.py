@@ -61,7 +61,7 @@ def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) 
 def test_bad_rows_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
     assert told.err.splitlines()[:3] == [
-        "2 of 5 rows are not played:",
+        "2 of 5 rows are skipped:",
         "  line 4: duration: `bad` is not a time",
         "  line 5: duration: `also bad` is not a time",
     ]
@@ -138,7 +138,7 @@ def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (refused.code, refused.out) == (2, "")
     assert (
         refused.err
-        == "error: --png: curves.pdf does not end in .png\nhint: it is a PNG that is written: curves.png\n"
+        == "error: --png: curves.pdf does not end in .png\nhint: use curves.png: the output is a PNG\n"
     )
     assert not (folder / "curves.pdf").exists()
     refused = hop(
@@ -328,12 +328,12 @@ def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFac
         (("runs.csv", "--cluster", "@node"), "no `@node`", "@nodes"),
         (
             ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "0"),
-            "--mtbf: it has to be more than 0",
-            "no machine is lost",
+            "--mtbf: must be greater than 0",
+            "lose no node",
         ),
         (
             ("runs.csv", "--cluster", "cluster.yaml", "--until", "0"),
-            "--until: it has to be more than 0",
+            "--until: must be greater than 0",
             "--until 2h",
         ),
         (

@@ -66,9 +66,7 @@ def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -
     told = shell.hop("simulate", "@history", "--json")
     assert told.code == 0, told.talk
     assert (
-        told.talk.startswith(
-            "not in the server's tree of queues any more, and played as queues of their own: "
-        )
+        told.talk.startswith("no longer in the server's tree of queues, simulated as top-level queues: ")
         and "old" in told.talk
     )
     assert {"old", "vision"} <= {queue["name"] for queue in told.json["reports"][0]["queues"]}

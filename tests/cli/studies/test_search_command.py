@@ -103,7 +103,7 @@ def test_a_study_of_runs(shell: Shell) -> None:
     )
     assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
     refused = shell.hop("search", "gantt")
-    assert refused.code != 0 and "runs of their own" in refused.talk
+    assert refused.code != 0 and "are separate runs" in refused.talk
 
 
 def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""`hop simulate`: play a workload on a cluster, before anybody waits for it."""
+"""`hop simulate`: simulates a workload on a cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DurationParam(click.ParamType[float]):
-    """zero_hint: what to do in the place of 0, where that makes no sense."""
+    """zero_hint: the hint for an invalid 0."""
 
     name = "TIME"
 
@@ -42,7 +42,7 @@ class DurationParam(click.ParamType[float]):
         if text not in ("0", "0.0"):
             return units.parse_time(text, what=what)
         if self._zero_hint:
-            raise SpecError(f"{what}: it has to be more than 0", hints=(self._zero_hint,))
+            raise SpecError(f"{what}: must be greater than 0", hints=(self._zero_hint,))
         return 0.0
 
 
@@ -52,7 +52,7 @@ class DurationParam(click.ParamType[float]):
     "--cluster",
     "cluster_from",
     metavar="FILE",
-    help=f"The machines: YAML, openb's list of nodes, or {NODES_SOURCE} (those of your server).",
+    help=f"The nodes: YAML, openb's list of nodes, or {NODES_SOURCE} (those of your server).",
 )
 @click.option(
     "--policy",
@@ -60,8 +60,8 @@ class DurationParam(click.ParamType[float]):
     multiple=True,
     metavar="NAME",
     help=(
-        "Play this policy (repeatable: a column for each): hopyard, fifo, capacity, best-fit, las or "
-        "fgd.  [default: hopyard]"
+        "The policy (repeatable: one column each): hopyard, fifo, capacity, best-fit, las or fgd.  "
+        "[default: hopyard]"
     ),
 )
 @click.option(
@@ -69,13 +69,13 @@ class DurationParam(click.ParamType[float]):
     "added",
     multiple=True,
     metavar="NODES",
-    help='Play also with more machines: "2 x A100:8", "3 x POOL" (repeatable: together).',
+    help='Also simulate with more nodes: "2 x A100:8", "3 x POOL" (repeatable: together).',
 )
 @click.option(
     "--format",
     "format_",
     metavar="NAME",
-    help="csv, yaml, sacct, hopyard, philly, openb or pollux; found out by default.",
+    help="csv, yaml, sacct, hopyard, philly, openb or pollux.  [default: detected]",
 )
 @click.option("--queue", metavar="NAME", help="Put all runs into this queue.")
 @click.option(
@@ -83,15 +83,15 @@ class DurationParam(click.ParamType[float]):
     "queues_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The tree of queues, as `hop queue apply` takes it.",
+    help="The tree of queues, in the format of `hop queue apply`.",
 )
 @click.option(
     "--replica-gpus",
     type=click.IntRange(1),
     metavar="N",
     help=(
-        "Most GPUs of a replica, of traces that say only how many a run had; by default those of the "
-        "largest machine."
+        "Maximum GPUs per replica, for traces with only a total per run.  [default: those of the "
+        "largest node]"
     ),
 )
 @click.option(
@@ -99,63 +99,68 @@ class DurationParam(click.ParamType[float]):
     type=click.IntRange(1),
     default=10_000,
     show_default=True,
-    help=f"Of {HISTORY_SOURCE}: at most so many runs.",
+    help=f"Of {HISTORY_SOURCE}: the maximum number of runs.",
 )
-@click.option("--limits", is_flag=True, help="Tell the policy the time limits that runs had.")
+@click.option("--limits", is_flag=True, help="Give the time limits of runs to the policy.")
 @click.option(
-    "--start", type=DurationParam(), default="0", help="From a placement until a script runs.  [default: 0]"
+    "--start",
+    type=DurationParam(),
+    default="0",
+    help=("Delay from a placement to the start of the script.  [default: 0]"),
 )
 @click.option(
     "--save",
     type=DurationParam(),
     default="0",
-    help="A checkpoint, when a run is asked to make room.  [default: 0]",
+    help="Duration of a checkpoint on preemption.  [default: 0]",
 )
-@click.option("--restore", type=DurationParam(), default="0", help="Reading a checkpoint back.  [default: 0]")
+@click.option(
+    "--restore", type=DurationParam(), default="0", help=("Duration of restoring a checkpoint.  [default: 0]")
+)
 @click.option(
     "--checkpoint-every",
     type=DurationParam(),
     default="0",
-    help="Runs save one by themselves that often.  [default: never]",
+    help="Interval of periodic checkpoints.  [default: none]",
 )
 @click.option(
     "--mtbf",
-    type=DurationParam("leave it out, and no machine is lost"),
-    help="Mean time between two losses of one machine.  [default: none is lost]",
+    type=DurationParam("leave it out to lose no node"),
+    help="Mean time between losses of one node.  [default: no losses]",
 )
 @click.option(
-    "--repair", type=DurationParam(), default="1h", show_default=True, help="How long a lost machine is away."
+    "--repair", type=DurationParam(), default="1h", show_default=True, help="Time until a lost node returns."
 )
 @click.option(
     "--until",
-    type=DurationParam("leave it out to play to the end, or say how much: --until 2h"),
+    type=DurationParam("leave it out to simulate to the end, or give a duration: --until 2h"),
     metavar="TIME",
-    help="End after so much of the workload's time.",
+    help="End after this time of the workload.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the losses of machines."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of node losses."
 )
 @click.option(
     "--store",
     default="memory",
     show_default=True,
     metavar="NAME",
-    help="memory, or sqlite as the server has it.",
+    help="memory, or sqlite as on the server.",
 )
 @click.option(
     "--speed",
     type=click.FloatRange(0, min_open=True),
     metavar="X",
-    help="Play X seconds in one, to watch; as fast as possible by default.",
+    help="Simulate X seconds per second, to watch.  [default: as fast as possible]",
 )
 @click.option(
     "--png",
     type=PngPath(),
     metavar="FILE",
-    help="Write curves as a PNG too (needs `hopyard[plot]`).",
+    help="Also write curves as a PNG (needs `hopyard[plot]`).",
 )
 @click.option(
-    "--progress/--no-progress", default=None, help="Tell how far it is, on stderr; by default on a terminal."
+    "--progress/--no-progress", default=None, help="Show progress on stderr.  [default: on a terminal]"
 )
 @json_option
 def simulate(

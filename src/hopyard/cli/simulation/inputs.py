@@ -1,4 +1,4 @@
-"""Where a simulation's workload and machines come from: files, or the server."""
+"""Reads a simulation's workload and nodes from files or the server."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _MAX_PROBLEMS_SHOWN = 5  # queues that are named
 def load_clusters(
     source: str, options: str | None, queues_file: Path | None, added: Sequence[str]
 ) -> list[tuple[str, SimulatedCluster]]:
-    """The cluster, and the one with the machines that `--add` names, each with what to call it.
-    Raises SpecError."""
+    """Returns the cluster and its variants with the nodes of `--add`, each with a title.
+    Raises SpecError.
+    """
     from hopyard.config.cluster_file import added_nodes, read_cluster
     from hopyard.config.queues.queue_file import read_queues
     from hopyard.simulator.settings import SimulatedCluster
@@ -36,13 +37,15 @@ def load_clusters(
     asked: tuple[ReservationSection, ...] = ()
     if options is None and source != HISTORY_SOURCE:
         raise SpecError(
-            "--cluster: missing: on which machines?",
-            hints=(f"a YAML file with pools, or {NODES_SOURCE} for those of your server",),
+            "--cluster: missing; the simulation needs nodes",
+            hints=(f"give a YAML file with pools, or {NODES_SOURCE} for the nodes of your server",),
         )
     if options is None or options == NODES_SOURCE:
         nodes = _fetch_nodes()
     elif options.startswith("@"):
-        raise SpecError(f"--cluster: there is no `{options}`", hints=(f"did you mean `{NODES_SOURCE}`?",))
+        raise SpecError(
+            f"--cluster: file `{options}` does not exist", hints=(f"did you mean `{NODES_SOURCE}`?",)
+        )
     elif options.lower().endswith(".csv"):
         nodes = read_nodes(Path(options))
     else:
@@ -83,8 +86,9 @@ def load_workload(
 def add_server_queues(
     workload: Workload, clusters: Sequence[tuple[str, SimulatedCluster]]
 ) -> list[tuple[str, SimulatedCluster]]:
-    """The own history is played in the server's tree of queues, unless another was given.
-    Queues that are gone by now are played as queues of their own, which is told."""
+    """Returns the tree of queues: the given one, or for @history the server's.
+    Removed queues become top-level queues, with a note.
+    """
     from hopyard.api_client.local_server import connect
     from hopyard.config.queues.queue_file import queue_tree_from
     from hopyard.config.yaml_section import YamlSection
@@ -98,7 +102,7 @@ def add_server_queues(
     )
     if gone:
         console.print_message(
-            "not in the server's tree of queues any more, and played as queues of their own: "
+            "no longer in the server's tree of queues, simulated as top-level queues: "
             f"{', '.join(gone[:_MAX_PROBLEMS_SHOWN])}"
         )
         tree = QueueTree(
@@ -109,7 +113,7 @@ def add_server_queues(
 
 def _check_source(source: str) -> None:
     if source.startswith("@") and source != HISTORY_SOURCE:
-        raise SpecError(f"there is no workload `{source}`", hints=(f"did you mean `{HISTORY_SOURCE}`?",))
+        raise SpecError(f"workload `{source}` does not exist", hints=(f"did you mean `{HISTORY_SOURCE}`?",))
 
 
 def _fetch_history(newest: int) -> Workload:
@@ -131,14 +135,14 @@ def _fetch_nodes() -> tuple[Node, ...]:
     nodes = tuple(_node_from_json(one) for one in found if one["ready"])
     if not nodes:
         raise SpecError(
-            f"--cluster {NODES_SOURCE}: the server has no machine that is ready",
-            hints=("`hop status` shows its machines",),
+            f"--cluster {NODES_SOURCE}: the server has no ready node",
+            hints=("run `hop status` to list its nodes",),
         )
     return nodes
 
 
 def _node_from_json(row: Mapping[str, Any]) -> Node:
-    """A node as the API tells it; what it does not tell is left as a node has it by itself."""
+    """Returns a node from its API record; missing fields keep their defaults."""
     from dataclasses import fields
 
     import msgspec

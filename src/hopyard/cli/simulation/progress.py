@@ -1,4 +1,4 @@
-"""How far a simulation is, in one line on stderr that is always true."""
+"""Progress of a simulation, in one line on stderr."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _LINE_INTERVAL_S = 10.0  # without a terminal: one line in so many seconds
 
 
 class SimulationProgressLine:
-    """enabled: None draws on a terminal and is silent without one; True tells a line now and then without one
-    too."""
+    """enabled: None draws only on a terminal; True also prints lines without one."""
 
     def __init__(self, enabled: bool | None) -> None:
         self._drawing = enabled is not False and console.supports_cursor(sys.stderr)
@@ -32,7 +31,7 @@ class SimulationProgressLine:
         return self._drawing or self._prints_lines
 
     def set_title(self, title: str) -> Self:
-        """What is played from now on."""
+        """Starts the next simulation."""
         self._title = title
         return self
 

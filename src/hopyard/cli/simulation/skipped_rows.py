@@ -1,4 +1,4 @@
-"""Rows of a workload that are not played, as people read it: those alike together, the first few by name."""
+"""Skipped rows of a workload for people: grouped by reason, with the first few row names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def count_text(number: int, what: str) -> str:
 
 
 def print_skipped_rows(workload: Workload) -> None:
-    """Rows that cannot be played: how many, where, and why."""
+    """Returns text on rows that cannot be simulated: number, places and reasons."""
     problems = workload.problems
     if not problems:
         return
     console.print_message(
         f"{len(problems)} of {count_text(len(problems) + len(workload.runs), 'row')} "
-        f"{'is' if len(problems) == 1 else 'are'} not played:"
+        f"{'is' if len(problems) == 1 else 'are'} skipped:"
     )
     for line in _grouped_lines(
         workload.row, ((workload.location_of(problem), problem.text) for problem in problems)
@@ -36,8 +36,9 @@ def print_skipped_rows(workload: Workload) -> None:
 
 
 def too_large_lines(workload: Workload, added: str, report: SimulationReport) -> list[str]:
-    """Which rows were larger than the cluster, and what they lack.
-    added: what makes it another cluster than the one given."""
+    """Returns text on rows that are larger than the cluster, and the resources they lack.
+    added: the nodes that `--add` added to the cluster.
+    """
     if not report.too_large:
         return []
     head = f"larger than the cluster{' ' if added else ''}{added}:"
@@ -45,7 +46,7 @@ def too_large_lines(workload: Workload, added: str, report: SimulationReport) ->
 
 
 def _grouped_lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """rows: where each is, and why. Most frequent first."""
+    """rows: place and reason of each. Most frequent first."""
     places: dict[str, list[str]] = {}
     for place, why in rows:
         places.setdefault(why, []).append(place)
@@ -56,13 +57,12 @@ def _grouped_lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         rest = sum(len(found) for _, found in kinds[_MAX_KINDS:])
         yield (
             f"  and {count_text(rest, 'row')} more for "
-            f"{count_text(len(kinds) - _MAX_KINDS, 'other reason')}; "
-            "--json lists them"
+            f"{count_text(len(kinds) - _MAX_KINDS, 'other reason')}; use --json to list them"
         )
 
 
 def _row_list(label: str, places: Sequence[str]) -> str:
-    """`line 4, 5, 6 and 2 more`; names are told as they are."""
+    """Returns `line 4, 5, 6 and 2 more`; names are not shortened."""
     first, prefix = places[:_MAX_ROWS_NAMED], f"{label} "
     if all(place.startswith(prefix) for place in first):
         told = prefix + ", ".join(place.removeprefix(prefix) for place in first)

@@ -1,4 +1,4 @@
-"""Reports of simulations as tables: a column for each, so that they can be compared."""
+"""Tables of simulation reports: one column per report, for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESOURCES = {"": "-", GPU: "GPUs", CPU: "CPUs", MEMORY: "memory"}
 
 @dataclass(frozen=True, slots=True)
 class ReportColumn:
-    """One play. added: what `--add` made of the cluster, "" for the one given."""
+    """One simulation. added: the nodes of `--add`, "" for none."""
 
     policy: str
     added: str
@@ -29,8 +29,9 @@ class ReportColumn:
 
 
 def report_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
-    """One line per figure. Lines that say nothing for any report are left out.
-    What is wider than `width` goes on below."""
+    """Returns one line per figure, without lines that are empty for all reports.
+    Columns beyond `width` continue below.
+    """
     found = [
         (name, [cell(column.report) for column in columns])
         for name, cell in _figure_rows([column.report for column in columns])
@@ -52,8 +53,9 @@ def report_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
 
 
 def queue_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
-    """One line per queue: its runs, what each report gave it of what it was entitled to, and its mean wait.
-    None for one queue. What is wider than `width` becomes a table of shares and one of waits."""
+    """Returns one line per queue: its runs, its share of its entitlement in each report, and its mean wait.
+    None for one queue. A table wider than `width` is split into shares and waits.
+    """
     found = [{queue.name: queue for queue in column.report.queues} for column in columns]
     names = sorted({name for queues in found for name in queues})
     if len(names) < 2:
@@ -93,8 +95,9 @@ def _table_blocks(
     cells: Sequence[Sequence[str]],
     width: int,
 ) -> list[str]:
-    """Tables one below the other, each with the `fixed` columns and as many more as there is room for.
-    Those of one cluster stand together, below what was added to it."""
+    """Returns tables below each other, each with the `fixed` columns and as many others as fit.
+    Reports of one cluster stay together under the nodes that were added to it.
+    """
     lines: list[str] = []
     taken = sum(_column_width(column) for column in fixed) + _COLUMN_GAP * (len(fixed) - 1)
     for added, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].added):
@@ -106,7 +109,7 @@ def _table_blocks(
 
 
 def _columns_that_fit(columns: Iterable[Sequence[str]], width: int) -> Iterator[list[Sequence[str]]]:
-    """As many at a time as there is room for, one at least."""
+    """Splits columns into groups that fit, with at least one each."""
     block: list[Sequence[str]] = []
     left = width
     for column in columns:
@@ -120,7 +123,7 @@ def _columns_that_fit(columns: Iterable[Sequence[str]], width: int) -> Iterator[
 
 
 def _table_lines(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Of columns with their heads; all but the first to the right."""
+    """Returns the table of columns with their heads; all but the first are aligned to the right."""
     head, *rows = ([*row] for row in zip(*columns, strict=True))
     right = [at for at in range(1, len(head)) if head[at] != "OF"]
     return console.format_table(head, rows, right=right)
@@ -135,7 +138,7 @@ def _fits_width(lines: Sequence[str], width: int) -> bool:
 
 
 def _share_resource(queues: Sequence[QueueShare | None]) -> str:
-    """What the queue's shares are shares of, in all reports."""
+    """Returns the resource of the queue's shares, over all reports."""
     names = dict.fromkeys(queue.resource for queue in queues if queue is not None)
     return ", ".join(_RESOURCES.get(name, name) for name in names)
 
@@ -149,7 +152,7 @@ def _wait_text(queue: QueueShare | None) -> str:
 
 
 def _fairness_text(report: SimulationReport) -> str:
-    """Among two at least: one alone is even with itself whatever it got."""
+    """Computes fairness over at least two queues: one queue alone is always fair."""
     if len(report.queues) < 2:
         return ""
     measured = [queue for queue in report.queues if queue.ratio is not None]

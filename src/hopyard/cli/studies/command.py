@@ -1,4 +1,4 @@
-"""`hop search`: studies: submit one, look at it, draw it, replay it."""
+"""`hop search`: studies: submits, shows, draws, resumes and replays them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULT_LIMIT = 50
 
 
 class SearchGroup(click.Group):
-    """`hop search search.yaml` is `hop search run search.yaml`: what is no command is a file."""
+    """`hop search search.yaml` is `hop search run search.yaml`: a word that is not a command is a file."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -38,7 +38,7 @@ class SearchGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options of `run` may stand before the file, too."""
+        """Options of `run` may also precede the file."""
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -47,17 +47,16 @@ class SearchGroup(click.Group):
 @click.group("search", cls=SearchGroup, no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
 def search(ctx: click.Context) -> None:
-    """Search hyperparameters: `hop search search.yaml` starts a study and follows it.
+    """Tune hyperparameters: `hop search search.yaml` starts a study and follows it.
 
-    A study is a run: `hop ps`, `hop stop`, `hop logs`, `hop why` and `hop pull` take it as any other. Its
-    trials are runs of their own, or hop between the workers of one gang, each of which keeps a part of the
-    data (`parallel: mop`).
+    A study is a run: `hop ps`, `hop stop`, `hop logs`, `hop why` and `hop pull` work on it. Its trials are
+    runs, or hop between the workers of one gang, each with its own partition of the data (`parallel: mop`).
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-@search.command("run", short_help="Start the study that a file describes.")
+@search.command("run", short_help="Start the study of a file.")
 @click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path), required=False)
 @click.option(
     "-p",
@@ -65,43 +64,36 @@ def search(ctx: click.Context) -> None:
     "params",
     multiple=True,
     metavar="K=V",
-    help="A parameter that is the same in all trials (repeatable).",
+    help="A parameter with one value for all trials (repeatable).",
 )
-@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the study.")
-@click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Another seed than the file's.")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name for the study.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Maximum number of trials.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Random seed, in place of the file's.")
 @queue_option
 @priority_option
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Check the file, show the first trials that would be tried, submit nothing.",
+    help="Check the file and show the first trials, without submitting.",
 )
 @detach_option
 @json_option
 def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
-    """Start the study that FILE describes, and follow it until it ends.
+    """Start the study of FILE, and follow it until it ends.
 
-    The current folder is packed and travels with the study; scripts and trainables are named from there.
-    Ctrl-C leaves the study alone and stops following.
+    The current folder is packed and travels with the study; paths of scripts and trainables are relative to
+    it. Ctrl-C stops following; the study continues.
     """
     from hopyard.cli.studies.run import preview_study, start_study
 
     if file is None:
         label = options["label"]
         named = (
-            (
-                (
-                    f"-n {label} is what the study is called; its file is named as well: hop search "
-                    f"FILE.yaml -n {label}"
-                ),
-            )
-            if label
-            else ()
+            ((f"give a name with -n and the file as well: hop search FILE.yaml -n {label}"),) if label else ()
         )
         raise UsageError(
-            "FILE.yaml: the file that describes the study is missing",
-            hints=(*named, "`hop search run --help` lists what it takes"),
+            "FILE.yaml: the study file is missing",
+            hints=(*named, "run `hop search run --help` for its arguments"),
         )
     if not file.is_file():
         raise SpecError(
@@ -115,13 +107,15 @@ def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **o
 
 
 @search.command("ls")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also studies that have ended.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also ended studies.")
 @click.option(
-    "--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]"
+    "--limit",
+    type=click.IntRange(1),
+    help=("Maximum number of studies, the newest first.  [default: 50; with --json all]"),
 )
 @json_option
 def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
-    """List studies, the newest first: those alive, or all with -a."""
+    """List live studies, or all studies with -a; the newest first."""
     from hopyard.api_client.local_server import connect
     from hopyard.cli.ps import LIVE_PHASES
     from hopyard.cli.studies.table import failure_reason, searcher_name
@@ -176,14 +170,14 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
     )
 
 
-@search.command("show", short_help="Show how a study stands: its trials, the best first.")
+@search.command("show", short_help="Show the state of a study: its trials, the best first.")
 @last_study_argument()
-@click.option("--trial", metavar="N", help="One trial: its parameters, its curve, its error.")
+@click.option("--trial", metavar="N", help="Show one trial: its parameters, its curve, its error.")
 @json_option
 def show_search(ref: str, trial: str | None, as_json: bool) -> None:
-    """Show how a study stands: its trials, the best first, and what its parameters matter.
+    """Show the state of a study: its trials, the best first, and the importance of its parameters.
 
-    Without STUDY the newest of your own is meant.
+    The default is your newest study.
     """
     from hopyard.cli.studies.show import show_study, show_trial
 
@@ -193,15 +187,15 @@ def show_search(ref: str, trial: str | None, as_json: bool) -> None:
         show_trial(ref, trial, as_json=as_json)
 
 
-@search.command("gantt", short_help="Draw which trial was on which worker when.")
+@search.command("gantt", short_help="Draw a chart of trials on workers over time.")
 @last_study_argument()
-@click.option("--epochs", metavar="A-B", help="Only these epochs, counted from 0: 0-2, or one alone.")
+@click.option("--epochs", metavar="A-B", help="Only these epochs, counted from 0: 0-2, or 3.")
 @click.option(
     "--png", "file", type=PngPath(), metavar="FILE", help="Write a picture instead (needs matplotlib)."
 )
 @json_option
 def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> None:
-    """Draw which trial was on which worker when, with the idle time measured."""
+    """Draw a chart of trials on workers over time, with the measured idle time."""
     from hopyard.cli.studies import gantt as drawing
     from hopyard.cli.studies.show import read_study
     from hopyard.studies.view.gantt import as_data
@@ -210,8 +204,8 @@ def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -
     study, view = read_study(ref)
     if study["spec"]["study"]["parallel"] != "mop" and not view.bars:
         raise SpecError(
-            f"the trials of {study['name']} are runs of their own, so no worker is shared",
-            hints=(f"hop ps -a --parent {study['name']} lists them",),
+            f"the trials of {study['name']} are separate runs, so they share no worker",
+            hints=(f"list them with `hop ps -a --parent {study['name']}`",),
         )
     chart = chart_of(view, epochs=_parse_epochs(epochs))
     if epochs is not None and view.bars and not chart.rows:
@@ -219,8 +213,8 @@ def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -
             f"--epochs: no unit of {epochs} has ended",
             hints=(
                 (
-                    f"there are epochs {min(bar.epoch for bar in view.bars)} to "
-                    f"{max(bar.epoch for bar in view.bars)}"
+                    f"choose from epochs {min((bar.epoch for bar in view.bars))} to "
+                    f"{max((bar.epoch for bar in view.bars))}"
                 ),
             ),
         )
@@ -233,35 +227,37 @@ def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -
         drawing.print_gantt(chart)
 
 
-@search.command("resume", short_help="Go on with a study that has ended.")
+@search.command("resume", short_help="Continue an ended study.")
 @last_study_argument()
 @click.option(
     "--trials",
     type=click.IntRange(1),
     metavar="N",
-    help="At most so many trials in all, where the searcher can propose more.",
+    help="Maximum number of trials in total, if the searcher can propose more.",
 )
 @click.option(
     "--code",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Take the code of this folder in place of the study's.",
+    help="Use the code of this folder, not the study's.",
 )
 @click.option(
     "-q",
     "--queue",
     metavar="QUEUE",
-    help="Where it waits now, and whose share it uses.  [default: the study's]",
+    help="The queue of the new run.  [default: the study's]",
 )
-@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the study's]")
+@click.option(
+    "--priority", type=int, metavar="0..100", help=("Larger priorities start first.  [default: the study's]")
+)
 @env_option
 @secret_option
 @click.option(
     "--trust",
     is_flag=True,
     help=(
-        "Read all of another user's states. Else only tensors, arrays and plain values are: anything "
-        "more runs code of theirs."
+        "Load all objects of another user's states, which can run that user's code. By default only "
+        "tensors, arrays and plain values are loaded."
     ),
 )
 @detach_option
@@ -275,10 +271,10 @@ def resume_search(
     as_json: bool,
     **changed: Any,
 ) -> int:
-    """Go on with a study that was stopped, has failed, or has finished and is asked for more trials.
+    """Continue a study that was stopped, has failed, or has finished and gets more trials.
 
-    It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended;
-    what was under way then is repeated, and nothing else. A study that crashed goes on by itself.
+    The new run has the journal, the trials and the trained states of the ended one. Only unfinished units are
+    repeated. A study that crashed resumes automatically.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.studies.run import attach_to_study
@@ -309,7 +305,7 @@ def replay_search(ref: str, trials: tuple[str, ...], as_json: bool) -> int:
     """Train a study's trials again, in one process and in the recorded order, and compare every state with
     the recorded one.
 
-    Code and data are those of the study. Exit code 1 where a state differs; the first one is named.
+    Code and data are those of the study. If a state differs, the exit code is 1 and the first one is named.
     """
     from hopyard.cli.studies.run import replay_study
 
@@ -317,7 +313,7 @@ def replay_search(ref: str, trials: tuple[str, ...], as_json: bool) -> int:
 
 
 def _search_file_hint(file: Path) -> tuple[str, ...]:
-    """Hints for a file that there is not: a command that was meant, or a file that there is."""
+    """Returns hints for a missing file: a similar command, or an existing file."""
     meant = closest_name(str(file), search.commands) if not file.suffix else None
     if meant:
         return (f"did you mean `hop search {meant}`?",)
@@ -325,9 +321,7 @@ def _search_file_hint(file: Path) -> tuple[str, ...]:
     near = closest_name(str(file), there)
     if near or there:
         return (f"did you mean `{near}`?" if near else f"there is {', '.join(there[:3])}",)
-    return (
-        "`hop search --help` lists the commands; docs/reference/search-file.md says what stands in the file",
-    )
+    return ("run `hop search --help` for the commands; docs/reference/search-file.md describes the file",)
 
 
 def _parse_epochs(text: str | None) -> tuple[int, int] | None:
@@ -336,6 +330,7 @@ def _parse_epochs(text: str | None) -> tuple[int, int] | None:
     low, dash, high = text.partition("-")
     if not (low.isdecimal() and (high.isdecimal() if dash else True)) or (dash and int(high) < int(low)):
         raise SpecError(
-            f"--epochs: `{text}` names no epochs", hints=("for example 0-2, or 3 alone; they count from 0",)
+            f"--epochs: `{text}` is not a range of epochs",
+            hints=(("give a range or an epoch, counted from 0: 0-2, or 3"),),
         )
     return int(low), int(high if dash else low)

@@ -1,4 +1,4 @@
-"""`hop search gantt`: which trial was on which worker when, drawn in the terminal or as a PNG."""
+"""`hop search gantt`: a chart of trials on workers over time, in the terminal or as a PNG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GOLDEN_RATIO = 0.618034  # steps round a circle of colours that come close to n
 
 
 def gantt_lines(chart: Gantt, *, width: int) -> list[str]:
-    """One line a worker; each trial has a sign of its own, so that no colour is needed to tell them apart."""
+    """Returns one line per worker; each trial has its own sign, so the chart needs no colours."""
     margin = max(len(row.worker) for row in chart.rows) + 1
     columns = max(_MIN_WIDTH, width - margin - 12)
     lines = []
@@ -42,7 +42,7 @@ def gantt_lines(chart: Gantt, *, width: int) -> list[str]:
 
 
 def summary_lines(chart: Gantt) -> str:
-    """Idle time, and the pauses between units."""
+    """Returns idle time, and the pauses between units."""
     units = sum(len(row.bars) for row in chart.rows)
     text = f"{units} units in {console.format_duration(chart.attended_s)}, {chart.idle_share:.1%} idle"
     if chart.breaks:
@@ -87,10 +87,11 @@ def _axis_line(span_s: float, columns: int) -> str:
 
 
 def write_png(chart: Gantt, file: Path, *, title: str) -> None:
-    """Hops coloured by trial; evaluations are hatched. Raises UsageError without matplotlib, SpecError where
-    there is nothing to draw yet, or the file cannot be written."""
+    """Draws hops coloured by trial, evaluations hatched.
+    Raises UsageError without matplotlib, SpecError for an empty chart or a file that cannot be written.
+    """
     if not chart.rows:
-        raise SpecError(_EMPTY_TEXT, hints=("`hop search show` tells how the study stands",))
+        raise SpecError(_EMPTY_TEXT, hints=("run `hop search show` for the state of the study",))
     try:
         import matplotlib
     except ImportError:
@@ -163,7 +164,7 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
 
 
 def print_gantt(chart: Gantt) -> None:
-    """To stdout; an empty chart is told on stderr."""
+    """Prints the chart to stdout; an empty chart is reported on stderr."""
     if not chart.rows:
         console.print_message(_EMPTY_TEXT)
         return

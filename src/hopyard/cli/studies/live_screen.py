@@ -1,5 +1,4 @@
-"""A study as it is followed: on a terminal a table that is always true, elsewhere a line for everything that
-ends."""
+"""Follows a study: on a terminal with a live table, elsewhere with a line for each ended unit."""
 
 from __future__ import annotations
 
@@ -18,8 +17,9 @@ _FINAL_PHASES = (TrialPhase.COMPLETED, TrialPhase.STOPPED, TrialPhase.FAILED)
 
 
 class StudyScreen(StatusLine):
-    """Several lines at the bottom of the terminal instead of one: what the study does, and as many trials as
-    there is room for."""
+    """A live view of several lines at the bottom of the terminal: the state of the study, and as many trials
+    as fit.
+    """
 
     def __init__(self, view: StudyView) -> None:
         super().__init__()
@@ -61,9 +61,10 @@ class StudyScreen(StatusLine):
 
 
 class StudyOutput(RunOutput):
-    """Takes the driver's streams: the journal goes into `screen.view`, all else to stderr. continued_run: the
-    run of the study that this one continues, with whose journal its own begins: what ended in that is no
-    news."""
+    """Applies the driver's streams: the journal to `screen.view`, all other streams to stderr.
+
+    continued_run: the run that this study continues; its records in the journal are not printed.
+    """
 
     def __init__(self, screen: StudyScreen, *, prints_events: bool, continued_run: str = "") -> None:
         super().__init__(screen, replicas=1, all_to_stderr=True)
@@ -107,5 +108,5 @@ def _event_line(view: StudyView, trial: TrialView, *, best: bool) -> str:
 
 
 def _truncate_line(line: str, columns: int) -> str:
-    """A line that wraps would be two, and could not be erased. One that is too long loses its colours."""
+    """Cuts a line that would wrap, because a wrapped line cannot be erased. A cut line loses its colours."""
     return line if console.display_width(line) <= columns else console.truncate(line, columns)

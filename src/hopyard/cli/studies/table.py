@@ -1,4 +1,4 @@
-"""A study as a table: what it is about, how far it is, and its trials, the best first."""
+"""The table of a study: its subject, its progress, and its trials, the best first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXIT_CODE_PREFIX = re.compile(r"^(replica \d+: )?exit code \d+: (error: )?")
 
 
 def study_heading(view: StudyView) -> list[str]:
-    """What the study searches, how many trials are in which state, and the best one."""
+    """Returns the searcher, the number of trials in each state, and the best trial."""
     spec = view.spec
     searcher = searcher_name(spec)
     counts = view.counts()
@@ -59,12 +59,13 @@ def study_heading(view: StudyView) -> list[str]:
 
 
 def searcher_name(study: dict[str, Any]) -> str:
-    """Of a StudySpec as JSON; `fork` where nothing is searched, but another study's best model trained on."""
+    """Returns the searcher of a StudySpec as JSON; `fork` for a study that trains another study's best
+    model."""
     return "fork" if study.get("beginning") else str((study.get("searcher") or {}).get("name", ""))
 
 
 def _changed_params(view: StudyView) -> str:
-    """Which parameters of a fork's trial are others than those of the model that it began with."""
+    """Returns the parameters of a fork's trial that differ from those of its source model."""
     had, trial = view.spec["beginning"]["params"], view.trials.get("0")
     now = {} if trial is None else trial.params
     told = [
@@ -81,8 +82,9 @@ def _changed_params(view: StudyView) -> str:
 def trial_table(
     view: StudyView, *, limit: int | None = None, width: int | None = None, stream: Any = None
 ) -> list[str]:
-    """The trials, the best first, at most `limit` of them; those in training are never left out for others.
-    Parameters for which `width` has no room are named below."""
+    """Returns at most `limit` trials, the best first, including all trials in training.
+    Parameters that do not fit `width` are named below.
+    """
     trials = view.ranked()
     if not trials:
         return []
@@ -104,8 +106,8 @@ def trial_table(
     lines = console.format_table(heads, rows, right=(0, 2, 3, 4), width=width)
     if len(kept) < len(names):
         lines.append(
-            f"no room for {', '.join(name for name in names if name not in kept)}; `hop search show "
-            "--trial N` has all"
+            f"not shown for lack of space: {', '.join(name for name in names if name not in kept)}; "
+            "`hop search show --trial N` has all"
         )
     if len(shown) < len(trials):
         lines.append(f"… and {len(trials) - len(shown)} more; `hop search show STUDY` lists all")
@@ -117,7 +119,9 @@ def _width(head: list[str], rows: list[list[str]]) -> int:
 
 
 def _fitting_columns(names: list[str], trials: list[TrialView], width: int) -> list[str]:
-    """At least one. Those that are the same in all trials go first, then the last ones."""
+    """Returns the parameters that fit, at least one. Parameters with one value in all trials are dropped
+    first, then the last ones.
+    """
     kept = list(names)
     same = [name for name in names if len({_param_value(trial, name) for trial in trials}) == 1]
     for name in (*reversed(same), *(name for name in reversed(names) if name not in same)):
@@ -188,7 +192,7 @@ def param_value_text(value: Any) -> str:
 
 
 def failure_reason(study: Run) -> str:
-    """In one line; "" where it did not fail."""
+    """Returns an error in one line; "" for none."""
     return (
         _EXIT_CODE_PREFIX.sub("", first_line((study.get("exit") or {}).get("reason", "")))
         if study["phase"] == "failed"
