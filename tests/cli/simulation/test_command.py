@@ -194,7 +194,7 @@ def test_one_is_no_plural(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
     (folder / "one.csv").write_text("submit,duration\n0,1h\n0,bad\n")
     told = hop(capfd, "one.csv", "--cluster", "one.yaml")
     assert told.out.splitlines()[0] == "one: 1 run on 1 node with 1 GPU"
-    assert told.err.splitlines()[0] == "1 of 2 rows is not played:"
+    assert told.err.splitlines()[0] == "1 of 2 rows is skipped:"
 
 
 def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(
