@@ -11,7 +11,7 @@ IN_2099 = ("--from", "2099-06-01 09:00", "--for", "4h")
 
 def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     done = shell.hop("reserve", "exam", *IN_2099, "--nodes", "box", "--user", "alice", "--every", "week")
-    refused = (2, "error: --from: the begin is more than five years away")
+    refused = (2, "error: --from: it begins more than five years ahead")
     assert (done.code, done.talk.splitlines()[0]) == refused
     done = shell.hop(
         "reserve",
@@ -175,7 +175,7 @@ def test_what_begins_when_no_calendar_goes_on_is_refused(shell: Shell) -> None:
         "reserve", "exam", "--from", "9999-12-31 23:00", "--for", "2h", "--gpus", "1", "--user", "ada"
     )
     assert done.code == 2
-    assert "--from: the begin is more than five years away" in done.talk
+    assert "--from: it begins more than five years ahead" in done.talk
 
 
 def test_unknown_names_are_answered_with_close_ones(shell: Shell) -> None:
@@ -202,7 +202,7 @@ def test_what_the_server_refuses_is_told_of_the_option(shell: Shell) -> None:
             "--nodes",
             "box",
         ),
-        "--until: it happens once": ("--from", "+2h", "--for", "1h", "--until", "+9h", "--nodes", "box"),
+        "--until: it does not repeat": ("--from", "+2h", "--for", "1h", "--until", "+9h", "--nodes", "box"),
         "--pool: there is no pool `nope`": ("--from", "+2h", "--for", "1h", "--cpus", "1", "--pool", "nope"),
         "--nodes: there is no node `bax`": ("--from", "+2h", "--for", "1h", "--nodes", "bax"),
     }

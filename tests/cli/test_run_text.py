@@ -131,7 +131,7 @@ def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest
         "phase": "stopping",
         "attempt": {"preempt_reason": "run a/b/2 has priority 90, this one 50"},
     }
-    assert run_table([run])[1].endswith("makes room: run a/b/2 has priority 90, this one 50")
+    assert run_table([run])[1].endswith("is preempted: run a/b/2 has priority 90, this one 50")
     run["attempt"] = {"preempt_reason": ""}
     assert "is preempted" not in run_table([run])[1]
 

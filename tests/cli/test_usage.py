@@ -36,7 +36,7 @@ def test_usage_refuses_unknown_words_and_the_future(shell: Shell) -> None:
     for words, said in (
         (("--by", "colour"), "allowed: user, queue, project, day, week, month"),
         (("--by", "day,week"), "day and week exclude each other"),
-        (("--from", "2999-01-01"), "--from: `2999-01-01` is not over yet"),
+        (("--from", "2999-01-01"), "--from: `2999-01-01` is in the future"),
         (("--from", "soon"), "--from: `soon` is not a time"),
         (("--csv", "--json"), "--csv and --json exclude each other"),
     ):

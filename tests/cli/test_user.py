@@ -112,7 +112,7 @@ def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(
         "import os; print([os.environ.get(name) for name in ('HF_KEY', 'WORD')])\n"
     )
     for refused, words in (
-        ("never the value", ("run", "--secret", "HF_KEY=x", "shows.py")),
+        ("not its value", ("run", "--secret", "HF_KEY=x", "shows.py")),
         ("has no secret `HF_KEY`", ("run", "--secret", "HF_KEY", "shows.py")),
     ):
         done = shell.hop(*words)

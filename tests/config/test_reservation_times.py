@@ -93,7 +93,7 @@ def test_a_time_of_day_is_that_of_its_day(berlin: datetime, text: str, expected:
 )
 def test_a_time_that_clocks_leave_out_is_refused(berlin: datetime, text: str) -> None:
     with pytest.raises(
-        SpecError, match=r"--until: there is no 02:\d\d on 2027-03-28 here: clocks are set forward over it"
+        SpecError, match=r"--until: 02:\d\d on 2027-03-28 does not exist here: clocks are set forward over it"
     ):
         parse_start_time(text, berlin, what="--until")
 

@@ -115,7 +115,7 @@ ROLE = "roles: [{command: x}]\n"
 @pytest.mark.parametrize(
     ("text", "where", "hint"),
     [
-        ("", "roles: there is none", "command"),
+        ("", "roles: no role is given", "command"),
         ("- a\n- b\n", "is not a mapping", "key: value"),
         ("roles: 3", "roles: `3` is not a list", "- …"),
         ("roles: [3]", "roles.0: `3` is not a mapping", "key: value"),
@@ -160,13 +160,13 @@ ROLE = "roles: [{command: x}]\n"
         ("roles: [{command: x, resources: {memory: lots}}]", "roles.0.resources.memory: `lots`", "8G"),
         (
             "roles: [{command: x, name: a}, {command: y, name: a}]",
-            "roles.1.name: `a` is the name of another role",
+            "roles.1.name: `a` is also the name of another role",
             "",
         ),
         ("roles: [{command: x, name: ../a}]", "roles.0.name: `../a` is not a name", "letters"),
         (
             "roles: [{command: x, replicas: {min: 3, max: 2}}]",
-            "roles.0.replicas: at least 3 is more than at most 2",
+            "roles.0.replicas: the minimum 3 is greater than the maximum 2",
             "did you mean 2-3?",
         ),
         ("roles: [{command: x, replicas: {min: 3}}]", "roles.0.replicas: `max` is missing", "max: 8"),
@@ -183,12 +183,12 @@ ROLE = "roles: [{command: x}]\n"
         ),
         (
             "roles: [{command: x, resources: {gpus: 0.5, gpu_memory: 2G}}]",
-            "roles.0.resources.gpu_memory: a share is given as gpus 0.5",
+            "roles.0.resources.gpu_memory: gpus 0.5 already gives a share",
             "one of the two",
         ),
         (
             "roles: [{command: x, resources: {gpu_memory: 0}}]",
-            "roles.0.resources.gpu_memory: 0 is no part",
+            "roles.0.resources.gpu_memory: 0 is not a share",
             "20G",
         ),
         (
@@ -198,7 +198,7 @@ ROLE = "roles: [{command: x}]\n"
         ),
         (
             "roles: [{command: x, resources: {extras: {memory: 1}}}]",
-            "roles.0.resources.extras.memory: `memory` has an option of its own",
+            "roles.0.resources.extras.memory: `memory` has its own option",
             "--memory",
         ),
         (
@@ -208,7 +208,7 @@ ROLE = "roles: [{command: x}]\n"
         ),
         ("roles: [{command: x, pool: a/b}]", "roles.0.pool: `a/b` is not a name", "letters"),
         ("roles: [{command: x, labels: {rack: 3}}]", "roles.0.labels.rack: `3` is not a text", "quotes"),
-        ("roles: [{command: x, topology: near}]", "roles.0.topology: `near` names no level", "near:node"),
+        ("roles: [{command: x, topology: near}]", "roles.0.topology: `near` has no level", "near:node"),
         (ROLE + "topology: {rule: same}", "topology: ", "same:node"),
         (ROLE + "preemptible: 'no'", "preemptible: `no` is neither true nor false", ""),
         (ROLE + "queue: a/b", "queue: `a/b` is not a name", "letters"),
@@ -218,7 +218,7 @@ ROLE = "roles: [{command: x}]\n"
         (ROLE + "time: [1, 2]", "time: `[1, 2]` is not a time", "2h30m"),
         (ROLE + "datasets: [3]", "datasets.0: `3` is not a dataset", "mnist:3"),
         (ROLE + "datasets: [../x]", "datasets.0: `../x` is not a name", "letters"),
-        (ROLE + "datasets: [a, 'a:2']", "datasets.1: the dataset `a` is named twice", ""),
+        (ROLE + "datasets: [a, 'a:2']", "datasets.1: the dataset `a` is given twice", ""),
         (ROLE + "datasets: ['a:x']", "datasets.0: `x` is not a version", "mnist:3"),
         (ROLE + "params: {lr: [1, 2]}", "params.lr: `[1, 2]` is not a single value", "text"),
         (ROLE + "params: {lr: .inf}", "params.lr: `inf` is not a finite number", "quotes"),
@@ -229,7 +229,7 @@ ROLE = "roles: [{command: x}]\n"
         (ROLE + "python: 3.10", "python: `3.1` is not a text", "quotes"),
         (ROLE + "requirements: none.txt", "requirements: there is no file", "relative"),
         (ROLE + "project: a/b", "project: `a/b` is not a name", "letters"),
-        (ROLE + "name: x\nname: y", "line 3: the key `name` stands there twice", "the other is in line 2"),
+        (ROLE + "name: x\nname: y", "line 3: the key `name` is given twice", "the other is in line 2"),
         ("roles: [", "line 1: not YAML", "indentation"),
         ("a: !!python/object:os.system x", "not YAML", ""),
         ("\tx: 1", "not YAML", ""),

@@ -83,7 +83,7 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
             "gpus: A100:2",
         ),
         ("node: {extras: {fpga: -2}}", "node.extras.fpga: `-2` is not a whole number from 1", ""),
-        ("node: {extras: {gpu: 2}}", "node.extras.gpu: `gpu` has an option of its own", "--gpus"),
+        ("node: {extras: {gpu: 2}}", "node.extras.gpu: `gpu` has its own option", "--gpus"),
         ("node: 3", "node: `3` is not a mapping", "key: value"),
         (
             "server: {url: hop.example.org}",
@@ -121,7 +121,7 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("scheduler: {preempt_grace: 25h}", "scheduler.preempt_grace: `25h` is more than a day", "60s"),
         ("quotas: {max_output: 1G}", "quotas.max_output: it is a key of another section", "below `runs:`"),
         ("runs: {cpus: 4}", "runs.cpus: it is a key of another section", "below `node:`"),
-        ("runs: {max_metrics: 5K}", "runs.max_metrics: `5K` is too little", "1M or more"),
+        ("runs: {max_metrics: 5K}", "runs.max_metrics: `5K` is too small", "1M or more"),
         ("max_output: 1G", "max_output: it is outside its section", "below `runs:`"),
         ("scheduler: {grace: 5s}", "scheduler: there is no key `grace`", ""),
     ],

@@ -171,7 +171,7 @@ def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(world: 
     )
     assert (round(len(world.log(other)) / 2**20, 1), other["name"].split("/")[1]) == (2.5, "other")
     refused = world.hop("run", "--max-output", "10K", "floods.py")
-    assert (refused.code, "--max-output: `10K` is too little" in refused.talk) == (2, True), refused
+    assert (refused.code, "--max-output: `10K` is too small" in refused.talk) == (2, True), refused
 
 
 LOGS_WITHOUT_END = """

@@ -59,5 +59,5 @@ def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usua
         )
     for word in ("up", "down"):
         assert told[word][0] != 0 and "which is not allowed inside a run" in told[word][2], told[word]
-    assert "none is started inside a run" in told["start"]
+    assert "a run cannot start one" in told["start"]
     assert not (usual.replica(run) / "home").exists(), "nothing of these makes a home"

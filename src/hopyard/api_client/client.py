@@ -62,7 +62,7 @@ class StreamedResponse:
         while size:
             part = self.read(size)
             if not part:
-                raise ServerUnavailable("the server broke off in the middle of an answer")
+                raise ServerUnavailable("the server closed the connection in the middle of an answer")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
@@ -88,15 +88,15 @@ class Client:
         token: str,
         *,
         timeout_s: float = 60.0,
-        hint: str = "`hop status` tells whether one runs; `hop up` starts it",
+        hint: str = "run `hop status` to check for a server; run `hop up` to start one",
         dial: Callable[[float], socket.socket] | None = None,
     ) -> None:
         self._unavailable_hint = hint
         host, port = _host_and_port(url)
         if not (token.isascii() and token.isprintable()):
             raise errors.AuthError(
-                "the token has characters that are not allowed in a token",
-                hints=("copy it again: a token is `hop_` and letters, digits, `-` and `_`",),
+                "the token contains characters that are not allowed in a token",
+                hints=("copy it again: a token is `hop_` followed by letters, digits, `-` and `_`",),
             )
         self.url, self.token = url.rstrip("/"), token
         self._authority, self._timeout = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", timeout_s
@@ -216,7 +216,7 @@ class Client:
                     continue
                 if fresh or not again or (send_once and not harmless):
                     raise ServerUnavailable(
-                        f"the server at {self.url} broke the connection: {gone}"
+                        f"the server at {self.url} closed the connection: {gone}"
                     ) from gone
             except OSError as broken:
                 connection.close()
@@ -252,8 +252,8 @@ class Client:
         try:
             return json.loads(data) if data else None
         except ValueError as bad:
-            hint = "another program has this address; `hop status` tells where the server is"
-            raise ServerUnavailable(f"who answers at {self.url} is no Hopyard server", hints=(hint,)) from bad
+            hint = "another program uses this address; run `hop status` for the server's address"
+            raise ServerUnavailable(f"{self.url} is not a Hopyard server", hints=(hint,)) from bad
 
     def get(self, path: str, **query: Value) -> Any:
         return self.call("GET", path, query=query)
@@ -342,7 +342,7 @@ class Client:
             for wanted in digests:
                 raw, size = _FRAME_HEADER.unpack(response.read_exactly(_FRAME_HEADER.size))
                 if raw.hex() != wanted:
-                    raise IntegrityError(f"asked for blob {wanted[:12]}, was sent {raw.hex()[:12]}")
+                    raise IntegrityError(f"requested blob {wanted[:12]}, received {raw.hex()[:12]}")
                 yield wanted, response.read_exactly(size)
             response.read()
 
@@ -363,9 +363,7 @@ def _encoding_error(error: UnicodeEncodeError) -> errors.SpecError:
     """The error of a text with bytes of another encoding, as Python hands them on from a command line or a
     file's name."""
     near = error.object[max(0, error.start - 40) : error.end + 20]
-    return errors.SpecError(
-        f"`{near}` is not UTF-8", hints=("type it again in UTF-8; the server takes no other text",)
-    )
+    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it again in UTF-8",))
 
 
 def _retry_after_s(raw: HttpResponse) -> float | None:
@@ -388,7 +386,8 @@ def _host_and_port(url: str) -> tuple[str, int]:
         split, host, port = None, None, None
     if split is None or split.scheme != "http" or not host or port == 0:
         raise errors.SpecError(
-            f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",)
+            f"`{url}` is not the address of a server",
+            hints=("give an address such as http://127.0.0.1:8765",),
         )
     return host, port or 80
 

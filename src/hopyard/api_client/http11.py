@@ -203,11 +203,11 @@ class HttpResponse:
                 self._finish()
             return
         if not count and requested:
-            raise HttpConnectionError("the server broke off in the middle of an answer")
+            raise HttpConnectionError("the server closed the connection in the middle of an answer")
         self._remaining_bytes -= count
         if not self._remaining_bytes and not self._chunked:
             if count < requested:
-                raise HttpConnectionError("the server broke off in the middle of an answer")
+                raise HttpConnectionError("the server closed the connection in the middle of an answer")
             self._finish()
 
     def _next_chunk(self) -> None:
@@ -218,7 +218,7 @@ class HttpResponse:
         try:
             self._remaining_bytes = int(text, 16)
         except ValueError as bad:
-            raise HttpConnectionError("the server sent something that is not HTTP") from bad
+            raise HttpConnectionError("the server's answer is not HTTP") from bad
         if not self._remaining_bytes:
             while _read_line(self._file):
                 pass
@@ -241,7 +241,7 @@ def _read_head(file: BufferedReader) -> tuple[str, int, Headers]:
     version, _, rest = first.decode("latin-1").partition(" ")
     status = rest[:3]
     if not version.startswith("HTTP/1.") or not status.isdecimal() or len(status) != 3:
-        raise HttpConnectionError("the server sent something that is not HTTP")
+        raise HttpConnectionError("the server's answer is not HTTP")
     headers = Headers()
     for _ in range(_MAX_HEADERS):
         line = _read_line(file)
@@ -249,7 +249,7 @@ def _read_head(file: BufferedReader) -> tuple[str, int, Headers]:
             return version, int(status), headers
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon:
-            raise HttpConnectionError("the server sent something that is not HTTP")
+            raise HttpConnectionError("the server's answer is not HTTP")
         headers[name.strip().lower()] = value.strip()
     raise HttpConnectionError("the server sent too many headers")
 
@@ -258,5 +258,5 @@ def _read_line(file: BufferedReader) -> bytes:
     """A line without its end. Raises Broken where the connection ends within, or the line does not end."""
     line = file.readline(_MAX_LINE_BYTES)
     if not line.endswith(b"\n"):
-        raise HttpConnectionError("the server broke off in the middle of an answer")
+        raise HttpConnectionError("the server closed the connection in the middle of an answer")
     return line.rstrip(b"\r\n")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 URL_VARIABLE, TOKEN_VARIABLE = "HOPYARD_URL", "HOPYARD_TOKEN"
-_REMOTE_SERVER_HINT = "{where} names that address: is it right, and can it be reached from here?"
+_REMOTE_SERVER_HINT = "check the address in {where}, and that this machine can reach it"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 _NOTICE_AFTER_S = 0.5
@@ -40,7 +40,7 @@ _TAIL_LINES = 12
 _MAX_KILLED_STARTS = 3  # servers, while they start, before that is told
 _SERVER_MODULE = "hopyard.app"
 _UNKNOWN_URL = "http://127.0.0.1:1"  # until the server has told its own; no request goes there
-_FOREIGN_SERVER_HINTS = ("no token was sent; find the program that does it and end it, then `hop up`",)
+_FOREIGN_SERVER_HINTS = ("no token was sent; find the program at the address and end it, then run `hop up`",)
 _child_servers: list[
     Popen[bytes]
 ] = []  # kept so that nothing complains about a child that is meant to outlive us
@@ -93,9 +93,9 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
             named = f" (pid {pid})" if pid else ""
             raise ServerUnavailable(
                 f"the server{named} of {home.root} does not answer",
-                hints=(f"try again in a while; its log is {home.server_log}",),
+                hints=(f"try again later; its log is {home.server_log}",),
             )
-        raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
+        raise ServerUnavailable(f"no server runs for {home.root}", hints=("run `hop up` to start it",))
     server = start_server(home)
     if server.warning:
         print(f"warning: {server.warning}", file=sys.stderr)
@@ -117,7 +117,7 @@ def check_own_server(home: Home) -> None:
     if url is not None:
         if os.environ.get(TOKEN_VARIABLE) or not _is_home_server(home, url):
             hint = (
-                "that one is started and ended where it lives; for the one of this home: `unset "
+                "start and stop that server on its machine; for the server of this home, run `unset "
                 f"{URL_VARIABLE} {TOKEN_VARIABLE}`"
             )
             raise UsageError(f"this shell uses the server at {url}", hints=(hint,))
@@ -125,8 +125,8 @@ def check_own_server(home: Home) -> None:
     login = read_login(home)
     if login is not None:
         hint = (
-            "that one is started and ended where it lives; for the one of this home, move "
-            f"{home.login_file} away, or name another home by {HOME_VARIABLE}"
+            "start and stop that server on its machine; for the server of this home, move "
+            f"{home.login_file} away or set {HOME_VARIABLE}"
         )
         raise UsageError(f"this home uses the server at {login[0]}", hints=(hint,))
 
@@ -157,13 +157,13 @@ def read_login(home: Home) -> tuple[str, str] | None:
     except (FileNotFoundError, NotADirectoryError):  # what is wrong with the home is told where it is used
         return None
     except OSError as broken:
-        hint = "make it readable, or choose another home folder by HOPYARD_HOME"
+        hint = "make it readable, or set HOPYARD_HOME to another folder"
         raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
     try:
         said = json.loads(data)
         return str(said["url"]).rstrip("/"), str(said["token"])
     except (ValueError, KeyError, TypeError) as broken:
-        hint = 'it looks like {"url": "…", "token": "…"}; without it the embedded server is used'
+        hint = 'write it as {"url": "…", "token": "…"}, or remove it to use the embedded server'
         raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
 
 
@@ -222,7 +222,7 @@ def _client(home: Home, server: RunningServer) -> Client:
     if token is None:
         raise AuthError(
             f"the server's token is missing: {home.token_file}",
-            hints=("`hop down` and `hop up` write it anew",),
+            hints=("run `hop down` and `hop up` to write it again",),
         )
     return home_client(home, token, url=server.url)
 
@@ -278,8 +278,8 @@ def _warn_of_version(server: RunningServer) -> None:
 
     if server.version and server.version != __version__:
         note = (
-            f"note: the server runs hopyard {server.version}, this is {__version__}; `hop down` and "
-            "`hop up` bring it up to date"
+            f"note: the server runs hopyard {server.version}, this is {__version__}; run `hop down` "
+            "and `hop up` to update it"
         )
         print(note, file=sys.stderr)
 
@@ -298,7 +298,7 @@ def start_server(
     """
     if find_replica_folder() is not None:
         raise ServerUnavailable(
-            f"no server runs for {home.root}, and none is started inside a run",
+            f"no server runs for {home.root}, and a run cannot start one",
             hints=("start it outside of runs: `hop up`",),
         )
     _create_home(home)
@@ -360,7 +360,7 @@ def _check_reachable(home: Home) -> None:
     server = _read_server_file(home)
     said = home.read_server() or {}
     if server is not None and "place" not in said and not _lock_holder(home) and _is_server(server.pid, home):
-        hint = "`hop down --keep-runs` and `hop up` bring it up to date; its runs continue"
+        hint = "run `hop down --keep-runs` and `hop up` to update it; its runs continue"
         raise ServerUnavailable(
             f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,)
         )
@@ -372,7 +372,7 @@ def _server_stuck_error(home: Home, timeout_s: float) -> ServerUnavailable:
     named = f" (pid {pid})" if pid else ""
     return ServerUnavailable(
         f"the server{named} has not answered for {timeout_s:.0f} s",
-        hints=(f"its log is {home.server_log}; `hop down` ends it",),
+        hints=(f"its log is {home.server_log}; run `hop down` to end it",),
     )
 
 
@@ -381,7 +381,7 @@ def _create_home(home: Home) -> None:
         home.create()
         make_folder(home.server_log.parent)
     except OSError as broken:
-        hint = "HOPYARD_HOME names another folder"
+        hint = "set HOPYARD_HOME to another folder"
         raise ServerUnavailable(f"{home.root} cannot be used: {broken.strerror}", hints=(hint,)) from broken
 
 
@@ -397,7 +397,7 @@ def _start_lock(home: Home, deadline: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ServerUnavailable(
-                        "somebody else has been starting the server for too long"
+                        "another process has been starting the server for too long"
                     ) from None
                 time.sleep(_POLL_INTERVAL_S)
         yield

@@ -214,7 +214,7 @@ def _add_seconds(start: datetime, seconds: float) -> datetime:
         return start + timedelta(seconds=seconds)
     except OverflowError:
         raise SpecError(
-            "--from: the begin is more than five years away", hints=("choose an earlier time",)
+            "--from: it begins more than five years ahead", hints=("choose an earlier time",)
         ) from None
 
 

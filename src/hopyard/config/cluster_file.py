@@ -62,13 +62,13 @@ def read_cluster(file: Path) -> ClusterFile:
         pool = _as_section(top, f"pools.{index}", value).check_keys(*_POOL_KEYS)
         made = pool_nodes(pool)
         if made and made[0].pool in names:
-            raise pool.error("name", f"there are two pools `{made[0].pool}`", "give each a name of its own")
+            raise pool.error("name", f"there are two pools `{made[0].pool}`", "give each pool its own name")
         names.update(node.pool for node in made[:1])
         nodes += made
     if not nodes:
         raise top.error(
             "pools",
-            "there are no machines",
+            "no nodes are given",
             "for example `pools: [{name: a100, count: 4, cpus: 64, memory: 512G, gpus: A100:8}]`",
         )
     if len(nodes) > MAX_NODES:

@@ -51,16 +51,16 @@ _TIME_HINT = (
     "quotes where it is all digits and colons"
 )
 _PLACE_HINT = "whole nodes: `nodes: [a100-0000]`; or pieces: `resources: {gpus: A100:8}` with `count: 2`"
-_EMPTY_ERROR = "it reserves nothing"
+_EMPTY_ERROR = "it reserves no capacity"
 # what a Reservation calls it, and the file
 _KEY_BY_FIELD = {"start_at": "from", "every_s": "every", "where.pools": "pool"}
 _HINTS = {
     "from": _TIME_HINT,
-    "for": "it says how long it lasts: `for: 4h`",
-    "to": "it says until when: `to: +6h`",
-    "every": "it says how often: `every: week`",
-    "until": "with `every` it says when it happens no more: `until: 2026-12-01`",
-    "users": "name who may use it: `users: [alice]`, or `queue: vision`",
+    "for": "give its duration: `for: 4h`",
+    "to": "give its end: `to: +6h`",
+    "every": "give its interval: `every: week`",
+    "until": "with `every`, give its last time: `until: 2026-12-01`",
+    "users": "give its owner: `users: [alice]`, or `queue: vision`",
     "nodes": _PLACE_HINT,
     "resources": _PLACE_HINT,
 }  # fmt: skip
@@ -128,7 +128,7 @@ class ReservationSection:
         try:
             return start + timedelta(seconds=lasts_s)
         except OverflowError:
-            raise self.section.error("from", "it begins in more than five years", _TIME_HINT) from None
+            raise self.section.error("from", "it begins more than five years ahead", _TIME_HINT) from None
 
     def _read_time(self, key: str, workload_start: datetime) -> datetime | None:
         value = self.section.values.get(key)
@@ -160,7 +160,7 @@ def read_reservations(top: YamlSection) -> tuple[ReservationSection, ...]:
         )
         if any(one.name == other.name for other in found):
             raise one.section.error(
-                "name", f"there are two reservations `{one.name}`", "give each a name of its own"
+                "name", f"there are two reservations `{one.name}`", "give each reservation its own name"
             )
         found.append(one)
     return tuple(found)
@@ -171,11 +171,11 @@ def _read_reservation(section: YamlSection) -> ReservationSection:
     if not name:
         raise section.error("name", "missing", "for example `name: exam`")
     if section.contains("for") == section.contains("to"):
-        raise section.error("for", "say how long it lasts, or with `to` until when", _HINTS["for"])
+        raise section.error("for", "the duration is missing; give `for` or `to`", _HINTS["for"])
     users = _read_names(section, "users", "alice")
     queue = read_name(section, "queue")
     if not users and not queue:
-        raise section.error("users", "it is for nobody", _HINTS["users"])
+        raise section.error("users", "it has no owner", _HINTS["users"])
     return ReservationSection(section, name, users, QueueName(queue) if queue else None, _read_place(section))
 
 
@@ -186,7 +186,7 @@ def _read_place(section: YamlSection) -> dict[str, Any]:
     if section.contains("nodes"):
         for key in ("count", "pool", "labels"):
             if section.contains(key):
-                raise section.error(key, "whole nodes are named by `nodes` alone", _PLACE_HINT)
+                raise section.error(key, "whole nodes are named only with `nodes`", _PLACE_HINT)
         return {"nodes": tuple(map(NodeId, _read_names(section, "nodes", "a100-0000")))}
     if not section.section("resources").values:
         raise section.error("resources", _EMPTY_ERROR, _PLACE_HINT)

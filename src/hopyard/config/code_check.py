@@ -32,7 +32,7 @@ def check_code(top: YamlSection, key: str, path: Path, *, shown_as: str) -> ast.
         line, hints = "", []
         if isinstance(broken, SyntaxError) and broken.lineno:
             line = f" (line {broken.lineno})"
-            hints = [f"that line reads: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
+            hints = [f"the line is: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
         raise top.error(
             key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints
         ) from None
@@ -50,7 +50,7 @@ def check_reference(
     place, colon, name = text.partition(":")
     if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
         raise top.error(
-            key, f"{format_given(text)} names nothing", "written file.py:Name, module:Name, or file.py alone"
+            key, f"{format_given(text)} names nothing", "write file.py:Name, module:Name, or file.py"
         )
     if not place.endswith(".py"):
         place = f"{place.replace('.', '/')}.py"
@@ -69,7 +69,7 @@ def check_reference(
                 one, sorted(n for n in names if not n.startswith("_")), subject="names there"
             )
             if not name:
-                hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
+                hints = (*hints, f"or give an object or a class in it: {place}:Name")
             raise top.error(key, f"{place} has no `{one}`", *hints)
 
 
@@ -87,7 +87,7 @@ def check_within_code(top: YamlSection, key: str, path: str) -> None:
         raise top.error(
             key,
             f"{format_given(path)} is not inside the folder of the code",
-            "the path counts from the folder that travels with the study",
+            "give a path relative to the folder that travels with the study",
         )
 
 

@@ -26,10 +26,10 @@ _LOST_AND_FOUND = "lost+found"  # root's, where a home is a mounted disk
 # on another disk, behind a link
 _LINKABLE_ENTRIES = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})
 _OTHER_HOME_HINT = (
-    "name a folder, or one that there is not yet: HOPYARD_HOME=FOLDER; without the variable it is ~/.hopyard"
+    "set HOPYARD_HOME to a folder that is yours or does not exist yet; the default is ~/.hopyard"
 )
 ROOT_ERROR = "the server runs as root, and so do all runs: every token is a root shell on this machine"
-ROOT_HINT = "start it as an ordinary user, in a home of theirs"
+ROOT_HINT = "start it as an ordinary user, with that user's home"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +218,9 @@ class Home:
             except OSError:
                 pass
         if about.st_mode & GROUP_AND_OTHERS_BITS:
-            hint = "choose a folder on a file system that knows modes: HOPYARD_HOME=FOLDER"
+            hint = "set HOPYARD_HOME to a folder on a file system with permissions"
             raise SpecError(
-                f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,)
+                f"other users can read {self.root}, and its mode cannot be changed", hints=(hint,)
             )
         self.check_entries()
 
@@ -309,7 +309,7 @@ def check_owner(path: Path, uid: int) -> None:
             f"home over: `chown -R {me} FOLDER` as root"
         )
         planted = (
-            "where it is not yours, look at it and remove it: its owner may have put it there for this "
+            "check it, and remove it if it is not yours: its owner may have put it there for this "
             "server to read"
         )
         raise SpecError(

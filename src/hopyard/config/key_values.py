@@ -87,7 +87,7 @@ def check_key(key: str, *, what: str) -> str:
     if not _KEY.fullmatch(key):
         raise SpecError(
             f"{what}: `{key}` is not the name of a parameter",
-            hints=("letters, digits, `_`, `.` and `-`, beginning with a letter or `_`",),
+            hints=("use letters, digits, `_`, `.` and `-`, beginning with a letter or `_`",),
         )
     return key
 
@@ -113,7 +113,7 @@ def check_variable(key: str, *, what: str) -> str:
     if not _VARIABLE.fullmatch(key):
         raise SpecError(
             f"{what}: `{key}` is not the name of an environment variable",
-            hints=("letters, digits and `_`, not beginning with a digit",),
+            hints=("use letters, digits and `_`, not beginning with a digit",),
         )
     return check_settable(key, subject=what)
 
@@ -126,8 +126,8 @@ def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str,
         if "=" in name:
             key = name.partition("=")[0]
             raise SpecError(
-                f"{what}: the name alone is given here, never the value",
-                hints=(f"`hop secret set {key}` asks for the value; then: {what} {key}",),
+                f"{what}: takes only the name of a secret, not its value",
+                hints=(f"run `hop secret set {key}`, which reads the value; then use {what} {key}",),
             )
         found[check_variable(name, what=what)] = None
     return tuple(found)

@@ -99,7 +99,7 @@ def read_goal(top: YamlSection) -> Goal:
     """`goal: max`, or `mode: max` as Ray Tune has it; else what the metric's name says.
     Raises SpecError where it says nothing clear."""
     if top.contains("goal") and top.contains("mode"):
-        raise top.error("mode", "it means the same as `goal`", "keep one of the two")
+        raise top.error("mode", "`goal` has the same meaning", "keep only one of the two")
     key = "mode" if top.contains("mode") else "goal"
     text = top.text(key)
     if text:
@@ -112,7 +112,7 @@ def read_goal(top: YamlSection) -> Goal:
     told = infer_goal(metric)
     if told is None:
         raise SpecError(
-            f"{top.file}: goal: missing, and `{metric}` does not say whether large or small is good",
+            f"{top.file}: goal: missing, and `{metric}` does not imply a direction",
             hints=("write `goal: max` or `goal: min`",),
         )
     return told

@@ -28,7 +28,7 @@ def find_disk_problem(folder: Path) -> str:
     # without the number: it is told again and again, and should be the same
     if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
         return (
-            f"less than {format_bytes(MIN_FREE_BYTES)} are free on the disk of {folder}; make room or "
+            f"less than {format_bytes(MIN_FREE_BYTES)} are free on the disk of {folder}; free space or "
             "set HOPYARD_HOME to another disk"
         )
     if disk.f_files and disk.f_favail < MIN_FREE_FILES:
@@ -54,13 +54,13 @@ def find_cache_problem(home: Home) -> str:
         except FileNotFoundError:
             if not folder.is_symlink():
                 continue  # it is made when it is needed
-            return f"{folder} leads nowhere; make the folder that it names, or remove it"
+            return f"{folder} is a broken link; create its target, or remove it"
         except OSError as failed:
             return f"{folder} cannot be read: {failed.strerror}; make it readable, or remove it"
         if not stat.S_ISDIR(found.st_mode):
             return f"{folder} is not a folder; remove it"
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            return f"{folder} may not be read and written; change its mode and owner, or remove it"
+            return f"{folder} has no read and write permission; change its mode and owner, or remove it"
     return ""
 
 

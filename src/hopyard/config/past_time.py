@@ -29,5 +29,5 @@ def parse_past_time(text: str, now: datetime, *, what: str, allow_future: bool =
     except SpecError as bad:
         raise SpecError(bad.message, hints=(_HINT,)) from bad
     if found > now and not allow_future:
-        raise SpecError(f"{what}: `{text}` is not over yet", hints=(_HINT,))
+        raise SpecError(f"{what}: `{text}` is in the future", hints=(_HINT,))
     return found

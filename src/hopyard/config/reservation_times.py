@@ -68,9 +68,9 @@ def _localise(local_time: datetime, now: datetime, what: str) -> datetime:
     local = local_time.astimezone()
     if local.replace(tzinfo=None) != local_time:
         raise SpecError(
-            f"{what}: there is no {local_time:%H:%M} on {local_time:%Y-%m-%d} here: clocks are set "
+            f"{what}: {local_time:%H:%M} on {local_time:%Y-%m-%d} does not exist here: clocks are set "
             "forward over it",
-            hints=("take a time before or after it, or say the offset: 2026-12-01T09:00+01:00",),
+            hints=("give a time before or after it, or the offset: 2026-12-01T09:00+01:00",),
         )
     return local
 
@@ -111,7 +111,7 @@ def check_reservation(
 def _check_owner(reservation: Reservation, queues: QueueTree) -> None:
     if not reservation.users and reservation.queue is None:
         raise SpecError(
-            "users: it is for nobody", hints=("name who may use it: --user alice, or --queue vision",)
+            "users: no owner is given", hints=("give its owner: --user alice, or --queue vision",)
         )
     for index, user in enumerate(reservation.users):
         if not is_name(user):
@@ -128,11 +128,11 @@ def _check_owner(reservation: Reservation, queues: QueueTree) -> None:
 def _check_times(reservation: Reservation, now: datetime) -> None:
     length = reservation.end_at - reservation.start_at
     if length <= timedelta(0):
-        raise SpecError("end_at: it ends before it begins", hints=("--for says how long: --for 4h",))
+        raise SpecError("end_at: it ends before it begins", hints=("give the duration: --for 4h",))
     if length.total_seconds() < MIN_DURATION_S:
         raise SpecError(
             f"end_at: it is shorter than {MIN_DURATION_S:.0f} seconds",
-            hints=("--for says how long: --for 4h",),
+            hints=("give the duration: --for 4h",),
         )
     if length > MAX_DURATION:
         raise SpecError(
@@ -145,7 +145,7 @@ def _check_times(reservation: Reservation, now: datetime) -> None:
             hints=(_WHEN_HINT,),
         )
     if reservation.start_at > now + MAX_ADVANCE:
-        raise SpecError("start_at: it begins in more than five years", hints=(_WHEN_HINT,))
+        raise SpecError("start_at: it begins more than five years ahead", hints=(_WHEN_HINT,))
 
 
 def _check_recurrence(reservation: Reservation) -> None:
@@ -163,29 +163,29 @@ def _check_recurrence(reservation: Reservation) -> None:
             hints=(f"did you mean `{near}`?",) if near else ("for example Europe/Berlin",),
         )
     if reservation.until is not None and not reservation.every_s:
-        raise SpecError("until: it happens once", hints=("--every says how often: --every week",))
+        raise SpecError("until: it does not repeat", hints=("give the interval: --every week",))
     if reservation.until is not None and reservation.until <= reservation.start_at:
-        raise SpecError("until: it stops before it first begins", hints=(_WHEN_HINT,))
+        raise SpecError("until: it is before the first begin", hints=(_WHEN_HINT,))
 
 
 def _check_place(reservation: Reservation, nodes: Mapping[NodeId, Node]) -> None:
-    hint = "name whole nodes: --nodes n1,n2; or say what and how often: --gpus A100:8 --count 2"
+    hint = "name whole nodes: --nodes n1,n2; or give resources and a count: --gpus A100:8 --count 2"
     if reservation.resources is None:
         if not reservation.nodes:
-            raise SpecError("nodes: it reserves nothing", hints=(hint,))
+            raise SpecError("nodes: it reserves no capacity", hints=(hint,))
         for index, name in enumerate(reservation.nodes):
             if name not in nodes:
                 near = closest_name(name, nodes)
                 hints = (f"did you mean `{near}`?",) if near else (f"nodes: {', '.join(sorted(nodes)[:20])}",)
                 raise NotFound(f"nodes.{index}: there is no node `{name}`", hints=hints)
             if name in reservation.nodes[:index]:
-                raise SpecError(f"nodes.{index}: `{name}` is named twice")
+                raise SpecError(f"nodes.{index}: `{name}` is given twice")
         return
     if reservation.nodes:
         raise SpecError("nodes: whole nodes and resources exclude each other", hints=(hint,))
     asked = reservation.resources
     if not (asked.cpu_milli or asked.memory_bytes or asked.gpus or asked.is_gpu_share or asked.extras):
-        raise SpecError("resources: it reserves nothing", hints=(hint,))
+        raise SpecError("resources: it reserves no capacity", hints=(hint,))
     if not 1 <= sum(reservation.pieces) <= MAX_PIECES:
         raise SpecError(f"count: {sum(reservation.pieces)} is not from 1 to {MAX_PIECES}", hints=(hint,))
     for index, pool in enumerate(reservation.where.pools):

@@ -32,10 +32,10 @@ def read_amounts(section: YamlSection) -> Amounts:
     for key in section.values:
         name, parse = _read_resource(section, key)
         if name in found:
-            raise section.error(key, "the same model is given twice", "models are compared without case")
+            raise section.error(key, "the model is given twice", "use each model once: case does not matter")
         amount = section.amount(key, parse)
         if amount is None:
-            raise section.error(key, "no amount is given", "leave the key out where there is no limit")
+            raise section.error(key, "no amount is given", "leave the key out for no limit")
         found[name] = amount
     return found
 
@@ -82,7 +82,7 @@ def _read_resource(section: YamlSection, key: str) -> tuple[str, Callable[[str],
     if key.startswith(_EXTRA_PREFIX):
         extra = section.parsed(key, lambda: check_name(key.removeprefix(_EXTRA_PREFIX), subject="extras"))
         if extra in (CPU, MEMORY, GPU):
-            raise section.error(key, f"`{extra}` is no extra resource", f"write `{resource_key(extra)}`")
+            raise section.error(key, f"`{extra}` is not an extra resource", f"write `{resource_key(extra)}`")
         return extra, _parse_extras
     raise SpecError(
         f"{section.file}: {section.path}: there is no resource `{key}`",
@@ -105,7 +105,7 @@ def _parse_extras(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text[:12]) > _MAX_EXTRAS:
         raise SpecError(
             f"extras: `{text}` is not a whole number from 0 to {_MAX_EXTRAS}",
-            hints=("extras are counted one by one: 1, 2",),
+            hints=("give a whole number: 1, 2",),
         )
     return int(text)
 

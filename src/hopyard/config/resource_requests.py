@@ -56,12 +56,12 @@ def parse_gpus(text: str, *, what: str = "gpus") -> GpuRequest:
     if milli and count:
         raise SpecError(
             f"{what}: `{text}` is neither whole GPUs nor a share of one",
-            hints=(f"ask for {count + 1}, or for a share below 1: 0.5",),
+            hints=(f"request {count + 1}, or a share below 1: 0.5",),
         )
     if not milli and match[2]:
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
     if models and not count and not milli:
-        raise SpecError(f"{what}: `{text}` asks for no GPU of a certain model", hints=(_GPUS_HINT,))
+        raise SpecError(f"{what}: `{text}` requests no GPU of a model", hints=(_GPUS_HINT,))
     return GpuRequest(count, milli, models)
 
 
@@ -76,18 +76,18 @@ def gpu_share_from_memory(
     """What `gpus` and memory of one GPU mean together: the memory, of one of these models.
     Raises SpecError."""
     if amount <= 0:
-        raise SpecError(f"{what}: 0 is no part of a GPU", hints=("memory is a number with a unit: 20G",))
+        raise SpecError(f"{what}: 0 is not a share of a GPU", hints=("memory is a number with a unit: 20G",))
     if gpus is None:
         return GpuRequest()
     if gpus.milli:
         raise SpecError(
-            f"{what}: a share is given as {other} {format_gpus(gpus)} already",
-            hints=("set one of the two: the share follows from the memory",),
+            f"{what}: {other} {format_gpus(gpus)} already gives a share",
+            hints=("set one of the two: the memory determines the share",),
         )
     if gpus.count > 1:
         raise SpecError(
-            f"{what}: it is a part of one GPU, and {other} asks for {gpus.count} whole ones",
-            hints=(f"leave out {what}; whole GPUs come with all of their memory",),
+            f"{what}: it is a part of one GPU, and {other} requests {gpus.count} whole ones",
+            hints=(f"leave out {what}; a whole GPU includes its memory",),
         )
     return GpuRequest(models=gpus.models)
 
@@ -97,8 +97,8 @@ def check_extra(name: str, *, what: str) -> str:
     check_name(name, subject=what)
     if name in _RESERVED or name.startswith("gpu:"):
         raise SpecError(
-            f"{what}: `{name}` has an option of its own",
-            hints=("extra resources are what --cpus, --memory and --gpus do not name",),
+            f"{what}: `{name}` has its own option",
+            hints=("use --cpus, --memory or --gpus",),
         )
     return name
 
@@ -112,7 +112,7 @@ def parse_extras(texts: Iterable[str], *, what: str = "--resource") -> tuple[tup
         if equals and not (count.isascii() and count.isdecimal() and 0 < int(count[:12]) <= MAX_EXTRAS):
             raise SpecError(
                 f"{what}: `{count}` is not a count of {name}",
-                hints=(f"a whole number from 1: {what} {name}=1",),
+                hints=(f"give a whole number from 1: {what} {name}=1",),
             )
         if name in found:
             raise SpecError(f"{what}: `{name}` is given twice")
@@ -144,7 +144,7 @@ def parse_labels(texts: Iterable[str], *, what: str = "--where") -> tuple[tuple[
                 f"{what}: `{text}` is not of the form LABEL=VALUE", hints=(f"for example {what} rack=a",)
             )
         if found.setdefault(check_label(key, what=what), value) != value:
-            raise SpecError(f"{what}: no node has two values of `{key}`", hints=("one value for each label",))
+            raise SpecError(f"{what}: no node has two values of `{key}`", hints=("give one value per label",))
     return tuple(sorted(found.items()))
 
 
@@ -166,14 +166,14 @@ def parse_topology(text: str, *, what: str = "--topology") -> TopologyRequest:
     rule, colon, rest = text.strip().partition(":")
     if not colon:
         hints = (
-            (f"of what? {rule}:{NODE_LEVEL}, or a label of nodes: {rule}:rack",)
+            (f"add the level: {rule}:{NODE_LEVEL}, or a label of nodes: {rule}:rack",)
             if rule in list(Closeness)
             else ()
         )
-        raise SpecError(f"{what}: `{text}` names no level", hints=(*hints, _TOPOLOGY_HINT))
+        raise SpecError(f"{what}: `{text}` has no level", hints=(*hints, _TOPOLOGY_HINT))
     if rule not in list(Closeness):
         raise SpecError(
-            f"{what}: `{rule}` is not a rule of closeness",
+            f"{what}: `{rule}` is not a placement rule",
             hints=(*unknown_name_hints(rule, [r.value for r in Closeness]), _TOPOLOGY_HINT),
         )
     level, slash, size = rest.rpartition("/")
@@ -182,7 +182,7 @@ def parse_topology(text: str, *, what: str = "--topology") -> TopologyRequest:
     if not (size.isascii() and size.isdecimal() and 1 <= int(size[:9]) <= MAX_REPLICAS):
         raise SpecError(
             f"{what}: `{size}` is not the size of a slice",
-            hints=(f"a whole number of replicas from 1: {rule}:{level}/4",),
+            hints=(f"give a whole number of replicas from 1: {rule}:{level}/4",),
         )
     return TopologyRequest(rule, check_label(level, what=what), int(size))
 
@@ -207,7 +207,7 @@ def check_range(minimum: int, maximum: int, *, what: str) -> tuple[int, int]:
     check_replicas(maximum, what=what)
     if minimum > maximum:
         raise SpecError(
-            f"{what}: at least {minimum} is more than at most {maximum}",
+            f"{what}: the minimum {minimum} is greater than the maximum {maximum}",
             hints=(f"did you mean {maximum}-{minimum}?",),
         )
     return (minimum if minimum < maximum else 0), maximum
@@ -221,6 +221,6 @@ def check_replicas(replicas: int, *, what: str = "--replicas") -> int:
     if not 1 <= replicas <= MAX_REPLICAS:
         raise SpecError(
             f"{what}: {replicas} is not from 1 to {MAX_REPLICAS}",
-            hints=("replicas start together or not at all",),
+            hints=("give a number in this range: replicas start together",),
         )
     return replicas

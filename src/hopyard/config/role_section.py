@@ -20,7 +20,7 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
     roles = tuple(read_role(as_section(top.file, f"roles.{i}", value)) for i, value in top.items("roles"))
     if not roles:
         raise SpecError(
-            f"{top.file}: roles: there is none",
+            f"{top.file}: roles: no role is given",
             hints=("a role needs at least a command: `roles: [{command: python train.py}]`",),
         )
     names = [role.name for role in roles]
@@ -28,8 +28,8 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
         if name in names[:i]:
             raise top.error(
                 f"roles.{i}.name",
-                f"`{name}` is the name of another role too",
-                "every role has a name of its own",
+                f"`{name}` is also the name of another role",
+                "give each role its own name",
             )
     return roles
 
@@ -134,17 +134,21 @@ def _read_command(section: YamlSection) -> tuple[str, ...]:
     ):
         words = [str(word) for word in value]
     elif value is None:
-        raise section.error("command", "missing", "what the replicas run: `command: python train.py`")
+        raise section.error(
+            "command", "missing", "give the command of the replicas: `command: python train.py`"
+        )
     else:
         raise section.error(
             "command",
-            f"{format_given(value)} is neither a text nor a list of words",
+            f"{format_given(value)} is neither a string nor a list of words",
             "for example `command: python train.py`",
         )
     if not words or not words[0]:
-        raise section.error("command", "empty", "what the replicas run: `command: python train.py`")
+        raise section.error(
+            "command", "empty", "give the command of the replicas: `command: python train.py`"
+        )
     if "\0" in "".join(words):
-        raise section.error("command", "holds a zero byte")
+        raise section.error("command", "contains a zero byte")
     if words[0].endswith(".py"):
         words = ["python", "-u", *words]
     return tuple(words)

@@ -110,7 +110,7 @@ def _read_datasets(top: YamlSection) -> tuple[tuple[str, int], ...]:
         name, version = top.parsed(where, lambda text=value: parse_dataset(text, what="datasets"))  # type: ignore[misc]
         if name in found:
             raise top.error(
-                where, f"the dataset `{name}` is named twice", "a run uses one version of a dataset"
+                where, f"the dataset `{name}` is given twice", "use one version of a dataset per run"
             )
         found[name] = version
     return tuple(found.items())
@@ -143,7 +143,7 @@ def _read_secrets(top: YamlSection) -> tuple[str, ...]:
             raise top.error(
                 f"secrets.{i}",
                 f"{format_given(value)} is not the name of a secret",
-                "names only; the value comes from `hop secret set NAME`",
+                "give only the name; `hop secret set NAME` stores the value",
             )
         found[top.parsed(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
     return tuple(found)
@@ -156,6 +156,6 @@ def _read_requirements(top: YamlSection, base: Path) -> Path | None:
     path = base / text
     if not path.is_file():
         raise top.error(
-            "requirements", f"there is no file {path}", "the path is relative to the folder of this file"
+            "requirements", f"there is no file {path}", "give a path relative to the folder of this file"
         )
     return path

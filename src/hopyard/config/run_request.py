@@ -128,7 +128,7 @@ def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
     if not version.isascii() or not version.isdecimal() or not 0 < int(version) < 2**31:
         raise SpecError(
             f"{what}: `{version}` is not a version of a dataset",
-            hints=("versions count from 1: mnist:3; mnist alone takes the newest",),
+            hints=("give a version from 1: mnist:3; mnist alone is the newest",),
         )
     return name, int(version)
 
@@ -140,7 +140,8 @@ def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str
         name, version = parse_dataset(text, what=what)
         if name in found:
             raise SpecError(
-                f"{what}: the dataset `{name}` is named twice", hints=("a run uses one version of a dataset",)
+                f"{what}: the dataset `{name}` is given twice",
+                hints=("use one version of a dataset per run",),
             )
         found[name] = version
     return tuple(found.items())
@@ -148,7 +149,10 @@ def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str
 
 def check_priority(priority: int, *, what: str = "--priority") -> int:
     if not 0 <= priority <= 100:
-        raise SpecError(f"{what}: {priority} is not from 0 to 100", hints=("larger goes first; 50 is usual",))
+        raise SpecError(
+            f"{what}: {priority} is not from 0 to 100",
+            hints=(("give a priority from 0 to 100; larger priorities start first, 50 is usual"),),
+        )
     return priority
 
 
@@ -231,7 +235,7 @@ def parse_stream_limit(text: str, *, what: str = "size") -> int:
     """How many bytes of a stream are kept. Raises SpecError."""
     found = units.parse_memory(text, what=what)
     if found < MIN_OUTPUT_BYTES:
-        raise SpecError(f"{what}: `{text}` is too little", hints=("1M or more",))
+        raise SpecError(f"{what}: `{text}` is too small", hints=("give 1M or more",))
     return found
 
 

@@ -106,6 +106,6 @@ def _read_bounded(
         raise section.error(
             key,
             f"{format_given(section.values[key])} is out of range",
-            f"allowed: {first} to {last}; without the line the default is generous",
+            f"allowed: {first} to {last}; leave the line out for the default",
         )
     return found

@@ -149,12 +149,12 @@ def _check_sections(top: YamlSection) -> None:
     places = {key: name for name, keys in _SECTION_KEYS.items() for key in keys}
     for key in top.values:
         if key in places and key not in _SECTION_KEYS:
-            raise top.error(key, "it is outside its section", f"it belongs below `{places[key]}:`")
+            raise top.error(key, "it is outside its section", f"move it below `{places[key]}:`")
     for name, keys in _SECTION_KEYS.items():
         given = top.section(name)
         for key in given.values:
             if key not in keys and key in places:
-                raise given.error(key, "it is a key of another section", f"it belongs below `{places[key]}:`")
+                raise given.error(key, "it is a key of another section", f"move it below `{places[key]}:`")
 
 
 def _read_node(section: YamlSection) -> NodeSettings:
@@ -165,7 +165,7 @@ def _read_node(section: YamlSection) -> NodeSettings:
         raise section.error(
             "gpu_memory",
             "memory of GPUs, but no GPUs are declared",
-            "declare them: `gpus: A100:2`; those that are found tell their memory",
+            "declare them: `gpus: A100:2`; detected GPUs report their memory",
         )
     labels, extras = section.section("labels"), section.section("extras")
     return NodeSettings(
@@ -203,7 +203,7 @@ def _read_plausible(
         raise section.error(
             key,
             f"{format_given(section.values[key])} is not what a machine has",
-            "say what this machine has, or leave the line out: it is found",
+            "give the amount of this machine, or leave the line out to detect it",
         )
     return amount
 
@@ -237,7 +237,7 @@ def _read_url(section: YamlSection) -> str:
         raise section.error(
             "url",
             f"{format_given(url)} is not the address of a server",
-            "it looks like http://hop2.example.org:8765",
+            "give an address such as http://hop2.example.org:8765",
         )
     return url.rstrip("/")
 
@@ -249,7 +249,7 @@ def _read_hosts(section: YamlSection) -> tuple[str, ...]:
             raise section.error(
                 "hosts",
                 f"{format_given(name)} at {at} is not the name of a host",
-                "a name without a port, as browsers show it: hop.example.org",
+                "give a name without a port, as in a browser: hop.example.org",
             )
         found.append(name.lower())
     return tuple(found)
@@ -272,7 +272,7 @@ def _read_scheduler(section: YamlSection) -> SchedulerSettings:
         raise section.error(
             "preempt_grace",
             f"`{section.values['preempt_grace']}` is more than a day",
-            "whoever is to have the room waits that long; 60s is the default",
+            "use a shorter time: the preemptor waits this long; the default is 60s",
         )
     return SchedulerSettings(grace)
 
@@ -284,7 +284,7 @@ def _read_runs(section: YamlSection) -> RunSettings:
             raise section.error(
                 f"pass_environment.{at}",
                 f"{format_given(value)} is not the name of a variable",
-                "a name, or the beginning of names and `*`: HF_HOME, NCCL_*",
+                "give a name, or a prefix and `*`: HF_HOME, NCCL_*",
             )
         found[value] = None
     namespaces = section.values.get("namespaces", True)
@@ -292,7 +292,7 @@ def _read_runs(section: YamlSection) -> RunSettings:
         raise section.error(
             "namespaces",
             f"{format_given(namespaces)} is neither true nor false",
-            "false lets runs use sudo, apptainer and other programs that change the user",
+            "use false to let runs use sudo, apptainer and other programs that change the user",
         )
     return RunSettings(
         tuple(found),
@@ -307,8 +307,8 @@ def _read_limit(section: YamlSection, key: str, default: int) -> int:
     if most is not None and 0 < most < MIN_OUTPUT_BYTES:
         raise section.error(
             key,
-            f"{format_given(section.values[key])} is too little",
-            "1M or more; 0 keeps all that runs write",
+            f"{format_given(section.values[key])} is too small",
+            "give 1M or more; 0 keeps all output",
         )
     return default if most is None else most
 
@@ -319,6 +319,6 @@ def _read_database(top: YamlSection) -> str | None:
         raise top.error(
             "database",
             "not the address of a PostgreSQL database",
-            "postgresql://USER@HOST/NAME; without the line it is a file in the home folder",
+            "use postgresql://USER@HOST/NAME, or leave the line out for a file in the home folder",
         )
     return address or None

@@ -60,7 +60,7 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
             f"{what}: `{text}` has no unit", hints=(f"did you mean `{text.strip()}G`?", _MEMORY_HINT)
         )
     if amount > _MAX_BYTES:
-        raise SpecError(f"{what}: `{text}` is more than any machine has", hints=(_MEMORY_HINT,))
+        raise SpecError(f"{what}: `{text}` is more than any node has", hints=(_MEMORY_HINT,))
     return amount
 
 
@@ -70,7 +70,7 @@ def parse_positive_memory(text: str, *, what: str = "memory") -> int:
     if not amount:
         raise SpecError(
             f"{what}: `{text}` is not an amount of memory above 0",
-            hints=("leave it out to ask for none", _MEMORY_HINT),
+            hints=("leave it out to request none", _MEMORY_HINT),
         )
     return amount
 
@@ -121,7 +121,7 @@ def parse_time(text: str, *, what: str = "time") -> float:
     else:
         raise SpecError(f"{what}: `{text}` is not a time", hints=(_TIME_HINT,))
     if not seconds:
-        raise SpecError(f"{what}: `{text}` is no time: it has to be more than 0 seconds", hints=(_TIME_HINT,))
+        raise SpecError(f"{what}: `{text}` is not more than 0 seconds", hints=(_TIME_HINT,))
     if seconds > _MAX_SECONDS:
         raise SpecError(f"{what}: `{text}` is more than ten years", hints=(_TIME_HINT,))
     return seconds
@@ -159,7 +159,7 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
     if model and not is_gpu_model(model):
         raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))
     if model and int(number) == 0:
-        raise SpecError(f"{what}: `{text}` asks for no GPU of a certain model", hints=(_GPUS_HINT,))
+        raise SpecError(f"{what}: `{text}` requests no GPU of a model", hints=(_GPUS_HINT,))
     return model or None, int(number)
 
 

@@ -149,12 +149,12 @@ def read_yaml(file: Path, *, named: str | None = None) -> YamlSection:
             data = stream.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise SpecError(
-            f"there is no file {name}", hints=("the path counts from the current folder",)
+            f"there is no file {name}", hints=("give a path relative to the current folder",)
         ) from None
     except OSError as broken:
         raise SpecError(
             f"{name} cannot be read: {broken.strerror}",
-            hints=("see that it is a file, and that it is yours to read",),
+            hints=("check that it is a file that you can read",),
         ) from broken
     return read_yaml_text(data, name)
 
@@ -221,9 +221,7 @@ def _check_keys(root: Any, name: str) -> None:
             if key is not None and text is not None:
                 line = key.start_mark.line + 1
                 if text in lines:
-                    hint = f"leave one of them out: the other is in line {lines[text]}"
-                    raise SpecError(
-                        f"{name}: line {line}: the key `{where}` stands there twice", hints=(hint,)
-                    )
+                    hint = f"remove one of them: the other is in line {lines[text]}"
+                    raise SpecError(f"{name}: line {line}: the key `{where}` is given twice", hints=(hint,))
                 lines[text] = line
             waiting.append((value, where))

@@ -124,7 +124,7 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "where", "hint"),
     [
-        ("", "queues: there is none", "default: {}"),
+        ("", "queues: no queue is given", "default: {}"),
         ("queues: []", "queues: `[]` is not a mapping", "key: value"),
         ("queues: {a: 3}", "queues.a: `3` is not a mapping", "key: value"),
         ("queue: {a: {}}", "there is no key `queue`", "did you mean `queues`?"),
@@ -178,11 +178,11 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         (
             "queues: {a: {guarantee: {extras.fpga: 1.5}}}",
             "queues.a.guarantee.extras.fpga: `1.5` is not a whole number",
-            "one by one",
+            "a whole number: 1, 2",
         ),
         (
             "queues: {a: {guarantee: {extras.gpu: 1}}}",
-            "queues.a.guarantee.extras.gpu: `gpu` is no extra",
+            "queues.a.guarantee.extras.gpu: `gpu` is not an extra",
             "write `gpus`",
         ),
         (
@@ -192,7 +192,7 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ),
         (
             "queues: {a: {guarantee: {gpus.T4: 1, gpus.t4: 2}}}",
-            "queues.a.guarantee.gpus.t4: the same model is given twice",
+            "queues.a.guarantee.gpus.t4: the model is given twice",
             "case",
         ),
         ("queues: {a: {guarantee: [gpus]}}", "queues.a.guarantee: `['gpus']` is not a mapping", ""),
@@ -279,7 +279,7 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ),
         (
             "queues: {a: {lend_limit: {gpus: 1}}}",
-            "queues.a.lend_limit.gpus: the queue is guaranteed none",
+            "queues.a.lend_limit.gpus: the queue has no guarantee",
             "guarantee",
         ),
         ("queues: {a: {parent: b}}", "queues.a.parent: there is no queue `b`", "queues: a"),
@@ -290,10 +290,14 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ),
         (
             "queues: {a: {parent: a}}",
-            "queues.a.parent: the queues stand below each other in a circle: a → a",
-            "no parent",
+            "queues.a.parent: the parents of queues form a cycle: a → a",
+            "remove the parent",
         ),
-        ("queues: {a: {parent: b}, b: {parent: c}, c: {parent: b}}", "in a circle: b → c → b", "no parent"),
+        (
+            "queues: {a: {parent: b}, b: {parent: c}, c: {parent: b}}",
+            "form a cycle: b → c → b",
+            "remove the parent",
+        ),
         (
             "queues: {a: {queues: {b: {parent: c}}}, c: {}}",
             "queues.a.queues.b.parent: it stands below `a` in the file, and names `c`",
@@ -306,25 +310,25 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ),
         (
             "queues: {a: {}, b: {}, a: {}}",
-            "line 1: the key `queues.a` stands there twice",
+            "line 1: the key `queues.a` is given twice",
             "the other is in line 1",
         ),
         (
             "queues: {a: {weight: 1, weight: 1}}",
-            "the key `queues.a.weight` stands there twice",
-            "leave one of them out",
+            "the key `queues.a.weight` is given twice",
+            "remove one of them",
         ),
-        ("queues: {a: {}, b: {}}", "default: which queue takes runs that name none?", "name one of a, b"),
+        ("queues: {a: {}, b: {}}", "default: the queue of runs without one is missing", "give one of a, b"),
         ("default: c\nqueues: {a: {}, vision: {}}", "default: there is no queue `c`", "a, vision"),
         (
             "default: visoin\nqueues: {a: {}, vision: {}}",
             "default: there is no queue `visoin`",
             "did you mean `vision`?",
         ),
-        ("default: a\nqueues: {a: {queues: {b: {}}}}", "default: `a` has queues below it", "name one of b"),
+        ("default: a\nqueues: {a: {queues: {b: {}}}}", "default: `a` has child queues", "give one of b"),
         (
             "half_life: 0s\nqueues: {a: {}}",
-            "half_life: `0s` is no time: it has to be more than 0 seconds",
+            "half_life: `0s` is not more than 0 seconds",
             "2h30m",
         ),
         ("half_life: 4000d\nqueues: {a: {}}", "half_life: `4000d` is more than ten years", ""),
@@ -348,11 +352,11 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         (
             "queues: {a: {priorities: [0, 40], default_priority: 50}}",
             "queues.a.default_priority: `50` is not a whole number from 0 to 40",
-            "`priorities` says from where to where",
+            "give the range of priorities with `priorities`",
         ),
         ("queues: {a: {submitters: alice}}", "queues.a.submitters: `alice` is not a list", ""),
         ("queues: {a: {submitters: [3]}}", "queues.a.submitters.0: `3` is not the name of a user", "quotes"),
-        ("queues: {a: {admins: [a, a]}}", "queues.a.admins.1: `a` is named twice", "leave one of them out"),
+        ("queues: {a: {admins: [a, a]}}", "queues.a.admins.1: `a` is given twice", "remove one of them"),
         ("queues: {a: {admins: [a/b]}}", "queues.a.admins.0: `a/b` is not a name", ""),
         (
             "queues: {a: {reclaims: maybe}}",
@@ -432,9 +436,9 @@ def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
     }
     of = queue_tree_from(as_section("f", "", {"queues": {"default": limits}}))
     assert unreachable_limits(of) == [
-        "default.maximum: 5 gpus.a100 can never be reached, maximum.gpus is 4",
-        "default.user_limit: 16 cpus can never be reached, maximum.cpus is 8",
-        "default.user_limit: 3 gpus.a100 can never be reached, user_limit.gpus is 2",
+        "default.maximum: 5 gpus.a100 can never be reached: maximum.gpus is 4",
+        "default.user_limit: 16 cpus can never be reached: maximum.cpus is 8",
+        "default.user_limit: 3 gpus.a100 can never be reached: user_limit.gpus is 2",
     ]
     assert unreachable_limits(SINGLE_QUEUE_TREE) == []
 

@@ -224,9 +224,9 @@ def test_the_same_from_python(folder: Path) -> None:
 BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (TRIALS, {"metrics": "x"}, "search.yaml: there is no key `metrics`", "did you mean `metric`?"),
     (TRIALS, {"metric": None}, "metric: missing", "val_acc"),
-    (TRIALS, {"metric": "quality"}, "goal: missing, and `quality` does not say", "goal: max"),
+    (TRIALS, {"metric": "quality"}, "goal: missing, and `quality` does not imply", "goal: max"),
     (TRIALS, {"goal": "maximum"}, "goal: `maximum` is neither max nor min", "did you mean `max`?"),
-    (TRIALS, {"goal": "max", "mode": "min"}, "mode: it means the same as `goal`", ""),
+    (TRIALS, {"goal": "max", "mode": "min"}, "mode: `goal` has the same meaning", ""),
     (TRIALS, {"space": None, "  lr": None, "  batch_size": None}, "space: missing", "space: {lr"),
     (
         TRIALS,
@@ -395,7 +395,7 @@ def test_code_that_is_not_python_is_found_without_running_it(
         SpecError, match=rf"{key}: (package/)?broken\.py is not Python \(line 2\): expected ':'"
     ) as refused:
         read(folder, edited(text, **changes))
-    assert refused.value.hints == ("that line reads: def init(config)",)
+    assert refused.value.hints == ("the line is: def init(config)",)
 
 
 def test_code_beside_the_file_but_not_in_the_current_folder(folder: Path, tmp_path: Path) -> None:

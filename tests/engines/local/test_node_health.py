@@ -106,7 +106,7 @@ def test_folders_that_runs_share_and_cannot_use_close_the_node(tmp_path: Path) -
     assert find_home_problem(tmp_path) == f"{trees} is not a folder; remove it"
     trees.unlink()
     trees.symlink_to(tmp_path / "gone")
-    assert find_home_problem(tmp_path).startswith(f"{trees} leads nowhere")
+    assert find_home_problem(tmp_path).startswith(f"{trees} is a broken link")
     trees.unlink()
     trees.symlink_to(trees)
     assert find_home_problem(tmp_path).startswith(f"{trees} cannot be read")

@@ -42,8 +42,8 @@ def check_limits(queues: Mapping[QueueName, Queue], sections: Mapping[QueueName,
                 raise _limit_error(
                     where.section("lend_limit"),
                     resource,
-                    "the queue is guaranteed none that it could lend",
-                    "give it a guarantee of it",
+                    "the queue has no guarantee of it to lend",
+                    "give the queue a guarantee of it",
                 )
 
 
@@ -88,8 +88,8 @@ def unreachable_limits(tree: QueueTree) -> list[str]:
                 least, by = min(_counting_limit(queue, key, name), default=(amount, ""))
                 if least < amount:
                     found.append(
-                        f"{queue.name}.{key}: {_amount_text(name, amount)} {resource_key(name)} can never be "
-                        f"reached, {by} is {_amount_text(name, least)}"
+                        f"{queue.name}.{key}: {_amount_text(name, amount)} {resource_key(name)} can "
+                        f"never be reached: {by} is {_amount_text(name, least)}"
                     )
     return found
 

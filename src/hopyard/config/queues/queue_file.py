@@ -52,7 +52,7 @@ QUEUE_KEYS = (
 MAX_QUEUES, MAX_DEPTH = 1000, 16
 WEIGHT_RANGE = 1e-6, 1e6  # the smallest and the largest
 MIN_PRIORITY, MAX_PRIORITY = 0, 100
-_PRIORITIES_HINT = "`priorities` says from where to where"
+_PRIORITIES_HINT = "give the range of priorities with `priorities`"
 _DEFAULT_QUEUE = Queue(QueueName(""))
 
 
@@ -67,7 +67,9 @@ def queue_tree_from(top: YamlSection) -> QueueTree:
     top.check_keys(*TOP_KEYS)
     found = _collect_sections(top)
     if not found:
-        raise top.error("queues", "there is none", "a queue needs at least a name: `queues: {default: {}}`")
+        raise top.error(
+            "queues", "no queue is given", "a queue needs at least a name: `queues: {default: {}}`"
+        )
     queues = {name: _read_queue(found[name]) for name in _sort_parents_first(found)}
     for name, one in found.items():
         if len(queue_path(QueueTree(queues), name)) > MAX_DEPTH:
@@ -94,7 +96,7 @@ def _collect_sections(top: YamlSection) -> dict[QueueName, _QueueSection]:
             raise SpecError(
                 f"{top.file}: {one.section.path}: there is a queue `{one.name}` already, at "
                 f"{other.section.path}",
-                hints=("names of queues are unique in the whole tree",),
+                hints=("give each queue a unique name in the tree",),
             )
         found[one.name] = one
         if len(found) > MAX_QUEUES:
@@ -130,8 +132,8 @@ def _sort_parents_first(sections: Mapping[QueueName, _QueueSection]) -> list[Que
                 circle = " → ".join([*line[line.index(at.name) :], at.name])
                 raise one.section.error(
                     "parent",
-                    f"the queues stand below each other in a circle: {circle}",
-                    "one of them has no parent",
+                    f"the parents of queues form a cycle: {circle}",
+                    "remove the parent of one of them",
                 )
             line.append(at.name)
             at = _ancestors(sections, at)
@@ -208,7 +210,7 @@ def _read_users(section: YamlSection, key: str) -> tuple[str, ...]:
             )
         name = section.parsed(where, lambda text=value: check_name(text, subject=key))  # type: ignore[misc]
         if name in names:
-            raise section.error(where, f"`{name}` is named twice", "leave one of them out")
+            raise section.error(where, f"`{name}` is given twice", "remove one of them")
         names.append(name)
     return tuple(names)
 
@@ -247,14 +249,16 @@ def _read_default(top: YamlSection, queues: Mapping[QueueName, Queue]) -> QueueN
     if named in below:
         inside = ", ".join(name for name in leaves if named in queue_path(tree, name))
         raise top.error(
-            "default", f"`{named}` has queues below it, and runs wait in those only", f"name one of {inside}"
+            "default",
+            f"`{named}` has child queues, and runs wait only in queues without children",
+            f"give one of {inside}",
         )
     if named:
         if named not in queues:
             raise top.error(
                 "default",
                 f"there is no queue `{named}`",
-                *unknown_name_hints(named, leaves, subject="queues without others below"),
+                *unknown_name_hints(named, leaves, subject="queues without children"),
             )
         return named
     if len(leaves) == 1:
@@ -262,5 +266,5 @@ def _read_default(top: YamlSection, queues: Mapping[QueueName, Queue]) -> QueueN
     if DEFAULT_QUEUE in leaves:
         return DEFAULT_QUEUE
     raise top.error(
-        "default", "which queue takes runs that name none?", f"name one of {', '.join(leaves[:20])}"
+        "default", "the queue of runs without one is missing", f"give one of {', '.join(leaves[:20])}"
     )
