@@ -70,7 +70,7 @@ def _single_role(
     if given:
         raise SpecError(
             f"{', '.join(given)}: {file} has {len(request.roles)} roles",
-            hints=("say it in the file, role by role",),
+            hints=("set it per role in the file",),
         )
     return None
 
@@ -107,7 +107,7 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     changed = replace(base, **changes) if changes else base
     if changed.python and changed.requirements is None:
         raise SpecError(
-            f"--python: version {changed.python} is built together with requirements only",
+            f"--python: version {changed.python} needs requirements",
             hints=("add --requirements FILE, or give the path of an interpreter",),
         )
     return changed
@@ -126,16 +126,14 @@ def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base
     if found is None and not base:
         problem = f"`{target}` is not a program that can be run"
         hints = (
-            [f"a script is run by its name: hop run {target}.py"]
-            if (folder / f"{target}.py").is_file()
-            else []
+            [f"run a script by its name: hop run {target}.py"] if (folder / f"{target}.py").is_file() else []
         )
         if (folder / target).is_dir():
             problem = f"`{target}` is a folder"
         elif "/" in target and (folder / target).is_file():
             problem, hints = f"`{target}` is not executable", [f"chmod +x {target}"]
         elif (folder / target).is_file():
-            hints = [f"a file of this folder is named with ./: hop run ./{target}"]
+            hints = [f"run a file of this folder with ./: hop run ./{target}"]
         raise SpecError(problem, hints=(*hints, "give a Python script, a command in PATH, or a hop.yaml"))
     if "/" in target or found is None or str(Path(found).parent) in _SYSTEM_PATH or base:
         return (target, *arguments)
@@ -152,8 +150,8 @@ def check_code_folder(folder: Path) -> None:
     """Raises SpecError for a folder that no run may be packed from."""
     if folder == Path("/"):
         raise SpecError(
-            "the current folder is /: the whole machine would be packed",
-            hints=("cd into the folder of the code; it travels with the run",),
+            "the current folder is /, so the files of the whole machine would be packed",
+            hints=("cd into the folder of the code",),
         )
 
 

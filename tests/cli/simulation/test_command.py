@@ -322,10 +322,10 @@ def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFac
         (("runs.csv", "--cluster", "cluster.yaml", "--add", "2 x a10"), "--add", "did you mean `a100`?"),
         (("runs.csv", "--cluster", "cluster.yaml", "--store", "sql"), "--store", "sqlite"),
         (("runs.csv", "--cluster", "cluster.yaml", "--save", "soon"), "--save: `soon` is not a time", "2h"),
-        (("@histroy", "--cluster", "cluster.yaml"), "no workload `@histroy`", "@history"),
-        (("@histroy",), "no workload `@histroy`", "@history"),
+        (("@histroy", "--cluster", "cluster.yaml"), "workload `@histroy` does not exist", "@history"),
+        (("@histroy",), "workload `@histroy` does not exist", "@history"),
         (("runs.csv", "--cluster", "runs.csv"), "no column `sn`", "in YAML"),
-        (("runs.csv", "--cluster", "@node"), "no `@node`", "@nodes"),
+        (("runs.csv", "--cluster", "@node"), "file `@node` does not exist", "@nodes"),
         (
             ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "0"),
             "--mtbf: must be greater than 0",
