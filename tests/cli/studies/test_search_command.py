@@ -235,7 +235,7 @@ if __name__ == "__main__":
 """,
     )
     said = said_by_python(shell)
-    assert "already finished" in said["refused"][0] and "2 are no more" in said["refused"][1]
+    assert "already finished" in said["refused"][0] and "must be greater (got 2)" in said["refused"][1]
     assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
 
 
