@@ -188,7 +188,7 @@ def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: l
     forked = shell.hop("fork", "slow", "--json")
     second = forked.json["run"]["name"]
     assert f"forks {first}; `slow` now refers to {second} (use `--name` for another name)" in forked.talk
-    assert f"forks {second}; `slow` means" in shell.hop("fork", "slow", "--json").talk
+    assert f"forks {second}; `slow` now refers to" in shell.hop("fork", "slow", "--json").talk
     assert "means" not in shell.hop("fork", "slow", "-n", "other", "--json").talk
 
 
