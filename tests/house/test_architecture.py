@@ -11,8 +11,12 @@ from pathlib import Path
 
 from .tree import ROOT, modules
 
-FORBIDDEN = {"util", "utils", "helper", "helpers", "misc"}
-WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+WORD = re.compile(r"MLflow|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+FIELD_TERMS = Path(__file__).with_name("field_terms.txt")
+EMPTY_WORDS = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "thing", "things"}
+SAME_NAME = {
+    "Study": "`hopyard.spark.Study` is the users' API of Spark; `hopyard.client` gives Python's `Study`",
+}
 
 
 def test_import_contracts_hold() -> None:
@@ -21,31 +25,59 @@ def test_import_contracts_hold() -> None:
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def defined(tree: ast.Module) -> Iterator[str]:
-    """Every name that the module gives to something of its own."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.asname
+def words_of(name: str) -> set[str]:
+    """Returns the words of an identifier, in lower case: `GpuShare` has `gpu` and `share`."""
+    return {word.lower() for word in WORD.findall(name)}
 
 
-def test_words_that_say_nothing_are_not_used_as_names() -> None:
-    found = []
+def glossary() -> set[str]:
+    """Returns the words that docs/concepts/glossary.md defines, in the singular and in the plural."""
+    page = (ROOT / "docs" / "concepts" / "glossary.md").read_text()
+    headings = re.findall(r"^\*\*([^*]+)\*\*", page, re.MULTILINE)
+    terms = {word for heading in headings for word in words_of(heading)}
+    return (
+        terms | {f"{term}s" for term in terms} | {f"{term[:-1]}ies" for term in terms if term.endswith("y")}
+    )
+
+
+def field_terms() -> list[str]:
+    return FIELD_TERMS.read_text().split()
+
+
+def test_names_of_files_and_classes_are_words_of_the_field() -> None:
+    """A word is defined in the glossary, or it is a term of the field that tests/house/field_terms.txt lists.
+    A metaphor, a pronoun or a mood does not belong in that list."""
+    known = glossary() | set(field_terms())
+    unknown = []
     for path, tree in modules().items():
-        names = {*defined(tree), path.stem, *path.parent.parts}
-        found += [
-            f"{path}: {name}"
-            for name in sorted(names)
-            if FORBIDDEN & {word.lower() for word in WORD.findall(name)}
-        ]
-    assert not found, "DESIGN section 5 has better words"
+        classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        stem = path.stem if "versions" not in path.parts else ""  # a database refers to migrations by name
+        for name in sorted({*classes, stem, *path.parent.parts}):
+            unknown += [f"{path}: `{word}` of {name}" for word in sorted(words_of(name) - known)]
+    assert not unknown, "use a word of the glossary, or add the field's term to tests/house/field_terms.txt"
+
+
+def test_list_of_field_terms_is_sorted_and_has_no_empty_words() -> None:
+    terms = field_terms()
+    assert terms == sorted(set(terms))
+    assert not EMPTY_WORDS & set(terms)
+
+
+def test_public_classes_of_different_rooms_have_different_names() -> None:
+    """Two classes may share a name if one is the contract of the other: a base class of that name."""
+    rooms: dict[str, dict[str, bool]] = {}
+    for path, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+                rooms.setdefault(node.name, {})[path.parts[0]] = bool(bases & {node.name, "Protocol"})
+    shared = {
+        name: sorted(places)
+        for name, places in rooms.items()
+        if list(places.values()).count(False) > 1 and name not in SAME_NAME
+    }
+    assert not shared
+    assert not set(SAME_NAME) - set(rooms), "an exemption without a class"
 
 
 def test_every_module_says_what_it_is() -> None:

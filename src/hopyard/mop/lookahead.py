@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
-from hopyard.mop.makespan import HandlesEvents, makespan_lower_bound, simulate_epoch
+from hopyard.mop.makespan import EventHandler, makespan_lower_bound, simulate_epoch
 
 MAX_VARIANTS = 96
 BIAS_SPREADS = (0.3, 0.6, 1.2)  # in turn: a trial counts as up to 15%, 30%, 60% longer or shorter
@@ -22,7 +22,7 @@ _GOLDEN_RATIO = 0.6180339887498949  # its multiples fill the unit interval evenl
 
 
 def find_biases(
-    make_coordinator: Callable[..., HandlesEvents],
+    make_coordinator: Callable[..., EventHandler],
     costs: Mapping[TrialId, float],
     speeds: Mapping[WorkerId, float],
 ) -> dict[TrialId, float]:

@@ -10,12 +10,12 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.events import Event, HopFinished, Instruction, TrainHop, TrialAdmitted, WorkerJoined
 
 
-class HandlesEvents(Protocol):
+class EventHandler(Protocol):
     def handle(self, *events: Event) -> list[Instruction]: ...
 
 
 def simulate_epoch(
-    coordinator: HandlesEvents,
+    coordinator: EventHandler,
     costs: Mapping[TrialId, float],
     speeds: Mapping[WorkerId, float],
     *,

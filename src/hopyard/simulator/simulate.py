@@ -38,7 +38,7 @@ from hopyard.simulator.recorder import SimulationRecorder
 from hopyard.simulator.report import RejectedRow, SimulationReport, Timing, make_report
 from hopyard.simulator.reservations import ReservationMeter, admit_reservations
 from hopyard.simulator.settings import SimulatedCluster, SimulationProgress, SimulationSettings
-from hopyard.simulator.stores import AtomicMoments, SimulationStores, open_stores
+from hopyard.simulator.stores import AtomicTimesteps, SimulationStores, open_stores
 from hopyard.simulator.timed_policy import TimedPolicy
 from hopyard.simulator.virtual_event_loop import IdleDetector, run_virtual
 from hopyard.simulator.workload import Workload
@@ -117,7 +117,7 @@ class Simulation:
         driver = asyncio.current_task()
         assert driver is not None
         async with open_stores(self._settings.store, self._idle_detector) as stores:
-            self._runs, moments = stores.runs, AtomicMoments(stores.cluster, driver)
+            self._runs, moments = stores.runs, AtomicTimesteps(stores.cluster, driver)
             await self._prepare(stores)
             controller = self._controller = self._new_controller(stores.runs, moments)
             loops = asyncio.get_running_loop().create_task(controller.run())
@@ -184,7 +184,7 @@ class Simulation:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    async def _run_events(self, loops: asyncio.Task[None], moment_store: AtomicMoments) -> None:
+    async def _run_events(self, loops: asyncio.Task[None], moment_store: AtomicTimesteps) -> None:
         until = self._end_time()
         while True:
             moment_store.end()

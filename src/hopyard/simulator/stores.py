@@ -86,7 +86,7 @@ async def _sqlite(folder: Path, idle_detector: IdleDetector) -> AsyncIterator[Si
         await database.close()
 
 
-class AtomicMoments:
+class AtomicTimesteps:
     """A cluster store that shows nobody a moment before all that happens in it was told. A database takes its
     time for each piece of news, and a turn between two of them would see half of a moment: which half, would
     be chance.

@@ -15,7 +15,7 @@ from hopyard.spark.columns import quote_column, to_array_column
 from hopyard.spark.partition_reader import as_model_columns
 from hopyard.trainables.config import Config
 from hopyard.trainables.load import load
-from hopyard.trainables.protocol import Captures, Predicts
+from hopyard.trainables.protocol import SupportsCapture, SupportsPredict
 from hopyard.trial_state.decode import decode
 
 _RAW_COLUMN = "hop_raw"
@@ -144,7 +144,7 @@ def _without_nulls(column: Any, name: str) -> Array:
 
 def _restore_state(trainable: Any, state: bytes, config: Config) -> Any:
     captured = decode(bytearray(state))["state"]
-    return trainable.restore(captured, config) if isinstance(trainable, Captures) else captured
+    return trainable.restore(captured, config) if isinstance(trainable, SupportsCapture) else captured
 
 
 def _unpickle(content: bytes) -> Any:
@@ -153,8 +153,8 @@ def _unpickle(content: bytes) -> Any:
     return cloudpickle.loads(content)
 
 
-def _check_predicts(trainable: Any) -> Predicts:
-    if not isinstance(trainable, Predicts):
+def _check_predicts(trainable: Any) -> SupportsPredict:
+    if not isinstance(trainable, SupportsPredict):
         hint = "predict(state, partition, config) -> an array with a row for each of the partition's"
         raise SpecError(
             f"the trainable ({type(trainable).__name__}) cannot predict: it has no `predict`", hints=(hint,)

@@ -40,7 +40,7 @@ class Trainable(Protocol):
 
 
 @runtime_checkable
-class Captures(Protocol):
+class SupportsCapture(Protocol):
     """Optional. The runtime encodes `capture(state)` instead of the state, and calls `restore` with the
     decoded value."""
 
@@ -56,8 +56,8 @@ class Captures(Protocol):
 
 
 @runtime_checkable
-class Predicts(Protocol):
-    """Optional. Predicts rows with a trained state."""
+class SupportsPredict(Protocol):
+    """Optional. SupportsPredict rows with a trained state."""
 
     def predict(self, state: State, partition: Partition, config: Config, /) -> Any:
         """Returns an array with one row per row of the partition, in the same order. The target column has no
@@ -66,7 +66,7 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
-class TrainsDataParallel(Protocol):
+class SupportsDataParallel(Protocol):
     """Optional. Several processes train one state at once, each on its own partition, with averaged
     gradients."""
 

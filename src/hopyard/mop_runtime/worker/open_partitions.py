@@ -14,13 +14,13 @@ from hopyard.domain.ids import PartitionId, is_digest
 from hopyard.domain.study import PartitionPlan
 
 
-class OpensPartitions(Protocol):
+class PartitionOpener(Protocol):
     """As `datasets.partitions.split.PartitionSet`."""
 
     def open(self, index: int, kind: Kind = "train", /) -> Partition: ...
 
 
-OpenDataset = Callable[[PartitionPlan], OpensPartitions]
+OpenDataset = Callable[[PartitionPlan], PartitionOpener]
 
 
 def open_dataset_folder(dataset_dir: Path, cache_dir: Path, *, dataset: str = "") -> OpenDataset:
@@ -51,7 +51,7 @@ class OpenPartitionSet:
 
     def __init__(self, open_dataset: OpenDataset) -> None:
         self._open_dataset = open_dataset
-        self._sets: dict[PartitionPlan, OpensPartitions] = {}
+        self._sets: dict[PartitionPlan, PartitionOpener] = {}
         self._plan: PartitionPlan | None = None
         self._partitions: dict[tuple[Kind, PartitionId], Partition] = {}
 

@@ -11,7 +11,7 @@ from hopyard.datasets.partitions.partition import Partition
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
-from hopyard.trainables.protocol import Captures, Reduce, Trainable, TrainsDataParallel
+from hopyard.trainables.protocol import SupportsCapture, Reduce, Trainable, SupportsDataParallel
 from hopyard.trial_state import rng_seed
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import EncodedState, encode
@@ -33,7 +33,7 @@ def load_state(
         captured, generators = held["state"], held["chance"]
     except (TypeError, KeyError) as bad:
         raise IntegrityError("the decoded value is not the state of a trial") from bad
-    state = trainable.restore(captured, config) if isinstance(trainable, Captures) else captured
+    state = trainable.restore(captured, config) if isinstance(trainable, SupportsCapture) else captured
     rng_state.restore(generators)
     return state
 
@@ -44,7 +44,7 @@ def encode_state(
     """generators: as `chance.take` found them, where those are to go on that the state is kept with; None: as
     they are now. Raises SpecError naming what cannot be kept."""
     generators = rng_state.capture() if generators is None else generators
-    captured = trainable.capture(state) if isinstance(trainable, Captures) else state
+    captured = trainable.capture(state) if isinstance(trainable, SupportsCapture) else state
     return encode({"state": captured, "chance": generators}, name="")
 
 
@@ -69,7 +69,7 @@ def train_together(
     group_partitions: all partitions of the group. Afterwards every member's generators are the same, whatever
     each drew.
     """
-    if not isinstance(trainable, TrainsDataParallel):
+    if not isinstance(trainable, SupportsDataParallel):
         raise SpecError(
             f"`{type(trainable).__name__}` has no `train_together`, so several workers cannot train "
             "one state",

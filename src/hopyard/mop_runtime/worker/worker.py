@@ -49,7 +49,7 @@ from hopyard.mop_runtime.worker.prefetch import BackgroundThread, DigestQueue, P
 from hopyard.mop_runtime.worker.unit_executor import UnitExecutor
 from hopyard.mop_runtime.worker.unit_failure import UnitCancelled, WorkerExit, make_failed
 from hopyard.trainables.load import load
-from hopyard.trainables.protocol import Trainable, TrainsDataParallel
+from hopyard.trainables.protocol import SupportsDataParallel, Trainable
 from hopyard.trial_state.shared_memory_store import StateStore
 
 log = logging.getLogger("hopyard.mop_runtime.worker")
@@ -153,7 +153,7 @@ class Worker:
             self._partitions.row_counts("train", train),
             self._partitions.row_counts("validation", validation),
         )
-        together = isinstance(self._trainable, TrainsDataParallel)
+        together = isinstance(self._trainable, SupportsDataParallel)
         self._send(
             Ready(train, validation, *rows, seconds=time.monotonic() - began, supports_data_parallel=together)
         )
@@ -233,7 +233,8 @@ class Worker:
             validation=self._partitions.indices("validation"),
             states=tuple(self._store.list_states()),
             units_in_progress=self._inbox.units_in_progress(),
-            supports_data_parallel=self._trainable is None or isinstance(self._trainable, TrainsDataParallel),
+            supports_data_parallel=self._trainable is None
+            or isinstance(self._trainable, SupportsDataParallel),
         )
         return to_head(said)
 

@@ -23,7 +23,7 @@ from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 from hopyard.simulator.traces.run_spec import CPU_PER_GPU, MAX_GPUS, trace_run_spec
-from hopyard.simulator.traces.table import MAX_COUNT, BadRow, TraceRow, read_table
+from hopyard.simulator.traces.table import MAX_COUNT, InvalidRow, TraceRow, read_table
 from hopyard.simulator.workload import DEFAULT_BEGIN, Workload, WorkloadRun, dated_workload
 
 COLUMNS = (
@@ -106,7 +106,7 @@ def _repeat_section(section: YamlSection) -> Iterator[tuple[datetime, WorkloadRu
         raise section.error("every", "missing", "how long after each other they are submitted: `every: 60s`")
     try:
         at, made = _to_workload_run(row, row.text("submit"))
-    except BadRow as bad:
+    except InvalidRow as bad:
         raise SpecError(
             f"{section.file}: {section.path}: {bad}",
             hints=(f"keys: {', '.join([*COLUMNS, 'count', 'every'])}",),
@@ -140,7 +140,7 @@ def _parse_amount(row: TraceRow, column: str, parse: Callable[[str], T]) -> T:
         return parse(row.text(column))
     except SpecError as bad:
         _, _, problem = bad.message.partition(": ")
-        raise BadRow(f"{column}: {problem or bad.message}") from None
+        raise InvalidRow(f"{column}: {problem or bad.message}") from None
 
 
 def _parse_gpus(row: TraceRow) -> tuple[str | None, int, int]:
@@ -173,5 +173,5 @@ def _parse_time(row: TraceRow, text: str) -> datetime:
             return row.time("submit")
         seconds = _parse_amount(row, "submit", units.parse_time)
     if not 0 <= seconds < MAX_COUNT:
-        raise BadRow(f"submit: {text[:40]} is not a time from 0 on")
+        raise InvalidRow(f"submit: {text[:40]} is not a time from 0 on")
     return datetime.fromtimestamp(DEFAULT_BEGIN.timestamp() + seconds, UTC)

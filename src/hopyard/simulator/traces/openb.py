@@ -13,7 +13,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
 from hopyard.simulator.traces.run_spec import trace_run_spec
-from hopyard.simulator.traces.table import BadRow, TraceRow, raise_first_problem, read_table
+from hopyard.simulator.traces.table import InvalidRow, TraceRow, raise_first_problem, read_table
 from hopyard.simulator.workload import Workload, WorkloadRun, sorted_workload
 
 COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -32,7 +32,7 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     def make(row: TraceRow) -> WorkloadRun:
         began, ended = row.number("scheduled_time", row.number("creation_time")), row.number("deletion_time")
         if ended <= began:
-            raise BadRow("it was deleted before it was scheduled")
+            raise InvalidRow("it was deleted before it was scheduled")
         spec = trace_run_spec("openb", resources_of(row), queue="", script=row.text("qos", "pod"))
         return WorkloadRun(spec, row.number("creation_time"), ended - began, line=row.line)
 

@@ -16,7 +16,7 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 from hopyard.simulator.traces.run_spec import CPU_PER_GPU, trace_run_spec
-from hopyard.simulator.traces.table import BadRow, TraceRow, raise_first_problem, read_table
+from hopyard.simulator.traces.table import InvalidRow, TraceRow, raise_first_problem, read_table
 from hopyard.simulator.workload import Workload, WorkloadRun, sorted_workload
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
@@ -56,9 +56,9 @@ class Profiles:
         self.times = cache(self._times)
 
     def duration_s(self, application: str, replicas: int, batch_size: int) -> float:
-        """Raises BadRow for what was not measured."""
+        """Raises InvalidRow for what was not measured."""
         if not (self._folder / application / "scalability.csv").is_file():
-            raise BadRow(f"nothing was measured of the application `{application}`")
+            raise InvalidRow(f"nothing was measured of the application `{application}`")
         return self.iterations(application, batch_size) * step_s(
             self.times(application, replicas), batch_size / replicas
         )
@@ -67,7 +67,7 @@ class Profiles:
         """Until it is trained with this batch size."""
         file = self._folder / application / f"validation-{batch_size}.csv"
         if not file.is_file():
-            raise BadRow(f"`{application}` was not measured with a batch size of {batch_size}")
+            raise InvalidRow(f"`{application}` was not measured with a batch size of {batch_size}")
         found, problems = read_table(file).convert_rows(lambda row: row.integer("iteration"))
         raise_first_problem(str(file), problems)
         return max(found)

@@ -19,7 +19,7 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 from hopyard.simulator.traces.run_spec import MAX_GPUS, split_gpus, trace_run_spec
-from hopyard.simulator.traces.table import BadRow, SkippedRow, TraceRow, read_table
+from hopyard.simulator.traces.table import InvalidRow, SkippedRow, TraceRow, read_table
 from hopyard.simulator.workload import Workload, WorkloadRun, dated_workload
 
 COLUMNS = ("jobid", "submit")
@@ -56,10 +56,10 @@ def _to_workload_run(row: TraceRow, replica_gpus: int) -> tuple[datetime, Worklo
         raise SkippedRow  # a step of a job
     state = row.text("state", "COMPLETED").split()[0].upper().rstrip("+")
     if state in _UNFINISHED_STATES:
-        raise BadRow(f"it is {state.lower()}: how long it takes is not known")
+        raise InvalidRow(f"it is {state.lower()}: how long it takes is not known")
     duration_s = _duration_s(row)
     if duration_s <= 0:
-        raise BadRow(f"it never ran ({state.lower()})")
+        raise InvalidRow(f"it never ran ({state.lower()})")
     resources, replicas = _requested_resources(row, replica_gpus)
     spec = trace_run_spec(
         "slurm",
@@ -85,7 +85,7 @@ def _duration_s(row: TraceRow) -> float:
         return span_s(row.text("elapsed"), "elapsed")
     for column in ("start", "end"):
         if not _is_known(row, column):
-            raise BadRow(f"it has no {column}: how long it takes is not known")
+            raise InvalidRow(f"it has no {column}: how long it takes is not known")
     return (row.time("end") - row.time("start")).total_seconds()
 
 
@@ -97,15 +97,15 @@ def _limit_s(row: TraceRow) -> float | None:
         return None
     try:
         return span_s(limit, "timelimit")
-    except BadRow:  # what it took is known all the same
+    except InvalidRow:  # what it took is known all the same
         return None
 
 
 def span_s(text: str, column: str) -> float:
-    """`[days-][hours:]minutes:seconds`. Raises BadRow."""
+    """`[days-][hours:]minutes:seconds`. Raises InvalidRow."""
     match = _TIME_SPAN.fullmatch(text)
     if match is None:
-        raise BadRow(f"{column}: `{text[:40]}` is not a span, as in 1-02:30:00")
+        raise InvalidRow(f"{column}: `{text[:40]}` is not a span, as in 1-02:30:00")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
@@ -133,7 +133,7 @@ def _requested_resources(row: TraceRow, replica_gpus: int) -> tuple[Resources, i
     }
     gpus = gpus or sum(models.values())
     if nodes > MAX_REPLICAS or gpus > MAX_GPUS:
-        raise BadRow(
+        raise InvalidRow(
             f"it had {nodes} nodes and {gpus} GPUs: more than {MAX_REPLICAS} nodes or {MAX_GPUS} GPUs "
             "are not played"
         )
@@ -157,12 +157,12 @@ def _resources_per_replica(
 
 
 def _parse_tres(text: str) -> dict[str, str]:
-    """`billing=8,cpu=8,gres/gpu:a100=2,mem=64G,node=1` by name, lower case. Raises BadRow."""
+    """`billing=8,cpu=8,gres/gpu:a100=2,mem=64G,node=1` by name, lower case. Raises InvalidRow."""
     found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
-            raise BadRow(f"`{part[:40]}` is not a resource, as in cpu=8")
+            raise InvalidRow(f"`{part[:40]}` is not a resource, as in cpu=8")
         found[name.strip().lower()] = value.strip()
     return found
 
@@ -171,16 +171,16 @@ def _parse_count(text: str | None, name: str) -> int:
     if not text:
         return 0
     if not text.isdecimal() or len(text) > 9:
-        raise BadRow(f"{name}: `{text[:40]}` is not a whole number")
+        raise InvalidRow(f"{name}: `{text[:40]}` is not a whole number")
     return int(text)
 
 
 def _parse_memory(text: str, cpus: int, nodes: int) -> int:
     """Bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit: MiB.
-    Raises BadRow."""
+    Raises InvalidRow."""
     match = _MEMORY_SIZE.fullmatch(text)
     if match is None:
-        raise BadRow(f"memory: `{text[:40]}` is not an amount, as in 64G")
+        raise InvalidRow(f"memory: `{text[:40]}` is not an amount, as in 64G")
     number, unit, per = match.groups()
     times = {"c": cpus, "n": nodes}.get(per.lower(), 1)
     return int(float(number) * _SIZE_UNITS[unit.upper()]) * times

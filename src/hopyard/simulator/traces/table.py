@@ -20,7 +20,7 @@ MAX_SECONDS = 10 * 365 * 86400.0
 MAX_COUNT = 10**9
 
 
-class BadRow(Exception):
+class InvalidRow(Exception):
     """A row that cannot be played, and why, in words for people."""
 
 
@@ -30,7 +30,7 @@ class SkippedRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One row by the names of its columns. Every method raises BadRow."""
+    """One row by the names of its columns. Every method raises InvalidRow."""
 
     line: int
     values: Mapping[str, str]
@@ -41,7 +41,7 @@ class TraceRow:
     def text(self, column: str, default: str | None = None) -> str:
         found = self.values.get(column) or default
         if found is None:
-            raise BadRow(f"{column} is empty")
+            raise InvalidRow(f"{column} is empty")
         return found
 
     def number(self, column: str, default: float | None = None) -> float:
@@ -51,22 +51,22 @@ class TraceRow:
         try:
             found = float(self.text(column))
         except ValueError:
-            raise BadRow(f"{column}: `{self.text(column)[:40]}` is not a number") from None
+            raise InvalidRow(f"{column}: `{self.text(column)[:40]}` is not a number") from None
         if not math.isfinite(found) or found < 0:
-            raise BadRow(f"{column}: {self.text(column)[:40]} is not a number from 0 up")
+            raise InvalidRow(f"{column}: {self.text(column)[:40]} is not a number from 0 up")
         return found
 
     def integer(self, column: str, default: int | None = None, *, low: int = 0, high: int = MAX_COUNT) -> int:
         found = self.number(column, None if default is None else float(default))
         if found != int(found) or not low <= found <= high:
-            raise BadRow(f"{column}: {self.text(column)[:40]} is not a whole number from {low} to {high}")
+            raise InvalidRow(f"{column}: {self.text(column)[:40]} is not a whole number from {low} to {high}")
         return int(found)
 
     def seconds(self, column: str) -> float:
         """A span: at most ten years."""
         found = self.number(column)
         if found > MAX_SECONDS:
-            raise BadRow(f"{column}: {self.text(column)[:40]} seconds are more than ten years")
+            raise InvalidRow(f"{column}: {self.text(column)[:40]} seconds are more than ten years")
         return found
 
     def time(self, column: str) -> datetime:
@@ -74,7 +74,7 @@ class TraceRow:
         try:
             found = datetime.fromisoformat(self.text(column))
         except ValueError:
-            raise BadRow(f"{column}: `{self.text(column)[:40]}` is not a time") from None
+            raise InvalidRow(f"{column}: `{self.text(column)[:40]}` is not a time") from None
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
@@ -111,7 +111,7 @@ class TraceTable:
                         TraceRow(line, dict(zip(self.columns, (cell.strip() for cell in cells), strict=True)))
                     )
                 )
-            except BadRow as bad:
+            except InvalidRow as bad:
                 problems.append(SkippedRun(line, str(bad)))
             except SkippedRow:
                 continue

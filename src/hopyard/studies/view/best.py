@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.errors import NotFound
 from hopyard.studies.view.study_view import StudyView
 from hopyard.trainables.config import Config
-from hopyard.trainables.protocol import Captures
+from hopyard.trainables.protocol import SupportsCapture
 from hopyard.trial_state.decode import decode
 
 
@@ -30,7 +30,7 @@ def read_state(file: Path, trainable: Any, view: StudyView, *, untrusted: bool) 
     untrusted: as of `decode`."""
     captured = decode(bytearray(file.read_bytes()), untrusted=untrusted)["state"]
     best = view.best()
-    if best is None or not isinstance(trainable, Captures):
+    if best is None or not isinstance(trainable, SupportsCapture):
         return captured
     return trainable.restore(
         captured, Config(best.params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget)
