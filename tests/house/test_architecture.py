@@ -15,6 +15,7 @@ WORD = re.compile(r"MLflow|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 FIELD_TERMS = Path(__file__).with_name("field_terms.txt")
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "thing", "things"}
 SAME_NAME = {
+    "Run": "`hopyard.client` gives Python's `Run`, which users hold; the record is the domain's",
     "Study": "`hopyard.spark.Study` is the users' API of Spark; `hopyard.client` gives Python's `Study`",
 }
 
