@@ -11,7 +11,7 @@ from hopyard.datasets.partitions.partition import Partition
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
-from hopyard.trainables.protocol import SupportsCapture, Reduce, Trainable, SupportsDataParallel
+from hopyard.trainables.protocol import Reduce, SupportsCapture, SupportsDataParallel, Trainable
 from hopyard.trial_state import rng_seed
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import EncodedState, encode
