@@ -59,7 +59,7 @@ class QueueCache:
         if refused is not None:
             hint = (
                 "show its limits with `hop queue info "
-                f"{(refused.non_lending_queues or (refused.queue,))[0]}` tells its limits"
+                f"{(refused.non_lending_queues or (refused.queue,))[0]}`"
             )
             raise DoesNotFit(
                 f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,)
