@@ -58,8 +58,7 @@ class QueueCache:
         refused = self._empty_usage[2].refusal(gang)
         if refused is not None:
             hint = (
-                "show its limits with `hop queue info "
-                f"{(refused.non_lending_queues or (refused.queue,))[0]}`"
+                f"show its limits with `hop queue info {(refused.non_lending_queues or (refused.queue,))[0]}`"
             )
             raise DoesNotFit(
                 f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,)
