@@ -185,7 +185,7 @@ NODE = "nodes: [a100-0000], users: [a]"
         ),
         (
             "{name: e, for: 1h, resources: {gpus: 1}, count: 999, users: [a]}",
-            "0: it cannot be honoured: all nodes",
+            "0: it cannot be honoured: the nodes it may use hold only 16 of the 999 pieces",
             "fewer",
         ),
     ],
