@@ -308,7 +308,7 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     assert (
         away.code == 1
         and away.text.startswith("no server answers at http://127.0.0.1:1")
-        and "HOPYARD_URL names that address" in away.talk
+        and "check the address in HOPYARD_URL" in away.talk
     )
     assert Shell(
         shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}
@@ -323,7 +323,7 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
         shell.detach("wait.py")
         refused = shell.hop("down")
         assert refused.code == 1
-        assert refused.talk.splitlines()[1].startswith("hint: --keep-runs ")
+        assert refused.talk.splitlines()[1].startswith("hint: use --keep-runs ")
     finally:
         assert shell.hop("down", "--stop-runs").talk == f"the server of {tmp_path / 'another'} has stopped\n"
     assert shell.hop("down").talk == f"no server runs for {tmp_path / 'another'}\n"

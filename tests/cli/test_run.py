@@ -197,7 +197,7 @@ def test_ctrl_c_leaves_the_run_alone(shell: Shell, client: Client) -> None:
         name = re.search(rb"run (\S+) ", screen.expect(b"begun\r\n"))
         assert name is not None
         screen.type(b"\x03")
-        screen.expect(b"goes on.  Come back: hop logs -f " + name[1])
+        screen.expect(b"continues.  Follow it: hop logs -f " + name[1])
         assert screen.wait() == 130
     run = name[1].decode()
     assert client.get("/runs/resolve", ref=run)["phase"] == "running"

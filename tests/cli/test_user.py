@@ -116,7 +116,7 @@ def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(
         ("has no secret `HF_KEY`", ("run", "--secret", "HF_KEY", "shows.py")),
     ):
         done = shell.hop(*words)
-        assert done.code == 2 and refused in done.talk and "hint: `hop secret set HF_KEY`" in done.talk
+        assert done.code == 2 and refused in done.talk and "`hop secret set HF_KEY`" in done.talk
     assert shell.hop("secret", "set", "HF_KEY").code == 2, "an empty value"
     kept = shell.hop("secret", "set", "HF_KEY", typed="s3cr3t value\n")
     assert kept.code == 0 and "s3cr3t" not in kept.text + kept.talk
@@ -142,7 +142,7 @@ def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(
     fork = dave.hop("fork", "secretive")
     assert (
         fork.text == "[None, None]\n"
-        and "not taken over from the other user's run: WORD, HF_KEY" in fork.talk
+        and "not copied from the other user's run: WORD, HF_KEY" in fork.talk
         and "hint: " in fork.talk
     )
     assert dave.hop("fork", "secretive", "-e", "WORD=own", "-e", "HF_KEY=own").text == "['own', 'own']\n"

@@ -37,7 +37,7 @@ def waits(**more: Any) -> dict[str, Any]:
     ("promised", "late", "end"),
     [
         (40, "", ""),
-        (20, "", "; it will probably be later: what it waits for takes longer"),
+        (20, "", "; it will probably be later: its resources are in use for longer"),
         (20, "run a/b/7 goes before it", "; it will probably be later: run a/b/7 goes before it"),
     ],
 )

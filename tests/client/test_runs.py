@@ -99,7 +99,7 @@ def test_a_failed_run_is_returned_with_its_exit_code(code: Path) -> None:
         ({"env": {"A": 1}}, "env: `A` is of type int"),
         ({"tags": {"a=b": "c"}}, "tags: `a=b` is not the name of a parameter"),
         ({"priority": 101}, "--priority: 101 is not from 0 to 100"),
-        ({"dataset": ["mnist", "mnist:2"]}, "-d: the dataset `mnist` is named twice"),
+        ({"dataset": ["mnist", "mnist:2"]}, "-d: the dataset `mnist` is given twice"),
     ],
 )
 def test_what_hop_run_refuses_is_refused(code: Path, options: dict[str, Any], error: str) -> None:

@@ -118,7 +118,7 @@ def test_nothing_is_lost_with_a_study_that_ended_before_it_had_begun(linear: Wor
     late = resume(linear, waits["name"])
     linear.ok("rm", "-y", first["name"])
     linear.ok("stop", full["name"])
-    assert "was deleted before this one had begun" in linear.reaches(late["id"], "failed")["exit"]["reason"]
+    assert "was deleted before this study started" in linear.reaches(late["id"], "failed")["exit"]["reason"]
 
 
 def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -> None:
@@ -236,7 +236,7 @@ def test_no_trial_goes_on_from_beyond_what_was_told(world: World) -> None:
     assert min(one["step"] for one in world.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
     ended = world.reaches(resume(world, stopped["name"])["id"], "succeeded")
     assert (
-        "trial 0: all checkpoints that are left are from beyond epoch 2; it trains from the beginning"
+        "trial 0: all checkpoints that are left are from beyond epoch 2; it starts from the beginning"
         in world.log(ended, "stderr")
     )
     assert [
@@ -270,7 +270,7 @@ def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(world: 
     go.touch()
     world.ok("rm", "-y", first["name"])
     ended = world.reaches(resume(world, run["name"])["id"], "succeeded")
-    assert "that it went on from was deleted; it trains from the beginning" in world.log(ended, "stderr")
+    assert "that it went on from was deleted; it starts from the beginning" in world.log(ended, "stderr")
     assert decisions(journal(world, ended)) == decisions(journal(world, calm))
 
 
@@ -371,7 +371,7 @@ def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear
     records = journal(linear, ended)
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     (frozen,) = [record for record in records if record["kind"] == "worker" and record["event"] == "frozen"]
-    assert "on one unit of trial 1, in epoch 2: its process is ended" in frozen["detail"]
+    assert "on one unit of trial 1, in epoch 2: its process is killed" in frozen["detail"]
     rank = int(frozen["worker"].removeprefix("worker-")) + 1
     assert "in hang" in linear.log(ended, "stderr", rank), "where it was"
     joined = [

@@ -167,7 +167,7 @@ def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
     ("url", "words", "hint"),
     [
         ("s3a://bucket/x", "cannot be written: .*S3AFileSystem", "s3://bucket/x needs no jars"),
-        ("nowhere://x/y", "No FileSystem for scheme", "its jar is missing"),
+        ("nowhere://x/y", "No FileSystem for scheme", "add its jar"),
         (
             "file:///proc/x",
             "file:///proc/x cannot be written",
@@ -218,7 +218,7 @@ def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: 
         ({"label": "name"}, "labels: `name` holds text, not numbers"),
         ({"label": "day"}, r"labels: `day` \(date\) holds no numbers"),
         ({"features": ["a", "name"]}, "features: `name` holds text"),
-        ({"features": ["a", "list"]}, r"`list` \(array<double>\) is not one number a row"),
+        ({"features": ["a", "list"]}, r"`list` \(array<double>\) is not one number per row"),
         ({"features": ["map"]}, "has a type that workers cannot read"),
         ({"validation": 1.0}, "validation: 1.0 is not a share"),
         ({"validation": -0.1}, "validation: -0.1 is not a share"),
@@ -265,4 +265,4 @@ def test_partitions_on_a_disk_that_workers_do_not_see(spark: Any, tmp_path: Path
     remove_partitions(written.store, spark)
     with pytest.raises(SpecError, match="cannot be read") as lacking:
         _open(written, 0)
-    assert "a folder that all of them see" in lacking.value.hints[0]
+    assert "use a shared folder" in lacking.value.hints[0]

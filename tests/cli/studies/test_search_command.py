@@ -99,7 +99,7 @@ def test_a_study_of_runs(shell: Shell) -> None:
     forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
     assert (
         forked.code == 2
-        and f"hint: fork the run of its best trial: `hop fork {best}  --checkpoint newest`" in forked.talk
+        and f"hint: fork the run of its best trial: `hop fork {best} --checkpoint newest`" in forked.talk
     )
     assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
     refused = shell.hop("search", "gantt")
@@ -120,7 +120,7 @@ def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: S
     unnamed = shell.hop("search", "-n", "st")  # a label, not that file
     assert (
         unnamed.code == 2
-        and "hint: -n st is what the study is called; its file is named as well" in unnamed.talk
+        and "hint: give a name with -n and the file as well: hop search FILE.yaml -n st" in unnamed.talk
     )
 
 
@@ -330,7 +330,7 @@ def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> N
         name = re.search(rb"study (\S+) ", screen.expect(b"TRIAL"))
         assert name is not None
         screen.type(b"\x03")
-        screen.expect(b"goes on.  Its trials: hop search show " + name[1])
+        screen.expect(b"continues.  Its trials: hop search show " + name[1])
         assert screen.wait() == 130
     assert shell.hop("stop", "--grace", "0", name[1].decode()).code == 0
 

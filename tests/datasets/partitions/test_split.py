@@ -270,7 +270,7 @@ def test_views_make_matrices() -> None:
     assert view["x"].dtype == np.float32 and view["x"].tolist() == [[n, n * 10] for n in range(6)]
     assert view["y"].tolist() == [0, 1] * 3
     assert (view.key, view.peers) != (part.key, ())
-    with pytest.raises(SpecError, match="column `z` is not one number a row"):
+    with pytest.raises(SpecError, match="column `z` is not one number per row"):
         part.view(x=("a", "z"))["x"]
     with pytest.raises(SpecError, match="no column `c`"):
         part.view(x=("a", "c"))

@@ -220,4 +220,4 @@ def test_where_workers_hang_over_and_over_as_they_begin_the_study_ends(tmp_path:
                 while True:
                     wire.receive()
         assert cluster.driver.wait(0) == 1
-        assert "no worker for 2 s, but such as hang" in "".join(cluster.logs())
+        assert "no worker for 2 s: workers hang or exit" in "".join(cluster.logs())

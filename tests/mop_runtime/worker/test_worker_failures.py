@@ -299,7 +299,7 @@ def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
         [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == -signal.SIGKILL
-    assert "this worker is ended: 601 s on one unit" in done.stderr and "in here" in done.stderr
+    assert "this worker exits: 601 s on one unit" in done.stderr and "in here" in done.stderr
 
 
 HANGS = (
