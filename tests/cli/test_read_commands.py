@@ -207,7 +207,7 @@ def test_a_label_that_names_another_run_is_refused(
             2,
             f"error: --name: `{label}` has a special meaning in run references: {means}",
         ), words
-    with pytest.raises(SpecError, match=f"label: `{label}` means"):
+    with pytest.raises(SpecError, match=f"label: `{label}` has a special meaning in run references"):
         client.patch(f"/runs/{client.get('/runs/resolve', ref=trained[0])['id']}", {"label": label})
 
 
