@@ -251,7 +251,7 @@ class ChangeCases:
         run = await submit_run(stores)
         await _update_run(stores, run.id, priority=70)
         for changes in ({"priority": 80}, {"note": "n"}, {"held_by": "bob"}):
-            with pytest.raises(Conflict, match="changed at the same moment"):
+            with pytest.raises(Conflict, match="changed at the same time"):
                 await _update_run(stores, run.id, before=run, **changes)
         known = await stores.runs.get(run.id)
         await start_run(stores, run.id, seconds=1)

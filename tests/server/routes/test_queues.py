@@ -94,8 +94,8 @@ def test_a_limit_that_never_binds_is_a_warning(tmp_path: Path) -> None:
             {"queues": {"default": {"maximum": {"gpus": 1, "gpus.A100": 2}, "user_limit": {"gpus": 2}}}},
         )
         assert done["warnings"] == [
-            "default.maximum: 2 gpus.a100 can never be reached, maximum.gpus is 1",
-            "default.user_limit: 2 gpus can never be reached, maximum.gpus is 1",
+            "default.maximum: 2 gpus.a100 can never be reached: maximum.gpus is 1",
+            "default.user_limit: 2 gpus can never be reached: maximum.gpus is 1",
         ]
         assert done["applied"]
 

@@ -175,7 +175,7 @@ def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
             (400, "users: no owner is given", wish(users=[])),
             (404, "queue: there is no queue `defaul`", wish(queue="defaul")),
             (404, "nodes.0: there is no node `bux`", {**wish(), "nodes": ["bux"]}),
-            (400, "nodes.1: `box` is named twice", {**wish(), "nodes": ["box", "box"]}),
+            (400, "nodes.1: `box` is given twice", {**wish(), "nodes": ["box", "box"]}),
             (400, "nodes: it reserves no capacity", {**wish(), "nodes": []}),
             (400, "nodes: whole nodes and resources", {**wish(), "resources": {"gpus": 1}}),
             (400, "resources: it reserves no capacity", wish(resources={"cpu_milli": 0})),
