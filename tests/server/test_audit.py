@@ -126,7 +126,7 @@ def test_refusals_are_told_and_are_bounded(tmp_path: Path) -> None:
             ("bob", "user.add", ""),
             ("bob", "run.stop", str(run["name"])),
         ]
-        assert "who may" in refused[-1]["detail"]["why"]
+        assert "allowed users: alice" in refused[-1]["detail"]["why"]
         for _ in range(200):
             await stage.ask("GET", "/datasets", token="hop_wrong", status=401)
         assert len(await stage.parts.audit.list(AuditFilter(limit=1000))) < 120
