@@ -145,7 +145,7 @@ def test_a_second_one_leaves_at_once(home: Home) -> None:
             check=False,
         )
         assert second.returncode == 0
-        assert "runs already" in second.stderr
+        assert "already runs" in second.stderr
 
 
 def test_settings_that_are_wrong_are_told(home: Home) -> None:
