@@ -54,7 +54,7 @@ def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usua
     assert told["logs"][0] == 0, told["logs"]
     for word in ("ps", "status", "user"):
         code, _, talk = told[word]
-        assert code != 0 and "a run's own token" in talk and "hint: " in talk and "HOPYARD_TOKEN" in talk, (
+        assert code != 0 and "the token of a run" in talk and "hint: " in talk and "HOPYARD_TOKEN" in talk, (
             told[word]
         )
     for word in ("up", "down"):
