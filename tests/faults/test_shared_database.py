@@ -251,7 +251,7 @@ def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(
     )
     for command in commands:
         done = second.hop(*command)
-        said = "with the server of first (" in done.talk and "which has been away since" in done.talk
+        said = "on the server of first (" in done.talk and "which has been away since" in done.talk
         assert (done.code, said) == (1, True), (command, done)
     assert "which has been away since" in second.ok("info", run).out
 

@@ -125,7 +125,7 @@ def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -
     linear.write("search.yaml", MOP)
     done = linear.reaches(start(linear)["id"], "succeeded")
     refused = linear.hop("search", "resume")
-    assert refused.code != 0 and "has finished" in refused.talk and "--trials" in refused.talk
+    assert refused.code != 0 and "already finished" in refused.talk and "--trials" in refused.talk
     assert "must be greater (got 4)" in linear.hop("search", "resume", "--trials", "4").talk
     assert "4 trials were begun" in linear.hop("search", "resume", "--trials", "2").talk
     more = linear.reaches(resume(linear, "--trials", "6")["id"], "succeeded")
