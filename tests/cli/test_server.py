@@ -77,5 +77,8 @@ def test_a_home_that_can_be_no_folder_is_told_by_every_command(
             ),
         )
         told = typed.out + typed.err
-        assert typed.code in (1, 2) and why in told and "hint: set HOPYARD_HOME to a folder" in told, (entry.name, told)
+        assert typed.code in (1, 2) and why in told and "hint: set HOPYARD_HOME to a folder" in told, (
+            entry.name,
+            told,
+        )
     assert (tmp_path / "file").read_text() == "mine"

@@ -81,7 +81,10 @@ def test_only_the_owner_takes_nodes_out_of_service(tmp_path: Path) -> None:
             ("DELETE", "", None),
         ):
             refused = await stage.ask(method, f"/nodes/box{path}", body, token=BOB, status=403)
-            assert refused["error"]["code"] == "forbidden" and "only the owner of this server, alice" in refused["error"]["message"]
+            assert (
+                refused["error"]["code"] == "forbidden"
+                and "only the owner of this server, alice" in refused["error"]["message"]
+            )
         assert not (await stage.ask("GET", "/nodes/box", token=BOB))["node"]["cordoned"]
 
     play(tmp_path, scene)
