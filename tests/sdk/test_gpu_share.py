@@ -19,7 +19,7 @@ def tell(fraction, device): told.append((round(fraction, 4), device))
 torch.cuda.set_per_process_memory_fraction = tell
 for part in (20 * 2**30, 2**30, 0):
     os.environ['HOPYARD_GPU_MEMORY'] = str(part or '')
-    gpu_share._done, before = False, len(torch.cuda._queued_calls)
+    gpu_share._limit_set, before = False, len(torch.cuda._queued_calls)
     hop.bind(x=1)
     hop.params(lr=0.1)
     queued = torch.cuda._queued_calls[before:]

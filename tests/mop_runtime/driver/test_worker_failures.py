@@ -114,7 +114,7 @@ def test_another_attempt_begins_with_all_its_workers(tmp_path: Path) -> None:
         cluster.drive()
         hops = len(cluster.of_kind("hop"))
         cluster.until(lambda: len(cluster.of_kind("hop")) > hops + 2)
-        assert "2 of 3 workers are there" in "".join(cluster.logs())
+        assert "2 of 3 workers are connected" in "".join(cluster.logs())
         cluster.kill_driver()
         for process in cluster.crew.values():
             process.kill()
