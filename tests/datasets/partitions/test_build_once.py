@@ -44,7 +44,7 @@ def write(file):
     sys.stdin.readline()
     file.write(b"whole")
 print("asks", flush=True)
-build_once(Path({str(tmp_path / "there.bin")!r}), write, sound=lambda path: path.read_bytes() == b"whole")
+build_once(Path({str(tmp_path / "there.bin")!r}), write, is_valid=lambda path: path.read_bytes() == b"whole")
 print("has", flush=True)
 """
     crew = [
@@ -87,7 +87,7 @@ def half(file, **arrays):
     print("half", flush=True)
     sys.stdin.readline()
 split.np.savez = half
-split.split(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({str(tmp_path / "cache")!r}))
+split.split_dataset(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({str(tmp_path / "cache")!r}))
 """
     first = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
