@@ -23,11 +23,12 @@ from hopyard.client.run_lookup import get_run as find_run
 from hopyard.client.submit import submit_run
 from hopyard.config.key_values import Value, check_key, check_variable
 from hopyard.config.run_request import RunRequest
+from hopyard.domain.run import RunPhase
 from hopyard.domain.text import check_line
 from hopyard.errors import SpecError
 
 _POLL_INTERVAL_RANGE_S = (0.2, 2.0)  # at first, and at most
-_FINAL = ("succeeded", "failed", "cancelled")
+_FINAL = frozenset(phase for phase in RunPhase if phase.is_final)
 _PARTS = ("code", "checkpoint", "files", "logs")
 
 
