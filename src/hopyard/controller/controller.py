@@ -234,9 +234,8 @@ class Controller:
         Late news of an old attempt changes nothing."""
         if self._reconciler.last_statuses.get((attempt, status.rank)) != status:
             if status.exit is not None and status.exit.kind is ExitKind.NODE_FAULT:
-                await (
-                    self._record_observation()
-                )  # before its run waits again: its node may be out of service now
+                # before its run waits again: its node may be out of service now
+                await self._record_observation()
             recorded = await self._cluster.record_status(
                 AttemptStatus(attempt, (status,)), now=self._clock.now()
             )
@@ -475,9 +474,8 @@ class Controller:
 
     async def _notify_all_ended(self) -> None:
         while self._ended_runs:
-            await _wait_at_most(
-                self._no_cycle_requested
-            )  # who takes their place comes before those who are only told
+            # who takes their place comes before those who are only told
+            await _wait_at_most(self._no_cycle_requested)
             ended, self._ended_runs = self._ended_runs, []
             await run_logging_errors(self._trial_cleanup.stop_trials_of(ended))
             if self._on_ended is not None:

@@ -69,9 +69,8 @@ class Reconciler:
             await self._reconcile_as_follower()
             self._request_observation()
             return
-        if (
-            epoch != self.reconciled_epoch
-        ):  # another server may have decided meanwhile, and left something undecided
+        # another server may have decided meanwhile, and left something undecided
+        if epoch != self.reconciled_epoch:
             await self.refresh_live_attempts()
             await self._mark_foreign_nodes_unready()
             self.reconciled_epoch = epoch

@@ -71,9 +71,8 @@ class QueueTree:
     half_life_s: float = 7 * 86400.0
 
 
-SINGLE_QUEUE_TREE = QueueTree(
-    {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
-)  # what there is before anybody declares a tree
+# what there is before anybody declares a tree
+SINGLE_QUEUE_TREE = QueueTree({DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,8 @@ def _run_replay(options: argparse.Namespace) -> int:
     code, data = options.code.resolve(), options.data.resolve()
     os.chdir(code)
     trainable = load(spec.mop.trainable, code)
-    process_setup.apply_determinism(
-        spec.mop.deterministic, spec.mop.threads
-    )  # the user's code may be what imported PyTorch
+    # the user's code may be what imported PyTorch
+    process_setup.apply_determinism(spec.mop.deterministic, spec.mop.threads)
     with tempfile.TemporaryDirectory(prefix="hopyard-partitions-") as cache:
         partitions = open_dataset_folder(data, Path(cache), dataset=spec.mop.dataset)(spec.mop.partitions)
         opened: dict[tuple[PartitionId, Kind], Partition] = {}

@@ -19,9 +19,8 @@ from hopyard.domain.resources import Resources
 from hopyard.replica import process_tree
 
 _PERIOD_US = 100_000
-_MAX_ALLOCATION_BYTES_PER_S = (
-    4 * 1024**3
-)  # how fast a process may fill memory: decides how soon the watcher looks again
+# how fast a process may fill memory: decides how soon the watcher looks again
+_MAX_ALLOCATION_BYTES_PER_S = 4 * 1024**3
 _CHECK_INTERVAL_RANGE_S = (0.02, 1.0)
 # the kernel enforces the limit; this only finds out when it killed a part of the run and left the rest
 _GROUP_CHECK_INTERVAL_S = 0.5

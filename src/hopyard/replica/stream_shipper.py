@@ -222,9 +222,8 @@ class StreamShipper:
             # the run is over, or it or its whole home was deleted: nothing more is taken
             self._finished.set()
         elif isinstance(error, RunEnded):
-            self._apply_stop_request(
-                StopRequest(True)
-            )  # it was ended elsewhere: what this replica computes is of no use
+            # it was ended elsewhere: what this replica computes is of no use
+            self._apply_stop_request(StopRequest(True))
 
     def _has_been_rejected_for(self, timeout_s: float) -> bool:
         now = time.monotonic()

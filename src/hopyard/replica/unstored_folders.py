@@ -24,9 +24,8 @@ class UnstoredFolders:
     folder: ReplicaDir
     spec: ReplicaSpec
     _unreported: list[str] = field(default_factory=list)
-    _report_lock: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # several threads have something to say
+    # several threads have something to say
+    _report_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def retain(self, what: str, path: Path, reason: Exception | str) -> None:
         """what: as a sentence begins ("the checkpoint of step 5"). path: its folder, which may be gone."""

@@ -34,9 +34,8 @@ CLASS_COUNT = 12  # a run in the last class stays there; it begins after two yea
 # a run is not preempted sooner after its processes start, so that little time goes into checkpoints
 QUANTUM_S = 600.0
 
-_CLASS_STARTS_S = [
-    FIRST_CLASS_END_S * CLASS_GROWTH_FACTOR**number for number in range(CLASS_COUNT - 1)
-]  # of class 1 and so on
+# of class 1 and so on
+_CLASS_STARTS_S = [FIRST_CLASS_END_S * CLASS_GROWTH_FACTOR**number for number in range(CLASS_COUNT - 1)]
 
 
 def service_class(gang: Gang, served_s: float) -> int:

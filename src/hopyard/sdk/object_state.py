@@ -31,9 +31,8 @@ class StateKind(StrEnum):
     UNSAVED = "aside"  # functions: kept for demos, not part of a checkpoint
 
 
-_BLOCKED_GLOBAL = re.compile(
-    r"GLOBAL ([\w.]+)"
-)  # in what PyTorch says of a file that holds more than tensors
+# in what PyTorch says of a file that holds more than tensors
+_BLOCKED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _STATE_METHODS = {
     StateKind.STATE_DICT: ("state_dict", "load_state_dict"),
     StateKind.WEIGHTS: ("get_weights", "set_weights"),

@@ -465,9 +465,8 @@ _FACTORIES: dict[Global, Callable[[], Any]] = {
         for kind in (collections.Counter, collections.OrderedDict, collections.deque)
     },
 }
-_ALLOWED_GLOBALS = frozenset(
-    {*_FACTORIES, Global("numpy", "ndarray"), Global("uuid", "UUID")}
-)  # arguments alone
+# arguments alone
+_ALLOWED_GLOBALS = frozenset({*_FACTORIES, Global("numpy", "ndarray"), Global("uuid", "UUID")})
 _BUILDERS: dict[Global, Callable[..., Any]] = {
     NEWOBJ: _new,
     Global("builtins", "bytearray"): _bytearray,

@@ -173,9 +173,8 @@ class HistoryCases:
         _, attempt = await started_run(stores, resources=Resources(2000, GIB))
         await stores.cluster.record_status(running_status(attempt), now=time_at(4))
         assert (await stores.cluster.snapshot(now=time_at(5))).past_usage == {}
-        await stores.cluster.record_status(
-            exited_status(attempt), now=time_at(10)
-        )  # held since it was placed
+        # held since it was placed
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(10))
         key = (DEFAULT_QUEUE, "alice")
         used = (await stores.cluster.snapshot(now=time_at(11))).past_usage
         assert set(used) == {key}

@@ -228,9 +228,8 @@ class ListCases:
         assert (found.spec.environment.lock, found.spec.environment.packages) == ("1" * 64, {})
 
     async def test_pages(self, stores: ClusterStores) -> None:
-        made = [
-            await submit_run(stores, now=time_at(number // 2)) for number in range(7)
-        ]  # some at the same moment
+        # some at the same moment
+        made = [await submit_run(stores, now=time_at(number // 2)) for number in range(7)]
         found: list[RunId] = []
         before: RunId | None = None
         while page := await stores.runs.list(RunFilter(limit=2, before=before)):

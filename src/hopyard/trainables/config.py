@@ -36,9 +36,8 @@ class Config:
                 )
 
     def __getattr__(self, name: str) -> ParamValue:
-        if (
-            name.startswith("__") or name in RESERVED_CONFIG_KEYS
-        ):  # asked by copy and pickle, before there are params
+        # asked by copy and pickle, before there are params
+        if name.startswith("__") or name in RESERVED_CONFIG_KEYS:
             raise AttributeError(name)
         try:
             return self.params[name]

@@ -39,9 +39,8 @@ class FrozenBackbone:
     def module(self, device: Any) -> Any:
         """The frozen trunk on the device."""
         if self._module is None:
-            with seeded_generators(
-                derive_seed("trunk")
-            ):  # one without weights of its own is the same everywhere, too
+            # one without weights of its own is the same everywhere, too
+            with seeded_generators(derive_seed("trunk")):
                 module = self._make_module()
             self._module = module.eval().requires_grad_(False).to(device)
             self._digest = _digest(module, self._transform)

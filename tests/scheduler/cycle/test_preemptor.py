@@ -457,9 +457,8 @@ def test_what_is_lost_is_what_ran_since_it_was_saved(saved_s: float | None, expe
         )
         == 0
     )
-    assert (
-        unsaved_gpu_seconds(one, T0 - seconds(1000), gpu_weight_of([machine("n", 4)])) == 0
-    )  # a clock went back
+    # a clock went back
+    assert unsaved_gpu_seconds(one, T0 - seconds(1000), gpu_weight_of([machine("n", 4)])) == 0
 
 
 @st.composite

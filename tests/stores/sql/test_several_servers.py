@@ -75,9 +75,8 @@ async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, St
     for server in servers:
         assert await server.cluster.snapshot(now=time_at(11)) == before
     assert await paused.cluster.acquire_lease("a", now=time_at(12), ttl=TTL) is None
-    again = await paused.cluster.apply(
-        stale, now=time_at(12), epoch=second.epoch
-    )  # its checks are those of today
+    # its checks are those of today
+    again = await paused.cluster.apply(stale, now=time_at(12), epoch=second.epoch)
     assert (again.applied, again.preempted) == ((gangs[0].id,), placed.attempts)
 
 

@@ -196,9 +196,8 @@ def test_a_script_as_it_stands_is_judged_by_its_last_word() -> None:
 
 
 def test_a_copy_counts_on_from_its_own_epochs() -> None:
-    one = child(
-        budget=6, last_epoch=4, epoch_shift=2
-    )  # had done 4 epochs, copies one that had done 2, and may do 2 more
+    # had done 4 epochs, copies one that had done 2, and may do 2 more
+    one = child(budget=6, last_epoch=4, epoch_shift=2)
     one.reported_epoch = 4
     see(one, step=2)
     assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]

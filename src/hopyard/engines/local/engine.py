@@ -410,9 +410,8 @@ class LocalEngine:
         return statuses, dead, self._cached_keys.keys()
 
     def _observe_replica(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
-        held = (
-            folder.is_alive()
-        )  # first: a replica that ends between the two looks has written its last state
+        # first: a replica that ends between the two looks has written its last state
+        held = folder.is_alive()
         state = folder.read_state()
         if (
             state is not None

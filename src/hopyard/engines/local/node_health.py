@@ -93,7 +93,6 @@ class NodeHealth:
     def _run_checks(self, pending_checks: int) -> None:
         told = self._checks.gpus(self._gpus)
         with self._lock:
-            if (
-                told or pending_checks == self._pending_checks
-            ):  # what was doubted while the driver was asked is asked again
+            # what was doubted while the driver was asked is asked again
+            if told or pending_checks == self._pending_checks:
                 self._gpu_problem = told

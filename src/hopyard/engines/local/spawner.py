@@ -73,9 +73,8 @@ class SpawnerClient:
         try:
             return await asyncio.wait_for(self._exchange(request), ANSWER_TIMEOUT_S)
         except BaseException:
-            await (
-                self._disconnect()
-            )  # also when cancelled half-way: the next answer would belong to this request
+            # also when cancelled half-way: the next answer would belong to this request
+            await self._disconnect()
             raise
 
     async def _exchange(self, request: Mapping[str, Any]) -> Any:

@@ -146,9 +146,8 @@ class MopTrainer:
             names,
             has_validation=self._has_validation,
         )
-        self._undigested_at_start = (
-            self._journal.index.undigested_count
-        )  # of an earlier driver's: nobody may be left to tell
+        # of an earlier driver's: nobody may be left to tell
+        self._undigested_at_start = self._journal.index.undigested_count
         self._pending_work: list[TrialWork] = []
         self._has_free_capacity = self._has_spare_workers = False
         self._checked_at, self._no_worker_since = 0.0, time.monotonic()

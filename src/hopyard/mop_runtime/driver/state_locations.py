@@ -75,9 +75,8 @@ class StateLocations:
             self._request_from_worker(state)
             return
         _, shelf, _ = self._senders.pop(state, (0, "", 0.0))
-        if (
-            event.error and not event.missing and state not in self._failed_transfers
-        ):  # it is tried again, and again
+        # it is tried again, and again
+        if event.error and not event.missing and state not in self._failed_transfers:
             self._log_message(f"state {state} could not be fetched from its worker: {event.error}")
         self._failed_transfers = (
             self._failed_transfers | {state} if event.error else self._failed_transfers - {state}

@@ -186,9 +186,8 @@ class Worker:
             self._report_failure(command.unit, bad)
         finally:
             self._rendezvous.end_unit(command.unit)
-        if (
-            type(command) not in self._executed_kinds
-        ):  # libraries import a part of themselves when they are first used
+        # libraries import a part of themselves when they are first used
+        if type(command) not in self._executed_kinds:
             self._executed_kinds.add(type(command))
             process_setup.freeze_imported_objects()
 

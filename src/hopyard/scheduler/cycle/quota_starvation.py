@@ -15,9 +15,8 @@ from hopyard.scheduler.cycle.hold_explanations import HoldDetail
 from hopyard.scheduler.cycle.pending_gangs import GangClass
 from hopyard.scheduler.duration_estimates import DurationEstimate
 
-STARVATION_TIMEOUT = timedelta(
-    minutes=5
-)  # so long at most smaller ones may go on taking what becomes free of a limit
+# so long at most smaller ones may go on taking what becomes free of a limit
+STARVATION_TIMEOUT = timedelta(minutes=5)
 
 
 def starvation_timeout(estimate: DurationEstimate) -> timedelta:

@@ -115,9 +115,8 @@ class SchedulingCycle:
             for gang in state.promises.current
             if (at := state.timeline.expected_start_at(gang)) is not None
         ]
-        times += [
-            at + RECHECK_INTERVAL for at in expected if at > state.now + OVERDUE_WINDOW
-        ]  # else it is late already
+        # else it is late already
+        times += [at + RECHECK_INTERVAL for at in expected if at > state.now + OVERDUE_WINDOW]
         return min((at for at in times if at > state.now), default=None)
 
     # Step 2

@@ -108,9 +108,8 @@ class Capacity:
         little to see: of gangs of several roles or with a topology, and where nodes are of several engines,
         it says no, whatever there is."""
         role = gang.roles[0]
-        split = (
-            role.replicas > 1 and len(self._free.node_table.rows_by_engine) > 1
-        )  # no gang is, over engines
+        # no gang is, over engines
+        split = role.replicas > 1 and len(self._free.node_table.rows_by_engine) > 1
         if len(gang.roles) > 1 or gang.topology or role.topology or split:
             return False
         fitting = self._score_cache.feasibility_of(ReplicaRequest(role.resources, role.where))

@@ -14,9 +14,8 @@ from hopyard.scheduler.placement.tentative_allocations import TentativeAllocatio
 
 Counts = tuple[int, ...]  # of replicas, by role
 NodeKind = tuple[Counts, int, int, bytes, bytes, Counts]  # of nodes that hold the same
-PackingStep = tuple[
-    "PackingStep | None", int, Counts
-]  # the one before, a node, and how many of each role it adds
+# the one before, a node, and how many of each role it adds
+PackingStep = tuple["PackingStep | None", int, Counts]
 
 MAX_NODES = 400
 MAX_STATES = 256

@@ -102,9 +102,8 @@ def _domains_for_last_slice(
     return list(found.values())
 
 
-SliceAssignment = tuple[
-    dict[int, int], int | None
-]  # how many slices each domain takes, and which of them takes the small one beside whole ones
+# how many slices each domain takes, and which of them takes the small one beside whole ones
+SliceAssignment = tuple[dict[int, int], int | None]
 
 
 def _slice_assignment(

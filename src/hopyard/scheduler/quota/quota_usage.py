@@ -157,9 +157,8 @@ class QuotaUsage:
         )
         # as long as the cards are the same, both may learn from each other
         other._requests, other._placement_amounts = self._requests, self._placement_amounts
-        other._user_shares = (
-            self._user_shares
-        )  # as long as the cluster is the same, both may learn from each other
+        # as long as the cluster is the same, both may learn from each other
+        other._user_shares = self._user_shares
         return other
 
     def __eq__(self, other: object) -> bool:

@@ -150,9 +150,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 _fork_spec(source, msgspec.structs.replace(change, params=None), fork.resume),
                 study=fork.study,
             )
-            if (
-                change.checkpoint == BEST_CHECKPOINT
-            ):  # by its label the study is found, whose best others train on, too
+            # by its label the study is found, whose best others train on, too
+            if change.checkpoint == BEST_CHECKPOINT:
                 spec = replace(spec, label=change.label or "")
         spec = with_added_env(spec, change.env or {}, change.secrets)
         run = await submit_run(

@@ -191,9 +191,8 @@ class SqlRunStore:
             if not (RunPhase(row.phase).is_final or row.offline):
                 raise Conflict("the run is not over", hints=("stop it first: hop stop",))
             stamp = WriteStamp(conn)
-            stamp.mark_removed(
-                conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one()
-            )  # its attempts' are not larger
+            # its attempts' are not larger
+            stamp.mark_removed(conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one())
             conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
             stamp.write()
 

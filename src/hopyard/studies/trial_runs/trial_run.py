@@ -91,9 +91,8 @@ class TrialRun:
                 )
             ]
         news: list[TrainerEvent] = []
-        if (
-            not self._has_reached_budget and self._latest_metrics is not None
-        ):  # it reports now and then only, or ended before
+        # it reports now and then only, or ended before
+        if not self._has_reached_budget and self._latest_metrics is not None:
             news.append(EpochReported(self.trial, self.budget, self._latest_metrics))
         return [*news, BudgetReached(self.trial, self.budget)]
 
