@@ -11,7 +11,7 @@ class QueueStore(Protocol):
     """The tree of queues as it was declared, and what was used through it."""
 
     async def tree(self) -> QueueTree:
-        """ONE_QUEUE before anything was declared."""
+        """SINGLE_QUEUE_TREE before anything was declared."""
         ...
 
     async def replace(self, tree: QueueTree, /) -> None:

@@ -57,7 +57,7 @@ class DurationHistory:
     """Finished runs to predict from, the most telling ones weighing most.
 
     seconds: sorted. weights: running sums of the weight of each, without a leading 0. runs: how many runs
-    tell this; where they are fewer than ENOUGH, the rest is what a run takes of which nothing is known.
+    tell this; where they are fewer than ENOUGH_RUNS, the rest is what a run takes of which nothing is known.
     """
 
     seconds: tuple[float, ...]

@@ -19,7 +19,7 @@ MAX_COMBINATIONS = 100_000  # combinations; far beyond what anybody trains, and 
 class Grid(TrackingSearcher):
     """points: how many values to take of a range that says none itself. The last parameter changes fastest;
     shuffle: in an order drawn from the seed. trials: only so many of the first. Raises SpecError where a
-    range has no number of points, or all together make more than `LARGEST` combinations."""
+    range has no number of points, or all together make more than `MAX_COMBINATIONS` combinations."""
 
     def __init__(
         self,

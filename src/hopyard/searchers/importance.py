@@ -32,7 +32,7 @@ def importance(
     et al., IJCAI 2023); fanova: what the variance over all of them comes from (Hutter et al., ICML 2014;
     needs scikit-learn). Where a parameter does not exist, it is taken to have some value that changes nothing
     (one that is drawn), so that what its absence does counts for those that it depends on. Raises SpecError
-    for fewer than `FEWEST` results.
+    for fewer than `MIN_TRIALS` results.
     """
     if method not in METHODS:
         raise SpecError(

@@ -227,7 +227,7 @@ class TokenAuthenticator:
 
     def clear_user_cache(self) -> None:
         """Look all users' tokens up again: some were revoked.
-        Another server may take them for `_FRESH` more."""
+        Another server may take them for `_CACHE_TTL` more."""
         self._user_tokens.clear()
 
     async def _authenticate_run(self, token: str) -> Caller:

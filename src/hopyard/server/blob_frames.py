@@ -21,7 +21,7 @@ _MEDIA_TYPE = "application/octet-stream"
 
 
 def split_frames(body: bytes) -> list[tuple[Digest, bytes]]:
-    """The blobs of a pack. Raises Malformed where a frame is cut off, or there are more than MOST_FRAMES."""
+    """The blobs of a pack. Raises Malformed where a frame is cut off, or there are more than MAX_FRAMES."""
     blobs: list[tuple[Digest, bytes]] = []
     at, end = 0, len(body)
     while at < end:

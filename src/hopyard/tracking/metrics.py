@@ -114,7 +114,7 @@ async def read_series(
 
     names: only these. after, limit: only names after this one, and at most so many. rank: only this replica's
     word; None takes for each name the lowest rank that logged it. max_points: at most about so many a series;
-    of each stretch the least and the largest value are kept. There are never more than MOST_POINTS: all
+    of each stretch the least and the largest value are kept. There are never more than MAX_POINTS: all
     series are thinned then.
     A point that was logged without a step gets the one after the step before it. A damaged stream is read up
     to the damage.

@@ -13,8 +13,8 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def budget_bytes(limit: int, partitions: int) -> int:
-    """limit: bytes, or DEFAULT. partitions: how many may be on this machine, where `LOCAL_WORLD_SIZE` does
-    not say."""
+    """limit: bytes, or DEFAULT_BUDGET. partitions: how many may be on this machine, where `LOCAL_WORLD_SIZE`
+    does not say."""
     if limit != DEFAULT_BUDGET:
         return limit
     asked = os.environ.get(BUDGET_VARIABLE, "")

@@ -15,8 +15,8 @@ IMMINENT_WINDOW = timedelta(seconds=61)  # no run is preempted for capacity that
 
 
 class ImminentReleases:
-    """Valid for one cycle. A run counts as ended if it ends within SOON even at the upper end of its
-    estimate.
+    """Valid for one cycle. A run counts as ended if it ends within IMMINENT_WINDOW even at the upper end of
+    its estimate.
 
     last_end_s: seconds until the last of these runs has ended.
     """

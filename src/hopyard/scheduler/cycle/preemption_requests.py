@@ -138,7 +138,7 @@ class PreemptionRequests:
     @property
     def _stop_deadline(self) -> datetime:
         """Whoever is asked now has left by then. As long as they are there, they are expected to leave within
-        STOPS_IN_S: until their grace is over that is no reason to take back what was promised."""
+        EXPECTED_STOP_S: until their grace is over that is no reason to take back what was promised."""
         return (
             self._state.now
             + timedelta(seconds=max(self._state.snapshot.preempt_grace_s, PREEMPT_GRACE_S))

@@ -37,8 +37,8 @@ class _HoldBackRule:
 
 class QuotaStarvationGuard:
     """Valid for one cycle. A gang waits because its queue, an ancestor, or its user is at a limit. Once it
-    has waited as long as its estimated duration, or for PATIENCE, later gangs that need the same quota are
-    held back. Freed quota then adds up for the waiting gang.
+    has waited as long as its estimated duration, or for STARVATION_TIMEOUT, later gangs that need the same
+    quota are held back. Freed quota then adds up for the waiting gang.
 
     No promise is needed: gangs of other queues do not compete for this quota.
     """

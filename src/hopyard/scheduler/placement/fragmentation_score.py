@@ -119,7 +119,7 @@ class FragmentationScorer:
         return found
 
     def score_all(self, free: FreeResources, feasibility: NodeFeasibility) -> tuple[Values, Columns]:
-        """The scores of all nodes, NOT_HERE where no replica fits, and which card it would share there."""
+        """The scores of all nodes, INFEASIBLE where no replica fits, and which card it would share there."""
         rows, like, _ = self._node_equivalence.representatives(free)
         values, columns = np.empty(len(free.cpu)), np.full(len(free.cpu), NO_COLUMN, np.int8)
         self._score_rows(free, feasibility, rows, np.ones(len(rows), np.bool_), values, columns)

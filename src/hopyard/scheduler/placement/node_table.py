@@ -156,8 +156,8 @@ class NodeTable:
         return found
 
     def gpu_needs(self, request: Resources, closed_models: frozenset[str]) -> Ints:
-        """By kind of card: the thousandths of each card that one replica takes, NEVER where it may not use
-        such a card. The last entry, for kind -1, is NEVER."""
+        """By kind of card: the thousandths of each card that one replica takes, GPU_NOT_ALLOWED where it may
+        not use such a card. The last entry, for kind -1, is GPU_NOT_ALLOWED."""
         wanted = {model.casefold() for model in request.gpu_models}
         closed = {model.casefold() for model in closed_models}
         found = [GPU_NOT_ALLOWED] * (len(self.gpu_models) + 1)

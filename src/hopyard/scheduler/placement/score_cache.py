@@ -24,7 +24,7 @@ MAX_CHANGES_PER_NODE = 8
 
 
 class NodeScores:
-    """The scores of all nodes for one shape (NOT_HERE where it does not fit), as of the first
+    """The scores of all nodes for one shape (INFEASIBLE where it does not fit), as of the first
     `changes_applied` changes."""
 
     __slots__ = ("changes_applied", "feasibility", "gpu_columns", "shared", "values")
@@ -163,7 +163,7 @@ class ScoreCache:
         return BestNode(score, fitting, row, ranked.gpu_columns.item(row), value, len(self._changes))
 
     def values(self, score: str, replica_request: ReplicaRequest) -> Values:
-        """The scores of all nodes for one replica, NOT_HERE where it does not fit."""
+        """The scores of all nodes for one replica, INFEASIBLE where it does not fit."""
         fitting = self.feasibility_of(replica_request)
         ranked = self._current_scores(score, fitting)
         return (

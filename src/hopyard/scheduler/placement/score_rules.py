@@ -93,7 +93,7 @@ def _fraction_left(free: Ints, total: Ints, rows: Ints) -> Values:
 
 
 def on_feasible_nodes(rule: Score) -> Score:
-    """Applies the rule to nodes on which a replica fits, and returns NOT_HERE for the others."""
+    """Applies the rule to nodes on which a replica fits, and returns INFEASIBLE for the others."""
 
     def score(free: FreeResources, fitting: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
         fits = fitting.fits(free, rows)

@@ -62,7 +62,7 @@ class AllocationTable:
 
     @property
     def columns(self) -> Ints:
-        """Those of gangs that are gone, on the node NOBODY, among them."""
+        """Those of gangs that are gone, on the node NO_NODE, among them."""
         return self._columns[:, : self._count]
 
     def _compact(self) -> None:

@@ -46,9 +46,10 @@ def preempt_for_reservations(
     """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as
     make the room.
 
-    grace_s: seconds that they may take to leave: they are asked so much before it begins, and SPARE_S more.
-    Those that may not be preempted stay; a reservation that would have met them for certain was not granted.
-    Nobody leaves a node on which the owner could start nothing either: one that is cordoned, or away.
+    grace_s: seconds that they may take to leave: they are asked so much before it begins, and
+    PREEMPTION_MARGIN_S more. Those that may not be preempted stay; a reservation that would have met them for
+    certain was not granted. Nobody leaves a node on which the owner could start nothing either: one that is
+    cordoned, or away.
     """
     found: dict[GangId, Preemption] = {}
     looks: list[datetime] = []

@@ -100,13 +100,13 @@ class RunEndEstimates:
         self._key_of: dict[GangId, HistoryKey] = {}
         self._number_by_key: dict[HistoryKey, int] = {}
         self._next_number = 0
-        # by slot: that of its kind; ALONE where no history says when it ends
+        # by slot: that of its kind; NO_HISTORY where no history says when it ends
         self._number_by_slot: Ints = np.zeros(64, np.int64)
         self._sorted_ends: list[RunEnd] | None = None
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
         self._free_slots: list[int] = []
-        # MID, HIGH, UNTIL by slot, as points in time: until when these are known
+        # MID, HIGH, VALID_UNTIL by slot, as points in time: until when these are known
         self._times: Floats = np.zeros((3, 64))
         # by slot: when it began, as a point in time, and its time limit or infinity
         self._start_and_limit: Floats = np.zeros((2, 64))
@@ -285,7 +285,7 @@ class RunEndEstimates:
             self._changed_nodes.update([assignment.node for assignment in running.placement.assignments])
 
     def _rows_of(self, nodes: Sequence[NodeId]) -> tuple[dict[NodeId, int], Ints]:
-        """The index of each of them; and for each node of the uses, and for NOBODY, its index among them, -1
+        """The index of each of them; and for each node of the uses, and for NO_NODE, its index among them, -1
         where it is not there."""
         known, held = self._row_cache, self._allocations.nodes
         if known is None or known[0] is not nodes or known[1] is not held or len(known[3]) != len(held) + 1:
