@@ -41,19 +41,11 @@ class Reconciler:
         on_elected: Callable[[], object],
     ) -> None:
         self._cluster, self._engine, self._clock, self._leadership = cluster, engine, clock, leadership
-        (
-            self._launcher,
-            self._stop_requests,
-            self._on_recorded,
-            self._request_cycle,
-            self._request_observation,
-        ) = (
-            launcher,
-            stop_requests,
-            on_recorded,
-            request_cycle,
-            request_observation,
-        )
+        self._launcher = launcher
+        self._stop_requests = stop_requests
+        self._on_recorded = on_recorded
+        self._request_cycle = request_cycle
+        self._request_observation = request_observation
         self._on_elected = on_elected
         self.reconciled_epoch: int | None = None  # under which `live` and the nodes are known
         self._nodes: tuple[Node, ...] = ()

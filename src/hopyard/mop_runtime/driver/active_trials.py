@@ -33,21 +33,12 @@ class ActiveTrials:
         workers: WorkerRegistry,
         partition_count: int,
     ) -> None:
-        (
-            self._context,
-            self._journal,
-            self._state_locations,
-            self._orphaned_units,
-            self._workers,
-            self._partition_count,
-        ) = (
-            context,
-            journal,
-            state_locations,
-            orphaned_units,
-            workers,
-            partition_count,
-        )
+        self._context = context
+        self._journal = journal
+        self._state_locations = state_locations
+        self._orphaned_units = orphaned_units
+        self._workers = workers
+        self._partition_count = partition_count
         self._by_id: dict[TrialId, ActiveTrial] = {}
         self.coordinator_events: list[Event] = []
         self.trainer_events: list[TrainerEvent] = []

@@ -27,19 +27,11 @@ class UnitDispatcher:
         *,
         evaluate_on_training_data: bool,
     ) -> None:
-        (
-            self._coordinator,
-            self._workers,
-            self._state_locations,
-            self._unit_names,
-            self._evaluate_on_training_data,
-        ) = (
-            coordinator,
-            workers,
-            state_locations,
-            unit_names,
-            evaluate_on_training_data,
-        )
+        self._coordinator = coordinator
+        self._workers = workers
+        self._state_locations = state_locations
+        self._unit_names = unit_names
+        self._evaluate_on_training_data = evaluate_on_training_data
         self.units: dict[int, DispatchedUnit] = {}
         self._sent_hints: dict[WorkerId, str] = {}
         self._hints_stale = False

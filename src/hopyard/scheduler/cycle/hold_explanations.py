@@ -74,19 +74,11 @@ class HoldExplainer:
         held_back_detail: Callable[[Gang], HoldDetail | None],
     ) -> None:
         self.quota_usage = quota_usage
-        (
-            self._capacity,
-            self._never_fits_reason,
-            self._own_holds,
-            self._blocked_classes,
-            self._held_back_detail,
-        ) = (
-            capacity,
-            never_fits_reason,
-            own_holds,
-            blocked_classes,
-            held_back_detail,
-        )
+        self._capacity = capacity
+        self._never_fits_reason = never_fits_reason
+        self._own_holds = own_holds
+        self._blocked_classes = blocked_classes
+        self._held_back_detail = held_back_detail
         self._never_fits_by_class: dict[GangClassKey, HoldDetail | None] = {}
         self._no_capacity_by_class: dict[tuple[GangClassKey, frozenset[str]], HoldDetail | None] = {}
 

@@ -81,19 +81,11 @@ class AttemptChanges:
         }
         self.stamp.touch("attempts", visible=ended or transition.phase is not attempt.phase)
         self._update_run(attempt, transition, started_at, ended_at)
-        (
-            attempt.phase,
-            attempt.replicas,
-            attempt.started_at,
-            attempt.preempt_requested_at,
-            attempt.last_unchanged_report,
-        ) = (
-            transition.phase,
-            transition.replicas,
-            started_at,
-            asked_at,
-            None,
-        )
+        attempt.phase = transition.phase
+        attempt.replicas = transition.replicas
+        attempt.started_at = started_at
+        attempt.preempt_requested_at = asked_at
+        attempt.last_unchanged_report = None
         self._state.mark_attempt_changed(attempt.id, requeued=transition.is_requeued)
         if ended:
             self._ended.append(EndedAttempt(attempt.run, attempt.id))
