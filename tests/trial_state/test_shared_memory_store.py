@@ -168,6 +168,12 @@ def test_no_room_in_memory_means_disk_and_none_there_an_error(open_shelf: Opens,
     nowhere.reserve(1 << 60)  # only meant well
 
 
+def test_a_large_disk_that_is_nearly_full_has_space_for_states() -> None:
+    assert attempt_dir.usable_bytes(13 << 30, 252 << 30) == 12 << 30
+    assert attempt_dir.usable_bytes(10 << 20, 100 << 20) == 5 << 20
+    assert attempt_dir.usable_bytes(4 << 20, 100 << 20) < 0
+
+
 def test_states_go_out_to_files_and_come_back(open_shelf: Opens, tmp_path: Path) -> None:
     shelf, file = open_shelf(), tmp_path / "state"
     encoded = state(4)

@@ -15,6 +15,10 @@ from pathlib import Path
 from hopyard.file_locks import is_locked, try_lock
 from hopyard.private_files import make_folder, open_file
 
+# Left free for others: this share of the file system, but no more than so many bytes. A large disk that is
+# nearly full still has space for states.
+_RESERVED_SHARE, _MAX_RESERVED_BYTES = 0.05, 1 << 30
+
 
 def _prefix() -> str:
     return f"hopyard-{os.getuid()}-"
@@ -38,9 +42,10 @@ class AttemptDir:
         self._lock = _open_locked_dir(self.path)
         self.owner, self._owner_lock = _create_owner(self.path)
 
-    def has_free_space(self, size: int, reserved_share: float) -> bool:
-        found = os.statvfs(self.path)
-        return found.f_bavail * found.f_frsize - size >= found.f_blocks * found.f_frsize * reserved_share
+    def usable_bytes(self) -> int:
+        """How much states may still take of the file system. Negative where others need what is free."""
+        disk = os.statvfs(self.path)
+        return usable_bytes(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
     def remove_stale_slots(self) -> None:
         """Remove slots without a state whose owner is gone."""
@@ -66,6 +71,11 @@ class AttemptDir:
         except BlockingIOError:
             pass  # others use it
         os.close(self._lock)
+
+
+def usable_bytes(free_bytes: int, size_bytes: int) -> int:
+    """Of a file system of `size_bytes`, of which `free_bytes` are free: how much states may take."""
+    return free_bytes - min(int(size_bytes * _RESERVED_SHARE), _MAX_RESERVED_BYTES)
 
 
 def remove_dead_attempts(parent: Path) -> None:

@@ -33,7 +33,6 @@ log = logging.getLogger("hopyard.trial_state")
 
 SHARED_MEMORY_DIR = Path("/dev/shm")
 _MAX_SPARE_SLOTS = 2
-_RESERVED_SHARE = 0.05  # of the memory's room, for what else needs it
 
 
 class WritableState(Protocol):
@@ -103,7 +102,7 @@ class StateStore:
     def _acquire_slot(self, size: int) -> tuple[attempt_dir.AttemptDir, SharedMemoryPool, SharedMemorySlot]:
         for folder, slots in self._attempt_dirs:
             try:
-                if folder.has_free_space(size, _RESERVED_SHARE) or slots.has_free(size):
+                if folder.usable_bytes() >= size or slots.has_free(size):
                     return folder, slots, slots.acquire(size)
             except OSError as full:
                 log.warning("no room for a state of %d bytes in %s: %s", size, folder.path, full)
