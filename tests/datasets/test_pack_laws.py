@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hopyard.datasets.pack import ALL_FILES_RULES, pack_tree
 from hopyard.datasets.transfer import pull_tree, push_tree
-from hopyard.domain.manifest import Manifest, check_path, link_stays_inside
+from hopyard.domain.manifest import Manifest
+from hopyard.domain.path_check import check_path, link_stays_inside
 from hopyard.errors import HopyardError, IntegrityError
 from tests.datasets.shelf import listing, transport
 

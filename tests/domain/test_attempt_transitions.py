@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.attempt_transitions import (
-    AttemptState,
-    Transition,
-    apply_status,
-    end_attempt,
-    fail_launch,
-    lost_exit,
-    request_stop,
-)
+from hopyard.domain.attempt_state import AttemptState, Transition
+from hopyard.domain.attempt_transitions import apply_status, request_stop
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.requeue import end_attempt, fail_launch, lost_exit
 from hopyard.domain.run import RunPhase, checked_transition
 
 EXITS = st.builds(Exit, st.sampled_from(ExitKind), st.sampled_from((0, 1, 130)), st.just("over"))

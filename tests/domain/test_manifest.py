@@ -11,16 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.ids import Digest
-from hopyard.domain.manifest import (
-    CHUNK_BYTES,
-    FileEntry,
-    LinkEntry,
-    Manifest,
-    check_path,
-    is_repository_name,
-    link_stays_inside,
-    referenced_blobs,
-)
+from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest, referenced_blobs
+from hopyard.domain.path_check import check_path, is_repository_name, link_stays_inside
 from hopyard.errors import IntegrityError, SpecError
 
 parts = st.text(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-from array import array
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +32,6 @@ from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.leaderboard import most_used_metric, rank_runs
 from hopyard.tracking.live_run import LiveRun
 from hopyard.tracking.logs import StreamRange, last_lines, read_ranges
-from hopyard.tracking.metrics import Series, thin
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -142,23 +140,6 @@ def test_the_lowest_rank_tells_a_metric() -> None:
     assert live.apply_points(0, {"loss": (1, 1.0)})
     assert not live.apply_points(2, {"loss": (2, 9.0)})
     assert live.latest == {"loss": (1, 1.0), "own": (1, 1.0)}
-
-
-@given(st.lists(st.floats(), min_size=1, max_size=200), st.integers(1, 60))
-def test_thinning_keeps_ends_peaks_and_order(values: list[float], most: int) -> None:
-    series = Series(
-        array("q", range(len(values))), array("d", values), array("d", [0.0] * len(values)), len(values)
-    )
-    thin(series, most)
-    assert len(series.steps) <= max(most, 1)
-    assert list(series.steps) == sorted(series.steps)
-    assert series.steps[-1] == len(values) - 1
-    for step, value in zip(series.steps, series.values, strict=True):
-        assert value == values[step] or (math.isnan(value) and math.isnan(values[step]))
-    finite = [value for value in values if not math.isnan(value)]
-    if most >= 4 and finite:
-        kept = [value for value in series.values if not math.isnan(value)]
-        assert (min(kept), max(kept)) == (min(finite), max(finite))
 
 
 @given(st.lists(st.text(alphabet="ab\n", max_size=12), min_size=1, max_size=4), st.integers(0, 8))

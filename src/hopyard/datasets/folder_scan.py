@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from hopyard.datasets.home_detection import is_home, is_home_entry, is_sdk_link
 from hopyard.datasets.ignore_rules import IgnoreRules, IgnoreStack
-from hopyard.domain.manifest import check_path, is_bare_repository, is_repository_name, link_stays_inside
+from hopyard.domain.path_check import check_path, is_bare_repository, is_repository_name, link_stays_inside
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 

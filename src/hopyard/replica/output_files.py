@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hopyard.datasets.ignore_rules import CACHE_FOLDERS, REPOSITORY_FOLDERS, SECRET_FILES
-from hopyard.domain.manifest import is_manifest_path, is_repository_name
+from hopyard.domain.path_check import is_manifest_path, is_repository_name
 from hopyard.domain.text import escape
 from hopyard.private_files import open_no_follow
 

@@ -1,4 +1,4 @@
-"""Reading metrics back: columns per name, thinned out where fewer points are asked for."""
+"""Reads metrics back: columns per name, downsampled where the request limits the points."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_block
 from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
+from hopyard.tracking.downsampling import extreme_positions
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 4 * 1024 * 1024
@@ -139,7 +140,7 @@ async def read_series(
         for name, series in columns.series.items():
             found.setdefault(name, series)
     shown = dict(sorted(found.items())[:limit])
-    await asyncio.to_thread(_thin_to_limit, shown, max_points)
+    await asyncio.to_thread(_downsample_to_limit, shown, max_points)
     return shown
 
 
@@ -156,11 +157,11 @@ async def estimate_series_bytes(streams: Streams, history: RunHistory, *, max_po
     )
 
 
-def _thin_to_limit(all_series: dict[str, Series], max_points: int | None) -> None:
+def _downsample_to_limit(all_series: dict[str, Series], max_points: int | None) -> None:
     for series in all_series.values():
         series.count += len(series.values)
         if max_points is not None:
-            thin(series, max_points)
+            _downsample(series, max_points)
 
 
 async def _merge_stream(
@@ -185,35 +186,17 @@ async def _merge_stream(
 
 
 def _halve_all(all_series: Sequence[Series]) -> None:
-    """Thin all series alike, to half of what there may be together."""
+    """Downsample all series alike, to half of what there may be together."""
     each = MAX_POINTS // 2 // len(all_series)
     for series in all_series:
         before = len(series.values)
-        thin(series, max(1, each))
+        _downsample(series, max(1, each))
         series.count += before - len(series.values)
 
 
-def thin(series: Series, max_points: int) -> None:
-    """Keep the least and the largest of each of max_points / 2 stretches, in order; the first and last point
-    always stay."""
-    count = len(series.values)
-    if count <= max_points or max_points < 1:
-        return
-    kept = {0, count - 1} if max_points > 1 else {count - 1}
-    buckets = max(0, (max_points - 2) // 2)
-    for bucket in range(buckets):
-        begin, end = bucket * count // buckets, (bucket + 1) * count // buckets
-        kept.update(_extreme_positions(series.values, begin, end))
-    order = sorted(kept)
-    series.steps = array("q", [series.steps[at] for at in order])
-    series.values = array("d", [series.values[at] for at in order])
-    series.times = array("d", [series.times[at] for at in order])
-
-
-def _extreme_positions(values: Sequence[float], begin: int, end: int) -> tuple[int, ...]:
-    """Where the least and the largest value of a stretch stand; values that are not numbers are passed
-    over."""
-    numbers = [at for at in range(begin, end) if values[at] == values[at]]
-    if not numbers:
-        return ()
-    return min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__)
+def _downsample(series: Series, max_points: int) -> None:
+    kept = extreme_positions(series.values, max_points)
+    if len(kept) < len(series.values):
+        series.steps = array("q", [series.steps[at] for at in kept])
+        series.values = array("d", [series.values[at] for at in kept])
+        series.times = array("d", [series.times[at] for at in kept])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 from typing import Any
 
 from hopyard.interfaces.streams import StreamKey, Streams
+from hopyard.tracking.downsampling import peak_positions
 from hopyard.tracking.json_lines import LineReader
 from hopyard.tracking.live_run import parse_sample
 from hopyard.tracking.run_history import RunHistory
@@ -29,11 +29,11 @@ async def read_system(
             by_rank.setdefault(key.rank, []).extend(await _read_samples(streams, key))
             if sum(map(len, by_rank.values())) > 2 * MAX_SAMPLES:
                 each = max(1, MAX_SAMPLES // len(by_rank))
-                by_rank = {rank: _thin_samples(samples, each) for rank, samples in by_rank.items()}
+                by_rank = {rank: _downsample(samples, each) for rank, samples in by_rank.items()}
     found: list[dict[str, Any]] = []
     for samples in by_rank.values():
         samples.sort(key=lambda sample: float(sample["t"]))
-        found += samples if max_points is None else _thin_samples(samples, max_points)
+        found += samples if max_points is None else _downsample(samples, max_points)
     return sorted(found, key=lambda sample: (float(sample["t"]), int(sample["rank"])))
 
 
@@ -45,7 +45,7 @@ async def _read_samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]
         nonlocal found
         found += [sample for line in lines.feed(data) if (sample := parse_sample(line, key.rank)) is not None]
         if len(found) > 2 * MAX_SAMPLES:
-            found = _thin_samples(found, MAX_SAMPLES)
+            found = _downsample(found, MAX_SAMPLES)
 
     while data := await streams.read(key, at, _READ_BYTES):
         at += len(data)
@@ -53,12 +53,6 @@ async def _read_samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]
     return found
 
 
-def _thin_samples(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]]:
-    count = len(samples)
-    if count <= max_points:
-        return samples
-    edges = [at * count // max_points for at in range(max_points + 1)]
-    return [
-        max(samples[begin:end], key=lambda sample: int(sample["memory_bytes"]))
-        for begin, end in pairwise(edges)
-    ]
+def _downsample(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]]:
+    memory = [int(sample["memory_bytes"]) for sample in samples]
+    return [samples[at] for at in peak_positions(memory, max_points)]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from hopyard.domain.amounts import dominant_share, past_usage_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
-from hopyard.domain.attempt_transitions import AttemptState, Transition
+from hopyard.domain.attempt_state import AttemptState, Transition
 from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys, is_usable_duration
 from hopyard.domain.ids import RunId
 from hopyard.domain.requeue_backoff import RequeueCause

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hopyard.domain import attempt_transitions
+from hopyard.domain import attempt_transitions, requeue
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version
@@ -112,9 +112,7 @@ class MemoryClusterStore:
                 and run.attempts[-1].phase is not AttemptPhase.STARTING
                 and (launched is None or attempt in launched)
             ):
-                changes.apply(
-                    run, _lost_transition(changes.attempt_state(run), attempt_transitions.PROCESSES_LOST)
-                )
+                changes.apply(run, requeue.lose_attempt(changes.attempt_state(run), requeue.PROCESSES_LOST))
         return changes.to_result()
 
     async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> RecordResult:
@@ -139,7 +137,7 @@ class MemoryClusterStore:
         if run is None:
             return RecordResult()
         changes = AttemptChanges(self._state, now)
-        changes.apply(run, attempt_transitions.fail_launch(changes.attempt_state(run), reason, kind))
+        changes.apply(run, requeue.fail_launch(changes.attempt_state(run), reason, kind))
         return changes.to_result()
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
@@ -228,10 +226,6 @@ class MemoryClusterStore:
         if row is None:
             raise NotFound(f"no run has the id {run}")
         return row
-
-
-def _lost_transition(before: attempt_transitions.AttemptState, reason: str) -> attempt_transitions.Transition:
-    return attempt_transitions.end_attempt(before, AttemptPhase.LOST, attempt_transitions.lost_exit(reason))
 
 
 def _is_other_hold(before: Hold | None, after: Hold) -> bool:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, update
 
 from hopyard.domain.amounts import dominant_share, past_usage_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
-from hopyard.domain.attempt_transitions import Transition
+from hopyard.domain.attempt_state import Transition
 from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys, is_usable_duration
 from hopyard.domain.ids import RunId
 from hopyard.domain.queue import PastUsage

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, select, update
 
-from hopyard.domain import attempt_transitions
+from hopyard.domain import attempt_transitions, requeue
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Version
@@ -128,7 +128,9 @@ class SqlClusterStore:
                 for gone in sorted(gone_from.difference(status.attempt for status in observed.attempts)):
                     found = self._state.attempts[gone]
                     if found.phase is not AttemptPhase.STARTING:
-                        changes.apply(found, _lost_transition(found, attempt_transitions.PROCESSES_LOST))
+                        changes.apply(
+                            found, requeue.lose_attempt(found.to_attempt_state(), requeue.PROCESSES_LOST)
+                        )
             return changes.write()
 
         return await self._write(write)
@@ -159,7 +161,7 @@ class SqlClusterStore:
             changes = self._begin_changes(conn, now)
             found = self._state.attempts.get(attempt)
             if found is not None:
-                changes.apply(found, attempt_transitions.fail_launch(found.to_attempt_state(), reason, kind))
+                changes.apply(found, requeue.fail_launch(found.to_attempt_state(), reason, kind))
             return changes.write()
 
         return await self._write(write)
@@ -331,12 +333,6 @@ def _apply_status(changes: AttemptChanges, attempt: LiveAttempt, status: Attempt
     if after is None:
         attempt.last_unchanged_report = status.replicas
     changes.apply(attempt, after)
-
-
-def _lost_transition(attempt: LiveAttempt, reason: str) -> attempt_transitions.Transition:
-    return attempt_transitions.end_attempt(
-        attempt.to_attempt_state(), AttemptPhase.LOST, attempt_transitions.lost_exit(reason)
-    )
 
 
 def _read_phase(conn: Connection, run: RunId) -> RunPhase:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, literal_column, select
 
 from hopyard.domain.attempt import AttemptPhase, ReplicaStatus
-from hopyard.domain.attempt_transitions import AttemptState
+from hopyard.domain.attempt_state import AttemptState
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, RunId
