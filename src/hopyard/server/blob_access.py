@@ -15,7 +15,7 @@ from hopyard.errors import Forbidden, IntegrityError, MissingBlobs, NotFound, Sp
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.run_store import RunStore
 from hopyard.server.manifest_check import MAX_NAMED_DIGESTS, RESEND_HINT
-from hopyard.server.uploaded_blobs import UploadedBlobs
+from hopyard.server.run_blobs import RunBlobs
 
 # Of trees with remembered blobs: a replica asks for one in many parts, and what it sends is looked for in all
 # checkpoints of its run.
@@ -31,7 +31,7 @@ class BlobAccess:
         self._runs, self._blobs = runs, blobs
         self._trees: OrderedDict[Digest, bytes] = OrderedDict()
         self._cached_bytes = 0
-        self._uploads = UploadedBlobs()
+        self._uploads = RunBlobs()
 
     def record_sent(self, run: RunId, digests: Iterable[Digest]) -> None:
         """The run's own token sent these blobs; they are stored."""

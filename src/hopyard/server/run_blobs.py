@@ -10,7 +10,7 @@ from hopyard.domain.ids import Digest, RunId
 _MAX_TRACKED_UPLOADS = 4_000_000  # blobs of all runs together, about 100 bytes each
 
 
-class UploadedBlobs:
+class RunBlobs:
     """In memory: after a restart of the server, or of very many uploads, a run's replica is asked to send its
     blobs again."""
 
