@@ -1,1 +1,1 @@
-"""The loops that carry out what the pure rooms decide, with all their effects."""
+"""The loops that carry out the decisions of the pure rooms. All effects are here."""

@@ -1,4 +1,4 @@
-"""Forgetting records of the audit log that are older than what is kept."""
+"""Removes records of the audit log that are older than the retention time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ log = logging.getLogger("hopyard.controller")
 
 
 async def run_audit_retention(store: AuditStore, clock: Clock, *, retention: timedelta | None) -> None:
-    """Prune now and then, until cancelled. retention: None keeps everything."""
+    """Prunes the audit log at start and every `PRUNE_INTERVAL`, until cancelled. retention: None keeps all
+    records."""
     while retention is not None:
         try:
-            gone = await store.prune(clock.now() - retention)
-            if gone:
-                log.info("%d records of the audit log were older than %d days", gone, retention.days)
+            removed = await store.prune(clock.now() - retention)
+            if removed:
+                log.info("%d records of the audit log were older than %d days", removed, retention.days)
         except HopyardError as error:
             log.warning("the audit log was not pruned: %s", error.message)
         await clock.sleep_until(clock.now() + PRUNE_INTERVAL)

@@ -13,7 +13,7 @@ log = logging.getLogger("hopyard.controller")
 
 
 class BackgroundEffects:
-    """Tasks under way, so that they are not collected half done, and can be ended with the controller."""
+    """Keeps references to running tasks: they are not garbage collected, and end with the controller."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -33,7 +33,7 @@ class BackgroundEffects:
 
 
 async def run_logging_errors(effect: Awaitable[None]) -> None:
-    """Await it; a fault is only logged."""
+    """Awaits the effect. An error is only logged."""
     try:
         await effect
     except HopyardError as error:

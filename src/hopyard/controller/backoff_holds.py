@@ -1,4 +1,4 @@
-"""Requeued runs in backoff: a policy does not see them, and the plan holds them."""
+"""Adds holds for requeued runs in backoff. A policy does not see these runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hopyard.domain.gang import Gang
 
 
 def with_backoff_holds(plan: Plan, snapshot: Snapshot) -> Plan:
-    """The plan with a hold for each of the snapshot's `delayed`; it is made anew when the first of them may
-    be tried."""
+    """Returns the plan with a hold for each of the snapshot's `backing_off`. The next cycle begins at the
+    latest when the first of them may be retried."""
     if not snapshot.backing_off:
         return plan
     times = [gang.not_before for gang in snapshot.backing_off if gang.not_before is not None]
@@ -25,13 +25,13 @@ def with_backoff_holds(plan: Plan, snapshot: Snapshot) -> Plan:
 
 
 def backoff_hold(gang: Gang) -> Hold:
-    """Why it waits. It has no position: it waits for no other run."""
+    """Returns the hold of a gang in backoff. Its position is 0, since the gang waits for no other run."""
     at = f" before {gang.not_before:%Y-%m-%d %H:%M:%S} UTC" if gang.not_before is not None else ""
     return Hold(gang.id, HoldReason.PUT_BACK, f"no retry{at}: {gang.requeue_reason}", 0)
 
 
 class _ConcatenatedHolds(Sequence[Hold]):
-    """The first may be long and lazy."""
+    """Two sequences as one. The first may be long and lazy, so it is not copied."""
 
     def __init__(self, first: Sequence[Hold], second: Sequence[Hold]) -> None:
         self._first, self._second = first, second
@@ -50,6 +50,6 @@ class _ConcatenatedHolds(Sequence[Hold]):
     def __getitem__(self, index: int | slice, /) -> Hold | Sequence[Hold]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        here = len(self._first)
-        place = index + len(self) if index < 0 else index
-        return self._first[place] if place < here else self._second[place - here]
+        first_length = len(self._first)
+        position = index + len(self) if index < 0 else index
+        return self._first[position] if position < first_length else self._second[position - first_length]

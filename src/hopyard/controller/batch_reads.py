@@ -1,4 +1,4 @@
-"""Reading many runs with few queries."""
+"""Reads many runs with few queries."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
-_BATCH_SIZE = 200  # in one query
+_BATCH_SIZE = 200  # runs per query
 
 
 async def read_runs(runs: RunStore, ids: Sequence[RunId], *, studies_only: bool = False) -> dict[RunId, Run]:
-    """Those of these that there are. studies_only: only those that are studies."""
-    found: dict[RunId, Run] = {}
-    for at in range(0, len(ids), _BATCH_SIZE):
-        some = frozenset(ids[at : at + _BATCH_SIZE])
-        found.update(
+    """Returns the runs that exist among `ids`, by id. studies_only: returns only studies."""
+    runs_by_id: dict[RunId, Run] = {}
+    for start in range(0, len(ids), _BATCH_SIZE):
+        batch = frozenset(ids[start : start + _BATCH_SIZE])
+        runs_by_id.update(
             (run.id, run)
-            for run in await runs.list(RunFilter(ids=some, limit=len(some), studies=studies_only))
+            for run in await runs.list(RunFilter(ids=batch, limit=len(batch), studies=studies_only))
         )
-    return found
+    return runs_by_id

@@ -15,7 +15,7 @@ from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.clock import Clock
 
-MIN_BLOB_AGE = timedelta(hours=1)  # blobs of an upload that goes on are not referred to yet
+MIN_BLOB_AGE = timedelta(hours=1)  # blobs of a running upload are not referenced yet
 GC_INTERVAL = timedelta(hours=1)
 log = logging.getLogger("hopyard.controller")
 
@@ -25,8 +25,11 @@ async def _ignore_swept(_before: datetime) -> None:
 
 
 class BlobCollector:
-    """One per server. on_blobs_removed: called when blobs were removed, for caches of what is there;
-    on_swept: with the time before which all went that nothing referred to."""
+    """Removes unreferenced blobs. One per server.
+
+    on_blobs_removed: called after a collection, for caches of the stored blobs. on_swept: awaited with the
+    time before which all unreferenced blobs were removed.
+    """
 
     def __init__(self, access: AccessStore, blobs: Blobs, *, utc_now: Callable[[], datetime]) -> None:
         self._access, self._blobs, self._utc_now = access, blobs, utc_now
@@ -37,8 +40,8 @@ class BlobCollector:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pauses the removal of blobs within the block: for code that checks for blobs and then records a
-        reference."""
+        """Pauses the removal of blobs within the block. Use it for code that checks for blobs and then
+        records a reference."""
         async with self._pause_generation:
             await self._pause_generation.wait_for(lambda: not self._gc_lock)
             self._pause_count += 1
@@ -50,10 +53,10 @@ class BlobCollector:
                 self._pause_generation.notify_all()
 
     async def collect(self) -> int:
-        """Remove what nothing refers to and is older than an hour; the bytes freed.
+        """Removes unreferenced blobs that are older than an hour. Returns the bytes freed.
 
-        Raises IntegrityError when a manifest in use is damaged: what it refers to is not known then, so
-        nothing is removed.
+        Raises IntegrityError when a manifest in use is damaged. Its references are then unknown, so no blob
+        is removed.
         """
         async with self._pause_generation:
             await self._pause_generation.wait_for(lambda: not self._gc_lock)
@@ -73,7 +76,7 @@ class BlobCollector:
         return freed
 
     async def run(self, clock: Clock) -> None:
-        """Sweep every hour, until cancelled."""
+        """Collects every hour, until cancelled."""
         while True:
             await clock.sleep_until(clock.now() + GC_INTERVAL)
             try:
@@ -84,30 +87,30 @@ class BlobCollector:
                 log.exception("the garbage collection of blobs failed")
 
     async def find_lost(self) -> list[Digest]:
-        """What is in use and not here: it was damaged and set aside, or its file is gone.
-        A manifest that is damaged counts, what it refers to is then not known."""
+        """Returns the blobs that are in use and missing: damaged and set aside, or without a file. A damaged
+        manifest counts as lost, since its references are unknown."""
         async with self.paused():
-            used, unread = await self._find_referenced()
-            return sorted({*await self._blobs.find_missing(used), *unread})
+            used, unreadable = await self._find_referenced()
+            return sorted({*await self._blobs.find_missing(used), *unreadable})
 
     async def _find_in_use(self) -> set[Digest]:
-        used, unread = await self._find_referenced()
-        if unread:
-            digest, bad = next(iter(unread.items()))
+        used, unreadable = await self._find_referenced()
+        if unreadable:
+            digest, error = next(iter(unreadable.items()))
             raise IntegrityError(
-                f"manifest {digest[:12]} is damaged; no blob is removed: {bad.message}"
-            ) from bad
+                f"manifest {digest[:12]} is damaged; no blob is removed: {error.message}"
+            ) from error
         return used
 
     async def _find_referenced(self) -> tuple[set[Digest], dict[Digest, IntegrityError]]:
-        """The blobs in use, and the manifests that cannot be read."""
-        used, unread = set(await self._access.blobs_in_use()), dict[Digest, IntegrityError]()
+        """Returns the blobs in use, and an error for each manifest that cannot be read."""
+        used, unreadable = set(await self._access.blobs_in_use()), dict[Digest, IntegrityError]()
         for digest in set(await self._access.manifests_in_use()):
             used.add(digest)
             try:
                 used.update(await blobs_of_manifest(await self._blobs.get(digest)))
             except NotFound:
                 continue
-            except IntegrityError as bad:
-                unread[digest] = bad
-        return used, unread
+            except IntegrityError as error:
+                unreadable[digest] = error
+        return used, unreadable

@@ -1,4 +1,4 @@
-"""How many checkpoints of a run are kept."""
+"""Limits how many checkpoints of a run are kept."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hopyard.interfaces.run_store import RunStore
 def expired_steps(
     checkpoints: Sequence[Checkpoint], attempts: Sequence[Attempt], *, retained_count: int
 ) -> list[int]:
-    """The steps to delete so that the `retained_count` last saved stay; 0 keeps all.
+    """Returns the steps to delete so that the newest `retained_count` remain. 0 keeps all.
 
-    Those marked kept stay, and those that an attempt started from: what users see of the streams depends on
-    them.
+    Checkpoints marked as kept remain. So do checkpoints from which an attempt resumed, since the visible part
+    of the streams depends on them.
     """
     if retained_count <= 0:
         return []
-    started_from = {attempt.resumed_from_step for attempt in attempts}
-    stay = {
-        checkpoint.step for checkpoint in checkpoints if checkpoint.kept or checkpoint.step in started_from
+    resumed_from = {attempt.resumed_from_step for attempt in attempts}
+    retained = {
+        checkpoint.step for checkpoint in checkpoints if checkpoint.kept or checkpoint.step in resumed_from
     }
-    last = list(dict.fromkeys(checkpoint.step for checkpoint in reversed(checkpoints)))
-    return [step for step in last[retained_count:] if step not in stay]
+    newest_first = list(dict.fromkeys(checkpoint.step for checkpoint in reversed(checkpoints)))
+    return [step for step in newest_first[retained_count:] if step not in retained]
 
 
 async def delete_expired_checkpoints(runs: RunStore, run: RunId, *, retained_count: int) -> int:
-    """Delete a run's superfluous checkpoints; how many steps went."""
+    """Deletes a run's expired checkpoints. Returns the number of deleted steps."""
     if retained_count <= 0:
         return 0
     steps = expired_steps(

@@ -1,4 +1,4 @@
-"""The machine's own clock."""
+"""The clock of the machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def sleep_until(self, when: datetime, /) -> None:
-        """Until the clock says so, or as long as that was to take when it was asked: whoever sets the clock
-        back holds nobody up. A clock that was set forward, as after a machine slept, is noticed within a
-        minute."""
-        left = (when - self.now()).total_seconds()
-        deadline = time.monotonic() + left
-        while left > 0:
-            await asyncio.sleep(min(left, CLOCK_CHECK_INTERVAL_S))
-            left = min((when - self.now()).total_seconds(), deadline - time.monotonic())
+        """Sleeps until the time `when`, but never longer than the time that remained at the call. A clock
+        that was set back therefore delays no caller. A clock that was set forward, as after suspend, is
+        noticed within a minute."""
+        remaining_s = (when - self.now()).total_seconds()
+        deadline = time.monotonic() + remaining_s
+        while remaining_s > 0:
+            await asyncio.sleep(min(remaining_s, CLOCK_CHECK_INTERVAL_S))
+            remaining_s = min((when - self.now()).total_seconds(), deadline - time.monotonic())

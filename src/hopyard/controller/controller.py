@@ -1,6 +1,6 @@
 """The loops of the controller: place and launch waiting runs, observe live runs, clean up ended runs.
 
-The policy and the store decide; the controller has the effects and the only clock. It is level-triggered: a
+The policy and the store decide. The controller has the effects and the only clock. It is level-triggered: a
 lost message costs one tick, and a new controller reads the whole state.
 """
 
@@ -36,25 +36,25 @@ from hopyard.interfaces.run_store import RunStore
 OBSERVE_INTERVAL = timedelta(seconds=1)
 STORE_RETRY_INTERVAL = timedelta(seconds=1)
 VERSION_POLL_INTERVAL = timedelta(seconds=1)
-FULL_DISK_TIMEOUT = timedelta(seconds=10)  # beyond a run's grace, for the space that its end makes
-# Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is
-# decided together, and a long queue on a full cluster leaves the server to requests. What becomes free may
-# end them sooner (see `_rest`).
+FULL_DISK_TIMEOUT = timedelta(seconds=10)  # beyond a run's grace: its end may free space
+# The pause after a long cycle, as a multiple of the cycle's duration. Runs submitted meanwhile are scheduled
+# together, and a long queue on a full cluster leaves time for requests. Freed capacity may end the pause
+# early (see `_pause_between_cycles`).
 CYCLE_PAUSE_FACTOR, IDLE_CYCLE_PAUSE_FACTOR = 0.25, 1.0
 PAUSE_THRESHOLD = timedelta(milliseconds=20)
-MAX_OBSERVATION_WAIT_S = 0.1  # that a turn and what ended wait for each other
+MAX_OBSERVATION_WAIT_S = 0.1  # a cycle and the recording of ended attempts wait so long for each other
 
 
 class Controller:
-    """One per server.
+    """Schedules, launches, observes and stops runs. One per server.
 
-    on_changed: told of every run whose phase, hold or exit may be another now. on_ended: awaited for every
-    run that became final. observe_interval: how often the engine is asked while attempts are live; never
-    while none is. One that `ChangeNotifier` is asked at once when it does. holder: this server's name in the
-    lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long a
-    run may take to save a checkpoint when it is asked to make room. holds_interval: how often at most it is
-    written down why runs wait, None for never. shared_database: whether other servers change the store, too.
-    forecast: says when runs that wait probably start, None where that is not to be known.
+    on_changed: called for every run whose phase, hold or exit may have changed. on_ended: awaited for every
+    run that became final. observe_interval: how often the engine is polled while attempts are live, never
+    while none is; an engine that is a `ChangeNotifier` is also polled at once when it reports a change.
+    holder: this server's name in the lease; it may be the name of an earlier server that has certainly ended.
+    preempt_grace: the time that a preempted run has to save a checkpoint. holds_interval: the minimum
+    interval between records of hold reasons, None to record none. shared_database: whether other servers
+    change the store, too. forecast: estimates when waiting runs start, None for no estimates.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class Controller:
         self._cycle_requested, self._capacity_freed, self._observation_requested, self._changes_received = (
             asyncio.Event() for _ in range(4)
         )
-        self._observation_recorded = asyncio.Event()  # not set while it is recorded what the engine tells of
+        self._observation_recorded = asyncio.Event()  # cleared while changes of the engine are being recorded
         self._observation_recorded.set()
-        self._no_cycle_requested = asyncio.Event()  # not set while somebody waits for a turn
-        # set once `run` has looked at the engine for the first time: its nodes are known
+        self._no_cycle_requested = asyncio.Event()  # cleared while a cycle is requested
+        # set once `run` has observed the engine for the first time: its nodes are known
         self.first_reconcile_done = asyncio.Event()
         self._background = BackgroundEffects()
-        self._ended_runs: list[RunId] = []  # of which is to be told
+        self._ended_runs: list[RunId] = []  # `on_ended` is still to be called for these
         self._ended_task: asyncio.Task[None] | None = None
         self._leadership = Leadership(cluster, clock, holder=holder, ttl=lease)
         self._stop_requests = StopRequests(
@@ -139,25 +139,25 @@ class Controller:
     # -- what the server calls -------------------------------------------------------------------------------
 
     def add_submitted(self, runs: Sequence[Run]) -> None:
-        """These were made just now, through this server."""
+        """Adds runs that were just submitted through this server, and requests a cycle."""
         self._launcher.cache_runs(runs)
         self.request_cycle()
 
     async def update_run(self, before: Run, after: Run, event: RunEvent) -> None:
-        """A run is to be otherwise than it was. Raises Conflict, NotFound."""
+        """Replaces a run's record. Raises Conflict, NotFound."""
         await self._cluster.update_run(before, after, event)
         self._launcher.drop_cached_runs([before.id])
         self._on_changed(before.id)
         self.request_cycle()
 
     def request_cycle(self) -> None:
-        """Something waits, or something became free: schedule soon."""
+        """Requests a scheduling cycle, because a run waits or capacity was freed."""
         self._no_cycle_requested.clear()
         self._cycle_requested.set()
 
     async def wait_for_cycle(self, timeout_s: float) -> bool:
-        """Wait for a scheduling turn that begins after this call; False when none ended within
-        `timeout_s`."""
+        """Waits for the end of a scheduling cycle that begins after this call. Returns False when none ended
+        within `timeout_s` seconds."""
         waiting = self._scheduling_loop.next_cycle()
         self.request_cycle()
         try:
@@ -169,41 +169,44 @@ class Controller:
 
     @property
     def latest_plan(self) -> tuple[Snapshot, Plan] | None:
-        """What was decided last, and on what; None before the first turn."""
+        """The latest plan and its snapshot; None before the first cycle."""
         return self._scheduling_loop.latest_plan
 
     async def snapshot(self) -> Snapshot:
-        """What there is now, with what this server gives those who make room."""
+        """Returns a current snapshot, with this server's view of nodes and its preemption grace."""
         return self._scheduling_loop.with_scheduler_view(await self._cluster.snapshot(now=self._clock.now()))
 
     async def stop(
         self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False
     ) -> None:
-        """End a run: at once when it waits, else its processes are asked and, after `grace`, killed.
-        at_safe_point: a script that has safe points leaves at its next one, with a checkpoint. Raises
-        NotFound."""
-        before = (await self._runs.get(run)).attempt
-        with self._stop_requests.recording(None if before is None else before.id):
+        """Stops a run. A waiting run ends at once; the processes of a live run are asked to exit and killed
+        after `grace`.
+
+        at_safe_point: a script that has safe points exits at its next one, with a checkpoint. Raises
+        NotFound.
+        """
+        attempt = (await self._runs.get(run)).attempt
+        with self._stop_requests.recording(None if attempt is None else attempt.id):
             try:
                 recorded = await self._cluster.request_stop(run, now=self._clock.now())
             except StorageFull:
-                if before is None or not AttemptPhase(before.phase).is_live:
+                if attempt is None or not AttemptPhase(attempt.phase).is_live:
                     raise
-                # What fills the disk may be the run itself: its processes end first, the request is written
-                # when that made room.
-                self._stop_requests.request_stop_within(before.id, grace, preempt=at_safe_point)
+                # The run itself may fill the disk. Its processes end first, and the request is recorded
+                # when that has freed space.
+                self._stop_requests.request_stop_within(attempt.id, grace, preempt=at_safe_point)
                 recorded = await self._record_stop_on_full_disk(run, retry_for=grace + FULL_DISK_TIMEOUT)
-            found = await self._runs.get(run)
-            if found.attempt is not None and AttemptPhase(found.attempt.phase).is_live:
-                self._stop_requests.request_stop_within(found.attempt.id, grace, preempt=at_safe_point)
+            current = await self._runs.get(run)
+            if current.attempt is not None and AttemptPhase(current.attempt.phase).is_live:
+                self._stop_requests.request_stop_within(current.attempt.id, grace, preempt=at_safe_point)
         await self._apply_recorded(recorded)
-        # it waited: no attempt ends, the run does
-        if found.phase.is_final and recorded.changed and not recorded.ended:
+        # the run was waiting: it ends without an end of an attempt
+        if current.phase.is_final and recorded.changed and not recorded.ended:
             self.request_cycle()
             self._notify_ended([run])
 
     async def _record_stop_on_full_disk(self, run: RunId, *, retry_for: timedelta) -> RecordResult:
-        """Raises StorageFull when there is no room for that long."""
+        """Retries to record the stop. Raises StorageFull when the disk is still full after `retry_for`."""
         deadline = self._clock.now() + retry_for
         while True:
             await self._clock.sleep_until(self._clock.now() + STORE_RETRY_INTERVAL)
@@ -214,27 +217,27 @@ class Controller:
                     raise
 
     def should_end(self, attempt: AttemptId) -> bool:
-        """Whether it was asked to end, or is over."""
+        """Returns whether the attempt was asked to stop, or has ended."""
         return attempt in self._stop_requests or attempt not in self._reconciler.live_attempts
 
     async def preempt(self, run: RunId, reason: str) -> None:
         """Preempts a live run: it saves a checkpoint, ends and is requeued.
         A run that is not live is unchanged. Raises NotFound."""
         await self._apply_recorded(await self._cluster.request_preempt(run, reason, now=self._clock.now()))
-        found = await self._runs.get(run)
+        current = await self._runs.get(run)
         if (
-            found.attempt is not None
-            and found.attempt.phase == AttemptPhase.STOPPING
-            and not found.stop_requested
+            current.attempt is not None
+            and current.attempt.phase == AttemptPhase.STOPPING
+            and not current.stop_requested
         ):
-            self._stop_requests.request_stop(found.attempt.id, preempt=True)
+            self._stop_requests.request_stop(current.attempt.id, preempt=True)
 
     async def record_status(self, attempt: AttemptId, status: ReplicaStatus) -> bool:
-        """What a replica says of itself; whether it should end.
-        Late news of an old attempt changes nothing."""
+        """Records the status that a replica reports. Returns whether the replica should end. A late report of
+        an old attempt changes nothing."""
         if self._reconciler.last_statuses.get((attempt, status.rank)) != status:
             if status.exit is not None and status.exit.kind is ExitKind.NODE_FAULT:
-                # before its run waits again: its node may be out of service now
+                # before its run is requeued: its node may be unhealthy now
                 await self._record_observation()
             recorded = await self._cluster.record_status(
                 AttemptStatus(attempt, (status,)), now=self._clock.now()
@@ -254,8 +257,8 @@ class Controller:
         return attempt in self._stop_requests and await self._should_end_replica(attempt, status.rank)
 
     async def _should_end_gang(self, attempt: AttemptId, exit: Exit, rank: int) -> bool:
-        """Whether the rest of a gang ends because this replica did: it ended badly, or was the last essential
-        one."""
+        """Returns whether the rest of a gang ends because this replica ended: it failed, or was the last
+        essential replica."""
         run = await self._runs.get(split_attempt(attempt)[0])
         optional = run.optional_ranks()
         if not exit.is_success:
@@ -263,45 +266,50 @@ class Controller:
         return bool(optional) and await self._all_essential_ended(attempt, run)
 
     async def _should_end_replica(self, attempt: AttemptId, rank: int) -> bool:
-        """Whether a replica of an attempt that should end is to end now: those that are not essential do
-        after the others."""
+        """Returns whether a replica of an ending attempt ends now. Replicas that are not essential end after
+        the others."""
         run = await self._runs.get(split_attempt(attempt)[0])
         return rank not in run.optional_ranks() or await self._all_essential_ended(attempt, run)
 
     async def _all_essential_ended(self, attempt: AttemptId, run: Run) -> bool:
-        ended = {one.rank for one in (await self._cluster.replicas(attempt)).replicas if one.exit is not None}
+        ended = {
+            replica.rank
+            for replica in (await self._cluster.replicas(attempt)).replicas
+            if replica.exit is not None
+        }
         size = sum(run.attempt.counts) if run.attempt is not None else run.spec.size
         return ended.issuperset(set(range(size)) - run.optional_ranks())
 
     def is_preempted(self, attempt: AttemptId) -> bool:
-        """Whether an attempt that should end is to save a checkpoint first, because it makes room for
-        another."""
+        """Returns whether an ending attempt is preempted, so that it saves a checkpoint first."""
         return self._stop_requests.is_preempted(attempt)
 
     def stop_grace(self, attempt: AttemptId) -> timedelta:
-        """How long an attempt that should end may take."""
+        """Returns the time that an ending attempt has before its processes are killed."""
         return self._stop_requests.grace(attempt)
 
     async def observe_now(self) -> None:
-        """Look at the engine now: something may have changed of which nobody tells, such as a node that is
-        gone."""
+        """Observes the engine now, for a change that came without a notification, such as a removed node."""
         await run_step_logging_errors(self._reconciler.reconcile)
 
     async def mark_engine_lost(self, engine: str, reason: str) -> Sequence[RunId]:
-        """Declare lost what is live with the engine of a server that is gone for good: these runs wait again,
-        or end where that was asked for. Its nodes are not ready any more. A server that comes back with it
-        ends what it still finds. Returns the runs."""
+        """Declares the live attempts of an engine lost, because its server is gone for good. Returns their
+        runs.
+
+        The runs are requeued, or end if a stop was requested. The engine's nodes are marked not ready. If the
+        server comes back, it ends the attempts that it still finds.
+        """
         now = self._clock.now()
         await self._apply_recorded(
             await self._cluster.record_observation(engine, Observation((), ()), now=now, launched=())
         )
         snapshot = await self._cluster.snapshot(now=now)
-        lost: list[RunId] = []
+        lost_runs: list[RunId] = []
         for running in snapshot.running:
             if snapshot.engine_of(running) == engine:
                 await self._apply_recorded(await self._cluster.fail_launch(running.attempt, reason, now=now))
-                lost.append(RunId(running.gang.id))
-        return lost
+                lost_runs.append(RunId(running.gang.id))
+        return lost_runs
 
     async def release_leadership(self) -> None:
         """Releases the leadership at shutdown, so that another server can decide at once."""
@@ -310,7 +318,8 @@ class Controller:
     # -- loops -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. Begins by looking at what the engine has, so that what ran before goes on."""
+        """Runs the loops until cancelled. It observes the engine first, so that attempts of an earlier server
+        continue."""
         self._observation_requested.set()
         self.request_cycle()
         try:
@@ -328,7 +337,8 @@ class Controller:
             await self._launcher.cancel()
 
     async def _poll_version_loop(self) -> None:
-        """What another server changed (a submission, a queue, a node) is decided by the one that leads."""
+        """Requests a cycle when another server changed the store (a submission, a queue, a node), while this
+        server leads."""
         while True:
             await self._clock.sleep_until(self._clock.now() + VERSION_POLL_INTERVAL)
             if self._leadership.is_leader:
@@ -346,8 +356,8 @@ class Controller:
             if not self._cycle_requested.is_set():
                 self._no_cycle_requested.set()
             await self._cycle_requested.wait()
-            # What ended is being written down: to decide without it would be in vain, and in the way of
-            # deciding with it.
+            # Ended attempts are being recorded. A plan without their capacity would be useless, and would
+            # delay the plan that uses it.
             await _wait_at_most(self._observation_recorded)
             self._cycle_requested.clear()
             self._capacity_freed.clear()
@@ -357,7 +367,7 @@ class Controller:
                 self._cycle_requested.set()
                 await self._clock.sleep_until(began + self._leadership.retry_after)
                 continue
-            # it begins to decide: the server before has recorded that this one's nodes are not ready
+            # this server begins to lead: the previous leader has marked this server's nodes as not ready
             if epoch != self._reconciler.reconciled_epoch:
                 await run_step_logging_errors(self._reconciler.reconcile)
             if not await run_step_logging_errors(self._run_cycle):
@@ -369,20 +379,20 @@ class Controller:
                 await self._pause_between_cycles(ended, ended - began)
 
     async def _pause_between_cycles(self, ended_at: datetime, duration: timedelta) -> None:
-        """What becomes free is worth the next turn before the time is up: at once where this one found
-        something to do, else a little later."""
-        pause = CYCLE_PAUSE_FACTOR
+        """Pauses after a long cycle. Freed capacity ends the pause early: at once if the cycle made progress,
+        else after a short minimum pause."""
+        pause_factor = CYCLE_PAUSE_FACTOR
         if not self._scheduling_loop.made_progress:
             await self._clock.sleep_until(ended_at + min(duration * CYCLE_PAUSE_FACTOR, MAX_HOLDS_PAUSE))
-            pause = IDLE_CYCLE_PAUSE_FACTOR
-        resting = asyncio.ensure_future(
-            self._clock.sleep_until(ended_at + min(duration * pause, MAX_HOLDS_PAUSE))
+            pause_factor = IDLE_CYCLE_PAUSE_FACTOR
+        pause_timer = asyncio.ensure_future(
+            self._clock.sleep_until(ended_at + min(duration * pause_factor, MAX_HOLDS_PAUSE))
         )
-        resting.add_done_callback(lambda _: self._capacity_freed.set())
+        pause_timer.add_done_callback(lambda _: self._capacity_freed.set())
         try:
             await self._capacity_freed.wait()
         finally:
-            resting.cancel()
+            pause_timer.cancel()
 
     async def _observe_loop(self) -> None:
         while True:
@@ -391,12 +401,12 @@ class Controller:
                 asyncio.ensure_future(self._clock.sleep_until(self._clock.now() + self._observe_interval))
             )
             self._observation_requested.clear()
-            done = await run_step_logging_errors(self._reconciler.reconcile)
-            if not done or self._launcher:
+            succeeded = await run_step_logging_errors(self._reconciler.reconcile)
+            if not succeeded or self._launcher:
                 self._observation_requested.set()
 
     async def _observe_until(self, deadline: asyncio.Future[None]) -> None:
-        """Look at what the engine tells of, until it is time to look at everything."""
+        """Records the changes that the engine reports, until it is time to reconcile everything."""
         deadline.add_done_callback(lambda _: self._changes_received.set())
         try:
             while True:
@@ -422,31 +432,31 @@ class Controller:
     # -- scheduling ------------------------------------------------------------------------------------------
 
     async def _run_cycle(self) -> None:
-        planned = self._scheduling_loop.begin_cycle()
+        waiters = self._scheduling_loop.begin_cycle()
         self._gc_guard.pause()
         try:
-            thought = await self._scheduling_loop.make_plan()
-            if thought is not None:
-                reading = self._launcher.prefetch_runs(thought[1].place)
-                async with aclosing(self._scheduling_loop.commit(*thought)) as portions:
-                    async for committed in portions:
-                        self._start_committed(committed, reading)
+            decision = await self._scheduling_loop.make_plan()
+            if decision is not None:
+                read_task = self._launcher.prefetch_runs(decision[1].place)
+                async with aclosing(self._scheduling_loop.commit(*decision)) as committed_batches:
+                    async for batch in committed_batches:
+                        self._start_committed(batch, read_task)
         except BaseException:
-            self._scheduling_loop.requeue_waiters(planned)
+            self._scheduling_loop.requeue_waiters(waiters)
             raise
         finally:
             self._gc_guard.resume()
         if self._scheduling_loop.limit_reached:
-            self._scheduling_loop.requeue_waiters(planned)
+            self._scheduling_loop.requeue_waiters(waiters)
             self.request_cycle()
         else:
-            await self._scheduling_loop.notify_waiters(planned)
+            await self._scheduling_loop.notify_waiters(waiters)
 
-    def _start_committed(self, committed: CommittedBatch, reading: RunReadTask | None) -> None:
+    def _start_committed(self, committed: CommittedBatch, read_task: RunReadTask | None) -> None:
         if committed.started:
             self._reconciler.live_attempts.update(attempt for attempt, _ in committed.started)
             self._observation_requested.set()
-            self._launcher.launch(committed.started, reading)
+            self._launcher.launch(committed.started, read_task)
         for attempt in committed.preempted:
             self._stop_requests.request_stop(attempt, preempt=True)
 
@@ -459,14 +469,15 @@ class Controller:
             self._reconciler.live_attempts.discard(ended.attempt)
             self._stop_requests.discard(ended.attempt)
         if recorded.ended:
-            self._observation_requested.set()  # the engine is to forget them
+            self._observation_requested.set()  # so that the engine forgets them
             self._notify_ended([ended.run for ended in recorded.ended])
         if recorded.ended or recorded.requeued:
             self._capacity_freed.set()
             self.request_cycle()
 
     def _notify_ended(self, ended: Sequence[RunId]) -> None:
-        """Those that end while others are told of are told of together."""
+        """Reports ended runs in the background. Runs that end meanwhile are reported together in the next
+        batch."""
         self._launcher.drop_cached_runs(ended)
         self._ended_runs.extend(ended)
         if self._ended_task is None or self._ended_task.done():
@@ -474,20 +485,20 @@ class Controller:
 
     async def _notify_all_ended(self) -> None:
         while self._ended_runs:
-            # who takes their place comes before those who are only told
+            # launching the next runs comes before reporting the ended ones
             await _wait_at_most(self._no_cycle_requested)
             ended, self._ended_runs = self._ended_runs, []
             await run_logging_errors(self._trial_cleanup.stop_trials_of(ended))
             if self._on_ended is not None:
-                found = (await read_runs(self._runs, ended)).values()
+                runs = (await read_runs(self._runs, ended)).values()
                 await asyncio.gather(
-                    *(run_logging_errors(self._on_ended(run)) for run in found if run.phase.is_final)
+                    *(run_logging_errors(self._on_ended(run)) for run in runs if run.phase.is_final)
                 )
 
 
 async def _wait_at_most(event: asyncio.Event) -> None:
-    """Wait for it, but not for an engine or a turn that takes long: what is said of them may wait, it is not
-    to be held up."""
+    """Waits for the event, but at most `MAX_OBSERVATION_WAIT_S`: a slow engine or a long cycle must not delay
+    the caller."""
     if event.is_set():
         return
     with suppress(TimeoutError):

@@ -1,34 +1,37 @@
-"""Guards Python's garbage collection of cycles: it is paused while a scheduling decision is pending."""
+"""Pauses Python's garbage collection of cycles while a scheduling decision is pending."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 
-MAX_PAUSE_S = 1.0  # that it does not look, however one turn follows the other, or a store does not answer
+MAX_PAUSE_S = 1.0  # even if cycles follow each other without a break, or a store does not respond
 
 
 class GcGuard:
-    """Python does not look between `pause` and the moment at which all that was begun before `resume` is
-    under way: beside many runs and gangs one look takes longer than a plan after a small change, and whoever
-    starts by that plan would wait for it. Where the process has it off altogether, it stays off."""
+    """Disables garbage collection between `pause` and the moment at which all work begun before `resume` has
+    started.
+
+    With many runs and gangs, a collection takes longer than a plan after a small change, and would delay the
+    launches of that plan. If the process has disabled garbage collection, it stays disabled.
+    """
 
     def __init__(self) -> None:
         self._active_decisions = False
-        self._alarm: asyncio.TimerHandle | None = None  # while it is off because of this
+        self._enable_timer: asyncio.TimerHandle | None = None  # set while this guard has disabled collection
 
     def pause(self) -> None:
-        """Call it on the event loop."""
+        """Pauses collection. Must be called on the event loop."""
         self._active_decisions = True
         if gc.isenabled():
             gc.disable()
-            self._alarm = asyncio.get_running_loop().call_later(MAX_PAUSE_S, self._enable)
+            self._enable_timer = asyncio.get_running_loop().call_later(MAX_PAUSE_S, self._enable)
 
     def resume(self) -> None:
         self._active_decisions = False
         try:
             asyncio.get_running_loop().call_soon(self._enable_if_idle)
-        except RuntimeError:  # the loop was closed in the middle of a turn: there is no later
+        except RuntimeError:  # the loop was closed during a cycle, so nothing can be scheduled
             self._enable()
 
     def _enable_if_idle(self) -> None:
@@ -36,7 +39,7 @@ class GcGuard:
             self._enable()
 
     def _enable(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._enable_timer is not None:
+            self._enable_timer.cancel()
+            self._enable_timer = None
             gc.enable()

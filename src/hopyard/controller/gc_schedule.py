@@ -1,8 +1,8 @@
-"""How a server looks for cycles that nobody holds.
+"""Schedules Python's garbage collection of cycles in a server.
 
-Python looks at what is new often, and now and then at all that there is: beside many waiting runs that takes
-half a second and more, in which nothing is decided and nobody answered. So what outlived two looks is set
-aside, and looked at again once in a while only.
+Python collects new objects often, and from time to time all objects. With many waiting runs a full collection
+takes half a second and more, in which the server neither schedules nor responds. Objects that survive two
+collections are therefore frozen, and a full collection runs only once in a while.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from hopyard.interfaces.clock import Clock
 
-YOUNG_THRESHOLD = 5_000  # objects more than before, and those are looked at: three milliseconds or so
-YOUNG_PER_MIDDLE = 5  # after so many looks, at what outlived them
+YOUNG_THRESHOLD = 5_000  # new objects between two young collections, which take about three milliseconds each
+YOUNG_PER_MIDDLE = 5  # young collections between two collections of their survivors
 DISABLED_THRESHOLD = 1 << 30
 FULL_COLLECTION_INTERVAL = timedelta(hours=1)
 
 
 def collect_young() -> None:
-    """From now on, and never again at what was imported."""
+    """Collects only young objects from now on, and never the imported modules."""
     gc.freeze()
     gc.set_threshold(YOUNG_THRESHOLD, YOUNG_PER_MIDDLE, DISABLED_THRESHOLD)
     if _freeze_survivors not in gc.callbacks:
@@ -28,7 +28,7 @@ def collect_young() -> None:
 
 
 async def run_full_collections(clock: Clock) -> None:
-    """Every hour, until cancelled: what became garbage after it was set aside is found, too."""
+    """Runs a full collection every hour, until cancelled: it finds frozen objects that became garbage."""
     while True:
         await clock.sleep_until(clock.now() + FULL_COLLECTION_INTERVAL)
         gc.unfreeze()

@@ -14,9 +14,12 @@ from hopyard.interfaces.run_store import RunStore
 
 
 class LaunchBuilder:
-    """server_url: where replicas find the server. sign_token: makes an attempt's own token. study_secret:
-    what replicas of a study prove to each other, the same whenever it is asked for. user_secrets: the values
-    of those of the names that a user has secrets for."""
+    """Builds launches.
+
+    server_url: where replicas reach the server. sign_token: creates the token of an attempt. study_secret:
+    returns the secret by which replicas of a study authenticate each other, always the same for an attempt.
+    user_secrets: returns the values of a user's secrets among the names.
+    """
 
     def __init__(
         self,
@@ -36,8 +39,8 @@ class LaunchBuilder:
         )
 
     async def build(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
-        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore.
-        A gang that was placed with fewer replicas than it may have is as large as it was placed."""
+        """Returns the launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and
+        restore point. An elastic gang has as many replicas as were placed. Raises SpecError, NotFound."""
         if not all(role.command for role in run.spec.roles):
             raise SpecError(
                 "the spec of the run cannot be read: it is damaged, or of another version",
@@ -82,22 +85,22 @@ class LaunchBuilder:
         return Launch(attempt, placement, tuple(replicas))
 
     async def _secret_values(self, run: Run) -> Mapping[str, str]:
-        """Raises NotFound where one that the run names was removed."""
+        """Raises NotFound when a secret that the run names was removed."""
         names = run.spec.secrets
         if not names:
             return {}
         values = {} if self._user_secrets is None else await self._user_secrets(run.name.user, names)
-        gone = [name for name in names if name not in values]
-        if gone:
+        missing = [name for name in names if name not in values]
+        if missing:
             raise NotFound(
-                f"{run.name.user} has no secret `{gone[0]}` any more",
-                hints=(f"set it with `hop secret set {gone[0]}`, and submit the run again",),
+                f"{run.name.user} has no secret `{missing[0]}` any more",
+                hints=(f"set it with `hop secret set {missing[0]}`, and submit the run again",),
             )
         return values
 
     async def _find_restore(self, run: Run) -> RestorePoint | None:
-        """The checkpoint that the store decided on when it made the attempt: the run's own, else the forked
-        run's."""
+        """Returns the checkpoint that the store chose when it created the attempt: the run's own, else the
+        forked run's."""
         step = run.attempt.resumed_from_step if run.attempt else None
         if step is None:
             return None
@@ -109,8 +112,8 @@ class LaunchBuilder:
 
 
 def _is_foreign(spec: RunSpec, restore: RestorePoint | None) -> bool:
-    """Whether what the attempt starts from was written by another user. What the run saved itself is its own,
-    except the states of a study: it passes on those that it began with."""
+    """Returns whether another user wrote the restore point of the attempt. Checkpoints that the run saved are
+    its own, except the states of a study, which pass on the states that it began with."""
     resume = spec.resume
     if resume is None or not resume.foreign or restore is None:
         return False
@@ -118,6 +121,6 @@ def _is_foreign(spec: RunSpec, restore: RestorePoint | None) -> bool:
 
 
 def is_trials_study(spec: RunSpec) -> bool:
-    """Whether the run is a study whose trials are runs of their own.
-    It names their data, and stands on its boards; they read it."""
+    """Returns whether the run is a study whose trials are runs of their own. The study names their data and
+    appears on its leaderboards, but only the trials read the data."""
     return spec.study is not None and spec.study.get("parallel") == Parallel.TRIALS

@@ -21,17 +21,17 @@ from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.run_store import RunStore
 
 MAX_CONCURRENT_LAUNCHES = 32
-MAX_CACHED_RUN_BYTES = 96 * 1024 * 1024  # of them all, roughly: a single spec may have megabytes
-# runs that wait, of 2 to 12 KB (without parameters and packages, and with 50 of each); others are read when
-# they start
+MAX_CACHED_RUN_BYTES = 96 * 1024 * 1024  # approximately, of all cached runs: a single spec may have megabytes
+# waiting runs of 2 to 12 KB each (without parameters and packages, and with 50 of each); other runs are read
+# when they start
 MAX_CACHED_RUNS = 8192
 
 RunReadTask = asyncio.Task[dict[RunId, Run]]
 
 
 class Launcher:
-    """on_recorded: awaited with what a failed launch changed.
-    observe_now: looks at the engine, which may be out of service now."""
+    """Launches attempts concurrently. on_recorded: awaited with the changes of a failed launch. observe_now:
+    observes the engine, which may be unhealthy after a failure."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Launcher:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_LAUNCHES)
         self._launching: dict[AttemptId, asyncio.Task[None]] = {}
         self._read_tasks: set[RunReadTask] = set()
-        self._run_cache: dict[RunId, Run] = {}  # that wait for their first attempt
+        self._run_cache: dict[RunId, Run] = {}  # runs that wait for their first attempt
         self._run_cache_bytes = 0
 
     def __contains__(self, attempt: AttemptId) -> bool:
@@ -68,54 +68,55 @@ class Launcher:
         return set(self._launching)
 
     def cache_runs(self, runs: Iterable[Run]) -> None:
-        """They were submitted just now. What a run is seldom changes before it starts (see `_recall`), so it
-        need not be read for that. Of very many those stay that came first: they start first."""
+        """Caches runs that were just submitted, so that they need not be read at their start. A run seldom
+        changes before it starts (see `_cached_run_of`). When the cache is full, earlier runs stay, since they
+        start first."""
         for run in runs:
             if len(self._run_cache) >= MAX_CACHED_RUNS:
                 return
             if run.phase is RunPhase.QUEUED and run.attempt is None and run.spec.resume is None:
-                weight = _estimated_bytes(run.spec)
-                if self._run_cache_bytes + weight <= MAX_CACHED_RUN_BYTES and run.id not in self._run_cache:
+                size = _estimated_bytes(run.spec)
+                if self._run_cache_bytes + size <= MAX_CACHED_RUN_BYTES and run.id not in self._run_cache:
                     self._run_cache[run.id] = run
-                    self._run_cache_bytes += weight
+                    self._run_cache_bytes += size
 
     def drop_cached_runs(self, runs: Iterable[RunId]) -> None:
-        """They are over, or were changed."""
+        """Drops runs that ended or changed."""
         for run in runs:
             self._pop_cached_run(run)
 
     def _pop_cached_run(self, run_id: RunId) -> Run | None:
-        """A run that is remembered, which it is no more."""
+        """Removes a run from the cache and returns it; None if it is not cached."""
         run = self._run_cache.pop(run_id, None)
         if run is not None:
             self._run_cache_bytes -= _estimated_bytes(run.spec)
         return run
 
     def prefetch_runs(self, placements: Sequence[Placement]) -> RunReadTask | None:
-        """Begin to read what these run, while it is decided whether they start; None where all of them are
-        remembered."""
-        unknown = [
+        """Starts to read the runs of these placements while the plan is committed. Returns None when all of
+        them are cached."""
+        uncached = [
             run for placement in placements if (run := RunId(placement.gang.id)) not in self._run_cache
         ]
-        return self._start_read(unknown) if unknown else None
+        return self._start_read(uncached) if uncached else None
 
     def launch(
         self, started: Sequence[tuple[AttemptId, Placement]], read_task: RunReadTask | None = None
     ) -> None:
-        """They are under way from now on. What they run is read in one go, unless it is remembered or
-        `read_task` did; whoever is stopped after that is asked to end once it was started."""
-        fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._launching]
-        known = {attempt: self._cached_run_of(attempt, placement) for attempt, placement in fresh}
-        unknown = [split_attempt(attempt)[0] for attempt, run in known.items() if run is None]
-        if read_task is None and unknown:
-            read_task = self._start_read(unknown)
-        for attempt, placement in fresh:
-            launch = self._launch(attempt, placement, known[attempt], read_task)
+        """Launches these attempts in the background. Runs that are neither cached nor in `read_task` are read
+        with one query. An attempt that is stopped meanwhile is asked to stop after its launch."""
+        new = [(attempt, placement) for attempt, placement in started if attempt not in self._launching]
+        cached_runs = {attempt: self._cached_run_of(attempt, placement) for attempt, placement in new}
+        uncached = [split_attempt(attempt)[0] for attempt, run in cached_runs.items() if run is None]
+        if read_task is None and uncached:
+            read_task = self._start_read(uncached)
+        for attempt, placement in new:
+            launch = self._launch(attempt, placement, cached_runs[attempt], read_task)
             self._launching[attempt] = asyncio.get_running_loop().create_task(launch)
 
     def _cached_run_of(self, attempt: AttemptId, placement: Placement) -> Run | None:
-        """What it runs, where that is its run's first attempt, was submitted here, and asks for what was
-        placed: another server may have changed it since."""
+        """Returns the cached run of a run's first attempt, if it still requests the placed resources; else
+        None. Another server may have changed the run."""
         run_id, number = split_attempt(attempt)
         run = self._pop_cached_run(run_id)
         gang = placement.gang
@@ -128,13 +129,13 @@ class Launcher:
         )
 
     def _start_read(self, ids: Sequence[RunId]) -> RunReadTask:
-        self._read_tasks.add(reading := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))
-        reading.add_done_callback(self._read_tasks.discard)
-        return reading
+        self._read_tasks.add(task := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))
+        task.add_done_callback(self._read_tasks.discard)
+        return task
 
     async def _read_run_of(self, attempt: AttemptId, read_task: RunReadTask) -> Run | None:
-        """What the attempt runs; None where it is over.
-        Who has never been started goes on from nothing, so it need not be read again after it was placed."""
+        """Returns the run of the attempt; None if the attempt has ended. A run that never started has no
+        checkpoint, so it need not be read again after its placement."""
         run_id, number = split_attempt(attempt)
         run = (await asyncio.shield(read_task)).get(run_id)
         if run is not None and run.phase is RunPhase.QUEUED and number == 1 and run.spec.resume is None:
@@ -153,7 +154,7 @@ class Launcher:
     async def _launch(
         self, attempt: AttemptId, placement: Placement, run: Run | None, read_task: RunReadTask | None
     ) -> None:
-        """read_task: of what it runs, where that is not known."""
+        """read_task: reads the run when `run` is None."""
         try:
             if run is None and read_task is not None:
                 run = await self._read_run_of(attempt, read_task)
@@ -168,7 +169,7 @@ class Launcher:
             await self.fail_attempt(attempt, error.message, ExitKind.PREPARE_FAILED)
         except (HopyardError, OSError) as error:
             log.warning("attempt %s was not launched: %s", attempt, error)
-            # first: what would start there next is not to be tried where nothing can start
+            # observed before the failure is recorded, so that no other gang is placed on a failed node
             await self._observe_now()
             await self.fail_attempt(attempt, str(error), ExitKind.NODE_FAULT)
         except Exception as error:
@@ -179,8 +180,8 @@ class Launcher:
         self._stop_requests.retry_stop(attempt)
 
     async def fail_attempt(self, attempt: AttemptId, reason: str, kind: ExitKind = ExitKind.LOST) -> None:
-        """It is not there and will not be: end whatever there may be of it, and let the store decide what
-        follows."""
+        """Records that the attempt does not run and will not: stops its remaining processes, then lets the
+        store decide what follows."""
         await run_logging_errors(self._engine.stop(attempt, grace=timedelta(0)))
         await self._on_recorded(
             await self._cluster.fail_launch(attempt, reason, now=self._clock.now(), kind=kind)
@@ -196,17 +197,17 @@ class Launcher:
 
 
 def _estimated_bytes(spec: RunSpec) -> int:
-    """About how many bytes of memory a run with this spec takes."""
+    """Returns about how many bytes of memory a run with this spec takes."""
     values = (
         *spec.env.values(),
         *spec.params.values(),
         *spec.tags.values(),
         *(word for role in spec.roles for word in role.command),
     )
-    letters = sum(len(value) for value in values if isinstance(value, str))
+    characters = sum(len(value) for value in values if isinstance(value, str))
     return (
         2000
-        + letters
+        + characters
         + 60 * len(values)
         + 120 * len(spec.environment.packages)
         + (0 if spec.study is None else 64 * 1024)

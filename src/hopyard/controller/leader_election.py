@@ -1,4 +1,4 @@
-"""Who decides: the server that holds the lease."""
+"""Leader election: the server that holds the lease schedules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ LEASE_TTL = timedelta(seconds=15)
 
 
 class Leadership:
-    """The lease as one server knows it. It is renewed by use, in the last two thirds of its time: a server
-    that has nothing to do writes nothing, and whoever has something to do takes over."""
+    """The lease as one server knows it.
+
+    It is renewed by use, once a third of its time has passed. An idle server writes nothing, so that a server
+    with work takes over.
+    """
 
     def __init__(
         self, cluster: ClusterStore, clock: Clock, *, holder: str, ttl: timedelta = LEASE_TTL
@@ -23,12 +26,12 @@ class Leadership:
 
     @property
     def retry_after(self) -> timedelta:
-        """When to ask again after another server was found to lead."""
+        """When to try again after another server was found to lead."""
         return self._ttl / 3
 
     @property
     def is_leader(self) -> bool:
-        """Whether this server led when it asked last."""
+        """Whether this server led at its latest check."""
         return self._lease is not None
 
     async def acquire_epoch(self) -> int | None:
@@ -44,10 +47,10 @@ class Leadership:
         return None if self._lease is None else self._lease.epoch
 
     async def release(self) -> None:
-        """Let another server lead at once."""
+        """Releases the lease, so that another server can lead at once."""
         self._lease = None
         await self._cluster.release_lease(self._holder)
 
     def mark_lost(self) -> None:
-        """The store refused the epoch."""
+        """Drops the lease, because the store refused its epoch."""
         self._lease = None

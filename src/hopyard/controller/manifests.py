@@ -15,8 +15,8 @@ from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest, referenced_b
 from hopyard.errors import IntegrityError
 
 MAX_ENTRIES = 3_000_000  # files, links and folders of one tree
-_MAX_INLINE_BYTES = 64 * 1024  # a millisecond; a million files take seconds
-_LARGE_MANIFEST_BYTES = 4 * 1024 * 1024  # of these, one at a time
+_MAX_INLINE_BYTES = 64 * 1024  # takes about a millisecond; a million files take seconds
+_LARGE_MANIFEST_BYTES = 4 * 1024 * 1024  # larger ones are decoded one at a time
 
 
 class _FileRecord(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class _LinkRecord(Struct, array_like=True, frozen=True, gc=False, forbid_unknown
 
 
 class _ManifestRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """In the order of the canonical form."""
+    """The fields are in the order of the canonical form."""
 
     files: tuple[_FileRecord, ...]
     folders: tuple[str, ...]
@@ -42,7 +42,7 @@ class _ManifestRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ManifestSize:
-    """What a manifest amounts to. blob_sizes: of the blobs of its files, as of `Manifest.blob_sizes`."""
+    """The size of the tree of a manifest. blob_sizes: the blobs of its files, as in `Manifest.blob_sizes`."""
 
     size_bytes: int
     files: int
@@ -50,13 +50,14 @@ class ManifestSize:
 
 
 class ManifestDecoder:
-    """Of the manifests that a server is sent: large ones one at a time, in another thread."""
+    """Decodes manifests that a server receives: large ones one at a time, in another thread."""
 
     def __init__(self) -> None:
         self._large_lock = asyncio.Semaphore(1)
 
     async def measure(self, data: bytes) -> ManifestSize:
-        """Raises IntegrityError for what `Manifest.decode` refuses, and for a tree of too many entries."""
+        """Raises IntegrityError for a manifest that `Manifest.decode` refuses, and for a tree of too many
+        entries."""
         if len(data) <= _MAX_INLINE_BYTES:
             return measure_manifest(data)
         if len(data) <= _LARGE_MANIFEST_BYTES:
@@ -66,33 +67,35 @@ class ManifestDecoder:
 
 
 def measure_manifest(data: bytes) -> ManifestSize:
-    """As `Manifest.decode`, in a tenth of the time and a third of the memory: what has another shape is
-    refused where it begins to differ."""
+    """Validates like `Manifest.decode`, in a tenth of the time and a third of the memory. Data of another
+    shape is refused where it begins to differ. Raises IntegrityError."""
     try:
-        body = msgspec.json.decode(data, type=_ManifestRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as bad:
-        raise IntegrityError(f"not a manifest: {bad}") from bad
-    if body.v != 1:
+        record = msgspec.json.decode(data, type=_ManifestRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise IntegrityError(f"not a manifest: {error}") from error
+    if record.v != 1:
         raise IntegrityError(
-            f"manifest of version {body.v!r}, this program knows version 1", hints=("upgrade hopyard",)
+            f"manifest of version {record.v!r}, this program knows version 1", hints=("upgrade hopyard",)
         )
-    if len(body.files) + len(body.links) + len(body.folders) > MAX_ENTRIES:
+    if len(record.files) + len(record.links) + len(record.folders) > MAX_ENTRIES:
         raise IntegrityError(
             f"manifest of more than {MAX_ENTRIES:,} files and folders",
             hints=("pack the files into archives, or split them into several datasets",),
         )
-    # They have the fields of the domain's entries, which would take three times the memory.
-    found = Manifest(
-        cast("tuple[FileEntry, ...]", body.files), cast("tuple[LinkEntry, ...]", body.links), body.folders
+    # The records have the fields of the domain's entries, which would take three times the memory.
+    manifest = Manifest(
+        cast("tuple[FileEntry, ...]", record.files),
+        cast("tuple[LinkEntry, ...]", record.links),
+        record.folders,
     )
-    found.check()
-    if msgspec.json.encode(body) != data:
+    manifest.check()
+    if msgspec.json.encode(record) != data:
         raise IntegrityError("not a manifest in its canonical form")
-    return ManifestSize(found.size_bytes, len(body.files), found.blob_sizes())
+    return ManifestSize(manifest.size_bytes, len(record.files), manifest.blob_sizes())
 
 
 async def decode_manifest(data: bytes) -> Manifest:
-    """As `Manifest.decode`, of a tree that was accepted before. Raises IntegrityError."""
+    """As `Manifest.decode`, for a tree that was accepted before. Raises IntegrityError."""
     return (
         Manifest.decode(data)
         if len(data) <= _MAX_INLINE_BYTES
@@ -101,7 +104,7 @@ async def decode_manifest(data: bytes) -> Manifest:
 
 
 async def blobs_of_manifest(data: bytes) -> set[Digest]:
-    """As `referred_blobs`. Raises IntegrityError."""
+    """As `referenced_blobs`. Raises IntegrityError."""
     return (
         referenced_blobs(data)
         if len(data) <= _MAX_INLINE_BYTES

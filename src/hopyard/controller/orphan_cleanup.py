@@ -1,4 +1,4 @@
-"""Cleanup of files of deleted runs, after an interrupted removal or a removal by another server."""
+"""Removes files of deleted runs, after an interrupted removal or a removal by another server."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ log = logging.getLogger("hopyard.controller")
 async def remove_orphaned_folders(
     runs: RunStore, streams: Streams, *, run_folders: Path | None = None
 ) -> int:
-    """Remove streams, and folders below `run_folders`, whose run does not exist; of how many runs.
-    A run exists before it has any."""
-    streamed = set(await streams.list_runs())
-    laid = (
+    """Removes streams, and folders below `run_folders`, of runs that do not exist. Returns the number of
+    these runs. A run is recorded before its files are created."""
+    runs_with_streams = set(await streams.list_runs())
+    runs_with_folders = (
         set(await asyncio.to_thread(_run_folders, run_folders)) if run_folders is not None else set[RunId]()
     )
-    existing = await runs.find_existing(sorted(streamed | laid))
+    existing = await runs.find_existing(sorted(runs_with_streams | runs_with_folders))
     removed = 0
-    for run in sorted((streamed | laid) - existing):
+    for run in sorted((runs_with_streams | runs_with_folders) - existing):
         try:
             await streams.delete(run)
             if run_folders is not None:
                 await asyncio.to_thread(remove_tree, run_folders / run)
             removed += 1
-        except OSError as failed:
-            log.warning("files of the deleted run %s cannot be removed: %s", run, failed)
+        except OSError as error:
+            log.warning("files of the deleted run %s cannot be removed: %s", run, error)
     if removed:
         log.info("removed the remaining files of %d deleted runs", removed)
     return removed
 
 
 async def run_orphan_cleanup(runs: RunStore, streams: Streams, clock: Clock, *, run_folders: Path) -> None:
-    """Sweep now and every hour, until cancelled."""
+    """Cleans up now and every hour, until cancelled."""
     while True:
         try:
             await remove_orphaned_folders(runs, streams, run_folders=run_folders)
@@ -53,7 +53,7 @@ async def run_orphan_cleanup(runs: RunStore, streams: Streams, clock: Clock, *, 
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove it with all that it holds, if it is there. Raises OSError when something stays."""
+    """Removes a folder with its content, if it exists. Raises OSError when something cannot be removed."""
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
 

@@ -1,5 +1,4 @@
-"""Reconciles the engine and the store: records observations, forgets ended attempts, requests pending
-stops."""
+"""Reconciles engine and store: records observations, forgets ended attempts, requests pending stops."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from hopyard.interfaces.engine import Engine
 
 
 class Reconciler:
-    """live_attempts: attempts that are not over, as far as is known.
-    last_statuses: what their replicas said last of themselves.
+    """live_attempts: attempts that have not ended, as far as this server knows.
+    last_statuses: the latest status that their replicas reported.
 
-    on_recorded: awaited with what was recorded. request_cycle: the nodes are others, so something waiting may
-    fit, or this server begins to decide. request_observation: there is something to look at soon. on_elected:
-    this server begins to decide.
+    on_recorded: awaited with the recorded changes. request_cycle: called when the nodes changed, so that a
+    waiting gang may fit, and when this server begins to lead. request_observation: called when the engine
+    should be polled again soon. on_elected: called when this server begins to lead.
     """
 
     def __init__(
@@ -47,39 +46,40 @@ class Reconciler:
         self._request_cycle = request_cycle
         self._request_observation = request_observation
         self._on_elected = on_elected
-        self.reconciled_epoch: int | None = None  # under which `live` and the nodes are known
+        self.reconciled_epoch: int | None = None  # the epoch for which `live_attempts` and nodes are current
         self._nodes: tuple[Node, ...] = ()
         self.live_attempts: set[AttemptId] = set()
         self.last_statuses: dict[tuple[AttemptId, int], ReplicaStatus] = {}
 
     async def reconcile(self) -> None:
-        """Everything: what the engine says, what the store has, and what either has that the other should
-        know of."""
+        """Reconciles fully: records what the engine observes, and corrects each difference between engine and
+        store."""
         epoch = await self._leadership.acquire_epoch()
         if epoch is None:
             self.reconciled_epoch = None
             await self._reconcile_as_follower()
             self._request_observation()
             return
-        # another server may have decided meanwhile, and left something undecided
+        # another server may have led meanwhile, and left work unfinished
         if epoch != self.reconciled_epoch:
             await self.refresh_live_attempts()
             await self._mark_foreign_nodes_unready()
             self.reconciled_epoch = epoch
             self._on_elected()
             self._request_cycle()
-        seen, before, _ = await self._record_observation()
+        observation, launched_before, _ = await self._record_observation()
         live = await self.refresh_live_attempts()
-        known = {status.attempt for status in seen.attempts}
-        self._stop_requests.retain({*live, *known})
-        await self._repair(live, known, before)
-        remembered = await self._forget_ended(seen, live)
-        # a node that is in trouble now may be open in a moment
-        if live or remembered or any(node.trouble for node in self._nodes):
+        observed_attempts = {status.attempt for status in observation.attempts}
+        self._stop_requests.retain({*live, *observed_attempts})
+        await self._repair(live, observed_attempts, launched_before)
+        has_unforgotten = await self._forget_ended(observation, live)
+        # a node that reports trouble may be schedulable soon
+        if live or has_unforgotten or any(node.trouble for node in self._nodes):
             self._request_observation()
 
     async def record_changes(self) -> None:
-        """What the engine says is recorded, and it forgets what ended. All else is left to the next look."""
+        """Records what the engine observes, and forgets ended attempts. Everything else is left to the next
+        full reconciliation."""
         if self.reconciled_epoch is None or await self._leadership.acquire_epoch() != self.reconciled_epoch:
             await self.reconcile()
             return
@@ -90,30 +90,33 @@ class Reconciler:
             self._request_observation()
 
     async def _reconcile_as_follower(self) -> None:
-        """While another server decides: what runs here ends when that was asked for, and its ends are
-        recorded."""
-        seen = await self._engine.observe()
-        if not seen.attempts:
+        """Reconciles while another server leads: carries out requested stops on this engine, and records
+        ends."""
+        observation = await self._engine.observe()
+        if not observation.attempts:
             return
         await self._on_recorded(
             await self._cluster.record_observation(
-                self._engine.name, Observation((), seen.attempts), now=self._clock.now(), complete=False
+                self._engine.name,
+                Observation((), observation.attempts),
+                now=self._clock.now(),
+                complete=False,
             )
         )
         live = await self.refresh_live_attempts()
-        known = {status.attempt for status in seen.attempts}
-        self._stop_requests.retain(known)
-        if any(live.get(attempt) == AttemptPhase.STOPPING for attempt in known):
+        observed_attempts = {status.attempt for status in observation.attempts}
+        self._stop_requests.retain(observed_attempts)
+        if any(live.get(attempt) == AttemptPhase.STOPPING for attempt in observed_attempts):
             snapshot = await self._cluster.snapshot(now=self._clock.now())
             preempted = {running.attempt for running in snapshot.running if running.preempted_for is not None}
-            for attempt in sorted(known):
+            for attempt in sorted(observed_attempts):
                 if live.get(attempt) == AttemptPhase.STOPPING:
                     self._stop_requests.ensure_requested(attempt, preempt=attempt in preempted)
-        await self._forget_ended(seen, live)
+        await self._forget_ended(observation, live)
 
     async def _mark_foreign_nodes_unready(self) -> None:
-        """Only on the nodes of its own engine can a server start runs.
-        Theirs are ready again when their server decides."""
+        """Marks nodes of other engines as not ready, since a server can start runs only on its own engine.
+        Their server marks them ready again when it leads."""
         nodes = await self._cluster.nodes()
         for engine in sorted(
             {node.engine for node in nodes if node.ready and node.engine != self._engine.name}
@@ -123,7 +126,7 @@ class Reconciler:
             )
 
     async def refresh_live_attempts(self) -> Mapping[AttemptId, str]:
-        """What the store has."""
+        """Reads the live attempts from the store. Returns their phases."""
         live = await self._cluster.live_attempts()
         self.live_attempts = set(live)
         self._stop_requests.retain_graces(live)
@@ -132,23 +135,23 @@ class Reconciler:
         return live
 
     async def _record_observation(self) -> tuple[Observation, set[AttemptId], RecordResult]:
-        """What the engine saw, what it had to see because it was launched before, and what was recorded of
-        it."""
-        before = self.live_attempts - self._launcher.launching_attempts()
-        seen = await self._engine.observe()
+        """Records what the engine observes. Returns the observation, the attempts launched before it, which
+        it must therefore contain, and the recorded changes."""
+        launched_before = self.live_attempts - self._launcher.launching_attempts()
+        observation = await self._engine.observe()
         recorded = await self._cluster.record_observation(
-            self._engine.name, seen, now=self._clock.now(), launched=before
+            self._engine.name, observation, now=self._clock.now(), launched=launched_before
         )
         await self._on_recorded(recorded)
-        known = {status.attempt for status in seen.attempts}
+        observed_attempts = {status.attempt for status in observation.attempts}
         for ended in recorded.ended:
-            # lost, or only half launched: the engine will never show it, so this is the moment
-            if ended.attempt not in known:
+            # lost, or only partly launched: the engine will never report it, so it is forgotten now
+            if ended.attempt not in observed_attempts:
                 await run_logging_errors(self._engine.forget(ended.attempt))
-        if seen.nodes != self._nodes:
-            self._nodes = seen.nodes
+        if observation.nodes != self._nodes:
+            self._nodes = observation.nodes
             self._request_cycle()
-        return seen, before, recorded
+        return observation, launched_before, recorded
 
     async def _repair(
         self,
@@ -156,9 +159,9 @@ class Reconciler:
         observed_attempts: set[AttemptId],
         launched_before: set[AttemptId],
     ) -> None:
-        """What should end is asked to; what was never started (the server ended in between) is started
-        now."""
-        unknown = {
+        """Requests pending stops, and launches attempts that were recorded but never launched because the
+        server ended in between."""
+        unobserved = {
             attempt
             for attempt in live
             if attempt in launched_before
@@ -168,44 +171,44 @@ class Reconciler:
         ending = [
             attempt
             for attempt, phase in live.items()
-            if phase == AttemptPhase.STOPPING and attempt not in unknown
+            if phase == AttemptPhase.STOPPING and attempt not in unobserved
         ]
-        if not unknown and not ending:
+        if not unobserved and not ending:
             return
         snapshot = await self._cluster.snapshot(now=self._clock.now())
         running = {running.attempt: running for running in snapshot.running}
-        # On nodes of another server only that server knows how they end, however long it is away.
-        elsewhere = {
+        # Attempts on nodes of another server are left to that server, no matter how long it is down.
+        foreign = {
             attempt
-            for attempt, found in running.items()
-            if snapshot.engine_of(found) not in (self._engine.name, None)
+            for attempt, record in running.items()
+            if snapshot.engine_of(record) not in (self._engine.name, None)
         }
-        unknown, ending = unknown - elsewhere, [attempt for attempt in ending if attempt not in elsewhere]
+        unobserved, ending = unobserved - foreign, [attempt for attempt in ending if attempt not in foreign]
         for attempt in ending:
-            found = running.get(attempt)
+            record = running.get(attempt)
             self._stop_requests.ensure_requested(
-                attempt, preempt=found is not None and found.preempted_for is not None
+                attempt, preempt=record is not None and record.preempted_for is not None
             )
         for attempt in live:
-            if attempt not in unknown:
+            if attempt not in unobserved:
                 continue
-            found = running.get(attempt)
-            if live[attempt] == AttemptPhase.STARTING and found is not None:
+            record = running.get(attempt)
+            if live[attempt] == AttemptPhase.STARTING and record is not None:
                 self._request_observation()
-                self._launcher.launch([(attempt, found.placement)])
+                self._launcher.launch([(attempt, record.placement)])
             elif live[attempt] == AttemptPhase.STOPPING:
                 await self._launcher.fail_attempt(attempt, "stopped before it was started")
 
     async def _forget_ended(self, observed: Observation, live: Mapping[AttemptId, str]) -> bool:
-        """The engine may forget attempts whose end is recorded; those that nobody wants any more are ended
-        first. Whether the engine still remembers any."""
-        remembered = False
+        """Lets the engine forget attempts whose end is recorded, and stops attempts that the store has ended.
+        Returns whether the engine still has such attempts."""
+        has_unforgotten = False
         for status in observed.attempts:
             if status.attempt in live:
                 continue
             if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
                 await self._engine.forget(status.attempt)
             else:
-                remembered = True
+                has_unforgotten = True
                 self._stop_requests.request_stop(status.attempt)
-        return remembered
+        return has_unforgotten

@@ -1,5 +1,5 @@
-"""The first start of a home restored from a backup: its nodes are cordoned until its administrator uncordons
-them."""
+"""The first start of a home that was restored from a backup. Its nodes stay cordoned until its administrator
+uncordons them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from hopyard.interfaces.engine import Engine
 
 
 async def cordon_restored(cluster: ClusterStore, engine: Engine, clock: Clock, *, created_at: str) -> None:
-    """Take in what the engine has, and cordon its nodes. What was live when the backup was made is lost and
-    waits again; it ended with the backup: the time in between is no run time."""
+    """Records what the engine observes, and cordons its nodes. Attempts that were live in the backup are
+    recorded as lost, and their runs are requeued. They end at the time of the backup, since the time after it
+    is no run time."""
     ended_at = _backup_time(created_at, clock.now())
-    seen = await engine.observe()
-    await cluster.record_observation(engine.name, seen, now=ended_at)
-    known, snapshot = {status.attempt for status in seen.attempts}, await cluster.snapshot(now=clock.now())
-    for running in snapshot.running:  # what was just starting would be started here now
-        if running.attempt not in known and snapshot.engine_of(running) in (engine.name, None):
+    observation = await engine.observe()
+    await cluster.record_observation(engine.name, observation, now=ended_at)
+    observed_attempts, snapshot = (
+        {status.attempt for status in observation.attempts},
+        await cluster.snapshot(now=clock.now()),
+    )
+    for running in snapshot.running:  # attempts that were starting would otherwise be launched now
+        if running.attempt not in observed_attempts and snapshot.engine_of(running) in (engine.name, None):
             await cluster.fail_launch(
                 running.attempt, "lost: it was starting when the backup was made", now=ended_at
             )
@@ -29,7 +33,7 @@ async def cordon_restored(cluster: ClusterStore, engine: Engine, clock: Clock, *
 
 
 def _backup_time(created_at: str, now: datetime) -> datetime:
-    """When the backup was made; now, where that is not known or the clock was set back since."""
+    """Returns when the backup was made; now, if that is unknown or the clock was set back since."""
     try:
         return min(datetime.fromisoformat(created_at).astimezone(now.tzinfo), now)
     except ValueError:

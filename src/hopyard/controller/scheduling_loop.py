@@ -1,4 +1,4 @@
-"""Scheduling turns: look, think, commit, and now and then write down why the others wait."""
+"""Scheduling cycles: read a snapshot, plan, commit, and periodically record why the other runs wait."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.policy import SchedulingPolicy, StartForecast
 
 HOLDS_INTERVAL = timedelta(seconds=1)
-HOLDS_PAUSE_FACTOR = 50  # times as long as it took: to say why many wait is worth a fiftieth of the time
-MAX_HOLDS_PAUSE = timedelta(minutes=1)  # whatever a clock that was set meanwhile says of how long it took
-MAX_SYNCHRONOUS_HOLDS = 500  # waiting gangs: so few holds are written at once when somebody waits for them
-# placements: those start while the next are looked for. Of many pieces in a row, each is twice as large as
-# the one before
+HOLDS_PAUSE_FACTOR = (
+    50  # pause per duration of the last write: writing holds takes at most a fiftieth of the time
+)
+MAX_HOLDS_PAUSE = timedelta(minutes=1)  # also bounds a duration that is wrong because the clock was set
+MAX_SYNCHRONOUS_HOLDS = 500  # up to so many holds are written at once when a caller waits for the cycle
+# placements of a first cycle: they start while the next ones are planned. The limit doubles for each cycle
+# that reaches it
 INITIAL_PLACEMENT_LIMIT = 100
-# thinking that took so long is done in a thread the next time: requests need not wait for it
+# a policy that took this long runs in a thread the next time, so that requests need not wait for it
 POLICY_THREAD_THRESHOLD_S = 0.03
-POLICY_THREAD_MIN_PENDING = 20_000  # waiting gangs: the first turn of all lays out every one of them
+POLICY_THREAD_MIN_PENDING = 20_000  # pending gangs: the very first cycle prepares every gang
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """What of a portion of a plan became true: attempts to start, and attempts to ask to make room."""
+    """The committed part of a batch: attempts to launch, and attempts to preempt."""
 
     started: tuple[tuple[AttemptId, Placement], ...] = ()
     preempted: tuple[AttemptId, ...] = ()
 
 
 class SchedulingLoop:
-    """engine: the one that starts what is placed. on_changed: told of every run that was placed or whose hold
-    was written. request_cycle: asks for another turn."""
+    """Plans and commits scheduling cycles.
+
+    engine: the engine of this server. on_changed: called for every run that was placed or whose hold was
+    written. request_cycle: requests another cycle.
+    """
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class SchedulingLoop:
             holds_interval,
         )
         self._engine, self._preempt_grace_s = engine, preempt_grace.total_seconds()
-        # all, and as they are for this engine
+        # all nodes, and all nodes with those of other engines marked not ready
         self._reachable_nodes: tuple[Mapping[NodeId, Node], Mapping[NodeId, Node]] = {}, {}
         self._cycle_waiters: list[asyncio.Future[None]] = []
         self._next_cycle_timer: tuple[datetime, asyncio.Task[None]] | None = None
@@ -84,30 +89,30 @@ class SchedulingLoop:
         self._holds_write_time = timedelta(0)
         self._holds_task: asyncio.Task[None] | None = None
         self.latest_plan: tuple[Snapshot, Plan] | None = None
-        self._policy_s = 0.0  # the last time
-        self.made_progress = False  # whether the last turn placed or preempted anything
+        self._policy_s = 0.0  # duration of the latest call
+        self.made_progress = False  # whether the latest cycle placed or preempted a gang
         self._placement_limit = INITIAL_PLACEMENT_LIMIT
-        self.limit_reached = False  # whether the last plan placed as many as it might: others may fit, too
+        self.limit_reached = False  # whether the latest plan reached the limit: more gangs may fit
 
     def next_cycle(self) -> asyncio.Future[None]:
-        """Done when a turn that begins after this call has ended."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._cycle_waiters.append(waiting)
-        return waiting
+        """Returns a future that is done when a cycle that begins after this call has ended."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._cycle_waiters.append(waiter)
+        return waiter
 
     def begin_cycle(self) -> list[asyncio.Future[None]]:
-        """Those who are told when the turn that begins now has ended."""
+        """Begins a cycle. Returns the waiters to notify at its end."""
         self.made_progress = self.limit_reached = False
-        planned, self._cycle_waiters = self._cycle_waiters, []
-        return planned
+        waiters, self._cycle_waiters = self._cycle_waiters, []
+        return waiters
 
     def requeue_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
-        """The turn failed: they wait for the next one."""
+        """Moves the waiters of a failed cycle to the next one."""
         self._cycle_waiters = waiters + self._cycle_waiters
 
     async def make_plan(self) -> tuple[Snapshot, Plan] | None:
-        """The plan for this moment, and of what it was made; None where nobody waits, no promise is to be
-        taken back, and time alone changes nothing."""
+        """Returns a snapshot and the plan for it. Returns None when no run waits, no promise can be
+        withdrawn, and time alone changes nothing."""
         snapshot = self._with_local_knowledge(
             await self._cluster.snapshot(now=self._clock.now()), max_placements=self._placement_limit
         )
@@ -130,8 +135,8 @@ class SchedulingLoop:
         return snapshot, plan
 
     def with_scheduler_view(self, snapshot: Snapshot) -> Snapshot:
-        """As the server that decides sees it: where that is another one, all nodes may be within its
-        reach."""
+        """Returns the snapshot as the leading server sees it. When another server leads, all nodes may be
+        reachable."""
         return (
             self._with_local_knowledge(snapshot)
             if self._leadership.is_leader
@@ -139,22 +144,22 @@ class SchedulingLoop:
         )
 
     def _with_local_knowledge(self, snapshot: Snapshot, *, max_placements: int = 0) -> Snapshot:
-        """With what only this server knows, which may lead no longer once the plan is made.
-        max_placements: how many are placed in one go; 0: whoever fits."""
+        """Returns the snapshot with facts that only this server knows, since it may no longer lead when the
+        plan is made. max_placements: the limit of placements in one plan; 0 for no limit."""
         nodes = self._reachable(snapshot.nodes)
         return replace(
             snapshot, nodes=nodes, max_placements=max_placements, preempt_grace_s=self._preempt_grace_s
         )
 
     def _reachable(self, nodes: Mapping[NodeId, Node]) -> Mapping[NodeId, Node]:
-        """Nodes of another server's engine are not ready for this one: it cannot start anything there."""
+        """Marks nodes of other engines as not ready, since this server cannot start anything there."""
         if self._reachable_nodes[0] is not nodes:
-            far = {
+            unreachable = {
                 name: replace(node, ready=False)
                 for name, node in nodes.items()
                 if node.engine != self._engine
             }
-            self._reachable_nodes = nodes, {**nodes, **far} if far else nodes
+            self._reachable_nodes = nodes, {**nodes, **unreachable} if unreachable else nodes
         return self._reachable_nodes[1]
 
     def _run_policy(self, snapshot: Snapshot) -> Plan:
@@ -164,21 +169,21 @@ class SchedulingLoop:
         return plan
 
     async def commit(self, snapshot: Snapshot, plan: Plan) -> AsyncGenerator[CommittedBatch, None]:
-        """Apply the plan under this server's epoch, portion by portion: what of each became true, as soon as
-        it is. Under a stale epoch nothing more is written, and another turn is asked for."""
+        """Applies the plan under this server's epoch, batch by batch. Yields the committed part of each batch
+        at once. Under a stale epoch it stops writing and requests another cycle."""
         epoch = await self._leadership.acquire_epoch()
         if epoch is None:
             self._request_cycle()
             return
         if _has_changes(snapshot, plan):
-            for portion in batches(plan, snapshot):
+            for batch in batches(plan, snapshot):
                 try:
-                    result = await self._cluster.apply(portion, now=self._clock.now(), epoch=epoch)
+                    result = await self._cluster.apply(batch, now=self._clock.now(), epoch=epoch)
                 except NotLeader:
                     self._leadership.mark_lost()
                     self._request_cycle()
                     return
-                yield self._to_committed(portion, result)
+                yield self._to_committed(batch, result)
         if not self.limit_reached:
             self._unwritten_holds = snapshot, plan
 
@@ -195,7 +200,8 @@ class SchedulingLoop:
         return CommittedBatch(started, result.preempted)
 
     async def notify_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
-        """The turn has ended. Whoever waits for it finds written why its run waits, unless very many do."""
+        """Notifies the waiters that the cycle has ended. Unless very many runs wait, the reasons are recorded
+        before."""
         if (
             self._unwritten_holds is not None
             and self._unwritten_holds[1].hold
@@ -207,9 +213,9 @@ class SchedulingLoop:
                 self._holds_task = self._background.spawn(
                     run_logging_errors(self._write_holds_periodically(self._holds_interval))
                 )
-        for waiting in waiters:
-            if not waiting.done():
-                waiting.set_result(None)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _write_holds_periodically(self, interval: timedelta) -> None:
         while self._unwritten_holds is not None:
@@ -222,15 +228,15 @@ class SchedulingLoop:
         unwritten, self._unwritten_holds = self._unwritten_holds, None
         epoch = await self._leadership.acquire_epoch()
         if epoch is None:
-            # the turn before may have found nothing to do: who waits is to be looked at again when the other
-            # server is gone
+            # The previous cycle may have found nothing to do. Waiting runs must be planned again once the
+            # other server is gone.
             self._request_cycle()
             return
         if unwritten is None:
             return
         holds = await self._estimates.with_expected_starts(*unwritten)
         if self._estimates.is_due and self._unwritten_holds is None:
-            self._unwritten_holds = unwritten  # it is written again with its own estimates
+            self._unwritten_holds = unwritten  # written again later, with its own estimates
         self._holds_written_at = self._clock.now()
         try:
             changed = await self._cluster.record_holds(
@@ -245,7 +251,7 @@ class SchedulingLoop:
             self._on_changed(run)
 
     def _schedule_next_cycle(self, at: datetime | None) -> None:
-        """Another turn at this time, although nothing may change until then."""
+        """Requests another cycle at this time, even if nothing changes until then."""
         if self._next_cycle_timer is not None:
             if self._next_cycle_timer[0] == at and not self._next_cycle_timer[1].done():
                 return
@@ -260,8 +266,8 @@ class SchedulingLoop:
 
 
 def _has_changes(snapshot: Snapshot, plan: Plan) -> bool:
-    """Most turns that follow a submission to a full cluster find nothing to do: to write that down would only
-    hold up what is free next."""
+    """Returns whether the plan changes anything. Most cycles after a submission to a full cluster change
+    nothing, and writing such a plan would only delay the next placement."""
     if plan.place or plan.preempt or plan.breaches:
         return True
     return {promise.gang: promise for promise in plan.promises} != snapshot.promises

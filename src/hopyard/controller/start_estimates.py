@@ -1,4 +1,4 @@
-"""Expected starts of runs that wait, as they are written down beside the reasons why they wait."""
+"""Expected starts of waiting runs, recorded beside their hold reasons."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from hopyard.domain.ids import GangId
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.policy import StartForecast
 
-FORECAST_PAUSE_FACTOR = 10  # times as long as it took: a forecast is worth a tenth of the time
+FORECAST_PAUSE_FACTOR = (
+    10  # pause per duration of the last forecast: forecasts take at most a tenth of the time
+)
 MAX_FORECAST_PAUSE = timedelta(minutes=1)
-# a forecast that took so long is made in a thread the next time: requests need not wait for it
+# a forecast that took this long runs in a thread the next time, so that requests need not wait for it
 FORECAST_THREAD_THRESHOLD_S = 0.03
 
 log = logging.getLogger("hopyard.controller")
 
 
 class StartEstimates:
-    """Makes the forecast of a plan once, and keeps it until another plan is written down. Where a forecast
-    takes long, the one before stands for a while: the reasons why runs wait do not wait for it.
+    """Computes the forecast of a plan once, and keeps it until another plan is recorded. While forecasts take
+    long, the previous one is reused, so that hold reasons are not delayed.
 
-    forecast: None for no estimates. is_due: whether the estimates that were put in last are of an earlier
-    plan.
+    forecast: None for no estimates. is_due: whether the latest estimates are of an earlier plan.
     """
 
     def __init__(self, forecast: StartForecast | None, clock: Clock) -> None:
@@ -39,7 +40,7 @@ class StartEstimates:
         self.is_due = False
 
     async def with_expected_starts(self, snapshot: Snapshot, plan: Plan) -> Sequence[Hold]:
-        """The plan's holds, with the expected starts that are known. plan: of this snapshot."""
+        """Returns the plan's holds with the expected starts that are known. plan: made from this snapshot."""
         if self._forecast is None:
             return plan.hold
         if plan is not self._plan:
@@ -63,9 +64,9 @@ class StartEstimates:
     async def _forecast_starts(self, forecast: StartForecast, snapshot: Snapshot, plan: Plan) -> None:
         began = time.perf_counter()
         try:
-            quick = self._forecast_s < FORECAST_THREAD_THRESHOLD_S
+            is_fast = self._forecast_s < FORECAST_THREAD_THRESHOLD_S
             self._expected_starts = (
-                forecast(snapshot, plan) if quick else await asyncio.to_thread(forecast, snapshot, plan)
+                forecast(snapshot, plan) if is_fast else await asyncio.to_thread(forecast, snapshot, plan)
             )
         except Exception:
             log.exception("no start estimates: the forecast failed")

@@ -1,4 +1,4 @@
-"""Attempts that should end: asked once, and again when they did not end in time."""
+"""Requests stops of attempts: once, and again when an attempt did not end in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _StopState:
 
 
 class StopRequests:
-    """on_request: told each time that the engine is asked, so that somebody looks at what comes of it."""
+    """on_request: called for each request to the engine, so that the result is observed soon."""
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class StopRequests:
         return attempt in self._requests
 
     def is_preempted(self, attempt: AttemptId) -> bool:
-        """Whether it was asked to save a checkpoint and make room, and not simply to end."""
+        """Returns whether the attempt was preempted (it then saves a checkpoint), and not simply stopped."""
         return attempt in self._requests and self._requests[attempt].preempt
 
     def grace(self, attempt: AttemptId) -> timedelta:
-        """How long it is given to end once it is asked."""
+        """Returns the time that the attempt has to end after a request."""
         return self._graces.get(attempt, self._preempt_grace if self.is_preempted(attempt) else DEFAULT_GRACE)
 
     def request_stop(self, attempt: AttemptId, *, preempt: bool = False) -> None:
-        """A stop that follows a preemption is asked at once: the user wants it to end, whatever becomes of
-        the checkpoint."""
-        now, before = self._clock.now(), self._requests.get(attempt)
+        """Requests a stop. A repeated request is ignored until the retry time. A stop after a preemption is
+        requested at once: the user wants the run to end, with or without a checkpoint."""
+        now, previous = self._clock.now(), self._requests.get(attempt)
         if (
-            before is not None
-            and before.requested_at <= now < before.retry_at
-            and (preempt or not before.preempt)
+            previous is not None
+            and previous.requested_at <= now < previous.retry_at
+            and (preempt or not previous.preempt)
         ):
             return
         grace = self._graces.get(attempt, self._preempt_grace if preempt else DEFAULT_GRACE)
@@ -75,32 +75,33 @@ class StopRequests:
         self._background.spawn(run_logging_errors(self._engine.stop(attempt, grace=grace, preempt=preempt)))
 
     def ensure_requested(self, attempt: AttemptId, *, preempt: bool) -> None:
-        """It is written down that it should end. Nobody may have asked it yet; who did knows better how."""
+        """Requests the recorded stop of an attempt, if that is not done yet. An earlier request keeps its
+        kind, since it was made with more information."""
         if attempt not in self._being_recorded:
             self.request_stop(attempt, preempt=preempt or self.is_preempted(attempt))
 
     @contextmanager
     def recording(self, attempt: AttemptId | None) -> Iterator[None]:
-        """While it is written down that it should end, which is before it is asked: meanwhile nobody else
-        asks it."""
-        meant = set[AttemptId]() if attempt is None else {attempt} - self._being_recorded
-        self._being_recorded |= meant
+        """A block in which the stop of an attempt is recorded, before it is requested. Meanwhile
+        `ensure_requested` does not request it."""
+        added = set[AttemptId]() if attempt is None else {attempt} - self._being_recorded
+        self._being_recorded |= added
         try:
             yield
         finally:
-            self._being_recorded -= meant
+            self._being_recorded -= added
 
     def request_stop_within(self, attempt: AttemptId, grace: timedelta, *, preempt: bool = False) -> None:
-        """A user's word on how long it may take; it is asked at once, again where it was asked before."""
+        """Requests a stop with the grace that a user gave, even if a stop was requested before."""
         self._graces[attempt] = grace
         self._requests.pop(attempt, None)
         self.request_stop(attempt, preempt=preempt)
 
     def retry_stop(self, attempt: AttemptId) -> None:
-        """It was asked to end while the engine did not know it yet."""
-        before = self._requests.pop(attempt, None)
-        if before is not None:
-            self.request_stop(attempt, preempt=before.preempt)
+        """Repeats a stop that was requested before the engine knew the attempt."""
+        previous = self._requests.pop(attempt, None)
+        if previous is not None:
+            self.request_stop(attempt, preempt=previous.preempt)
 
     def discard(self, attempt: AttemptId) -> None:
         self._requests.pop(attempt, None)
@@ -110,5 +111,5 @@ class StopRequests:
             del self._graces[attempt]
 
     def retain(self, attempts: Collection[AttemptId]) -> None:
-        """Forget about attempts that neither the store nor the engine knows any more."""
-        self._requests = {attempt: asked for attempt, asked in self._requests.items() if attempt in attempts}
+        """Drops attempts that neither the store nor the engine knows any more."""
+        self._requests = {attempt: state for attempt, state in self._requests.items() if attempt in attempts}

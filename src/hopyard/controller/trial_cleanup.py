@@ -1,4 +1,4 @@
-"""Trials end with their study, however that ended, and whatever was killed meanwhile."""
+"""Stops the trials of an ended study, no matter how the study ended."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from hopyard.domain.run import RunPhase
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
 LIVE_PHASES = frozenset(phase for phase in RunPhase if not phase.is_final)
-_MAX_LISTED_TRIALS = 10_000  # far more than a study may have alive
+_MAX_LISTED_TRIALS = 10_000  # far more than a study may have live
 
 
 class TrialCleanup:
-    """stop: ends a run."""
+    """stop: stops a run."""
 
     def __init__(self, runs: RunStore, stop: Callable[[RunId], Awaitable[None]]) -> None:
         self._runs, self._stop = runs, stop
 
     async def stop_trials_of(self, runs: Sequence[RunId]) -> None:
-        """Attempts of these runs ended: of those that are over and were studies, the trials are ended."""
+        """Stops the trials of each of these runs that is an ended study. runs: runs of which an attempt
+        ended."""
         for study in (await read_runs(self._runs, runs, studies_only=True)).values():
             for trial in (
                 await self._runs.list(
@@ -33,6 +34,6 @@ class TrialCleanup:
                 await run_logging_errors(self._stop(trial.id))
 
     async def stop_orphans(self) -> None:
-        """What an earlier server did not come to."""
+        """Stops trials of ended studies that an earlier server did not stop."""
         for trial in await self._runs.list_orphans():
             await run_logging_errors(self._stop(trial))
