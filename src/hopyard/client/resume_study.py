@@ -22,7 +22,7 @@ from hopyard.client.local_searcher import build_searcher
 from hopyard.client.run_lookup import RunJson
 from hopyard.client.study_lookup import read_journal
 from hopyard.config.home import Home
-from hopyard.config.search.study_json import study_from_json
+from hopyard.config.schemas.study_json import study_from_json
 from hopyard.domain.ids import new_run_id
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import AskEvent, Proposal, SearchState

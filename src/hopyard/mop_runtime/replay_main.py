@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hopyard.config.search.study_json import study_from_json
+from hopyard.config.schemas.study_json import study_from_json
 from hopyard.datasets.partitions.partition import Kind, Partition
 from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.domain.study import StudySpec

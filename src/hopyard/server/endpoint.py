@@ -23,6 +23,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from hopyard.config.schemas.fields import PATTERN_RULES, SECRET_NAME
+from hopyard.config.schemas.validation_errors import friendly_validation_error
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
 from hopyard.domain.text import escape
@@ -35,12 +37,10 @@ from hopyard.server.rates import RateKind, UserRateLimits
 from hopyard.server.responses import (
     MalformedRequest,
     error_response,
-    friendly_validation_error,
     json_response,
     log,
     simple_error_response,
 )
-from hopyard.server.schemas.fields import PATTERN_RULES, SECRET_NAME
 from hopyard.server.user_locks import UserLocks
 
 Q = TypeVar("Q")

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
+from hopyard.config.schemas.studies import BeginningIn
+from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.config.search.study_fork import fork_study_spec
-from hopyard.config.search.study_json import study_from_json, study_to_json
 from hopyard.controller.manifests import decode_manifest
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import ParamValue, ResumeFrom, Run
 from hopyard.domain.study import InitialState, Parallel
 from hopyard.errors import IntegrityError, NotFound, SpecError
 from hopyard.sdk.checkpoints import INDEX_FILE
-from hopyard.server.schemas.studies import BeginningIn
 from hopyard.server.services import Services
 
 BEST_CHECKPOINT = "best"

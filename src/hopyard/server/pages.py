@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
-from hopyard.server.schemas.fields import TEXT, RequestModel
+from hopyard.config.schemas.fields import TEXT, RequestModel
 
 T = TypeVar("T")
 MAX_ROWS = 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,17 +96,3 @@ def simple_error_response(
     response = json_response(ErrorBody(ErrorDetail(code, message)), status)
     response.headers.update(headers or {})
     return response
-
-
-_MSGSPEC_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?", re.S)
-
-
-def friendly_validation_error(message: str) -> str:
-    """msgspec's sentence with its path as people write it: `roles.0.resources.gpus: expected …`."""
-    found = _MSGSPEC_MESSAGE.fullmatch(message)
-    if found is None or not found["path"]:
-        return message
-    path = found["path"].removeprefix("$").lstrip(".")
-    path = re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", ".*").lstrip(".")
-    what = found["what"][:1].lower() + found["what"][1:]
-    return f"{path or 'body'}: {what}"

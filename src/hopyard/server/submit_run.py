@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
+from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
 from hopyard.config.suggest import closest_name
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
@@ -18,13 +17,11 @@ from hopyard.domain.ids import (
     DEFAULT_QUEUE,
     Digest,
     GangId,
-    check_label,
-    check_name,
     check_run_id,
     new_run_id,
 )
 from hopyard.domain.queue import QueueTree
-from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
+from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunSpec
 from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
@@ -32,13 +29,8 @@ from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.server.placement_hints import placement_hints
 from hopyard.server.queue_cache import assign_queue
-from hopyard.server.schemas.runs import run_spec_from_json
-from hopyard.server.schemas.studies import check_study
 from hopyard.server.services import Services
-from hopyard.server.validate_role import check_role, check_topology
 
-MAX_SPEC_BYTES = 256 * 1024  # of what a spec says itself: commands, variables, parameters, tags
-MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
 MAX_NOTE_BYTES = 16 * 1024 * 1024  # of requirements, lock and diff each, which count to no quota
 
 
@@ -138,100 +130,6 @@ async def check_secrets(services: Services, spec: RunSpec, user: str) -> None:
             raise NotFound(
                 f"{user} has no secret `{name}`", hints=(hint, "list the secrets with `hop secret ls`")
             )
-
-
-def _check_size(spec: RunSpec) -> None:
-    """Raises SpecError. Specs are kept and listed for every run, so they count to no quota and have to be
-    small."""
-    packages = spec.environment.packages
-    large = {
-        "roles": spec.roles,
-        "env": spec.env,
-        "params": spec.params,
-        "tags": spec.tags,
-        "environment.packages": packages,
-        "secrets": spec.secrets,
-    }
-    sizes = {name: len(msgspec.json.encode(value)) for name, value in large.items()}
-    if sum(sizes.values()) > MAX_SPEC_BYTES:
-        name = max(sizes, key=sizes.__getitem__)
-        raise SpecError(
-            f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB "
-            f"together, at most {MAX_SPEC_BYTES >> 10} KiB are allowed",
-            hints=(
-                (
-                    f"`{name}` has {sizes[name] >> 10} KiB: move large values into a file of the code "
-                    "or of a dataset"
-                ),
-            ),
-        )
-    if (
-        spec.study is not None
-        and (size := len(msgspec.json.encode({**spec.study, "trial": None}))) > MAX_STUDY_BYTES
-    ):
-        raise SpecError(
-            f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are allowed",
-            hints=("set fewer or shorter values",),
-        )
-
-
-def check_spec(spec: RunSpec) -> None:
-    """What of a spec is wrong beyond its shape. Raises SpecError naming the path."""
-    if not spec.roles:
-        raise SpecError("roles: the list is empty")
-    _check_size(spec)
-    check_name(spec.project, subject="project")
-    check_label(spec.label, subject="label")
-    seen: set[str] = set()
-    for at, role in enumerate(spec.roles):
-        check_name(role.name, subject=f"roles.{at}.name")
-        if role.name in seen:
-            raise SpecError(
-                f"roles.{at}.name: there are two roles `{role.name}`",
-                hints=("give each role a unique name",),
-            )
-        seen.add(role.name)
-        if not role.command or not role.command[0]:
-            raise SpecError(f"roles.{at}.command: the program is empty")
-        check_role(role, f"roles.{at}")
-    if not any(role.essential for role in spec.roles):
-        raise SpecError(
-            "roles: no role is essential",
-            hints=("remove `essential: false` from one role: a run ends with its essential replicas",),
-        )
-    if spec.size > MAX_REPLICAS:
-        raise SpecError(
-            f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together",
-            hints=("split the work into several runs",),
-        )
-    check_topology(spec.topology, "topology")
-    names: set[str] = set()
-    for at, ref in enumerate(spec.datasets):
-        check_name(ref.name, subject=f"datasets.{at}.name")
-        if ref.name in names:
-            raise SpecError(f"datasets.{at}.name: `{ref.name}` is given twice")
-        names.add(ref.name)
-    if spec.study is not None:
-        _check_study(spec, spec.study)
-
-
-def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
-    found = check_study(study)
-    if spec.parent is not None:
-        raise SpecError("study: a trial cannot be a study itself")
-    if found.trial is not None:
-        trial = run_spec_from_json(found.trial, path="study.trial")
-        if trial.study is not None or trial.parent is not None or trial.resume is not None:
-            raise SpecError(
-                "study.trial: `study`, `parent` and `resume` are not allowed",
-                hints=("remove `study`, `parent` and `resume`",),
-            )
-        check_spec(trial)
-    if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
-        raise SpecError(
-            f"study.mop.dataset: the run does not mount `{found.mop.dataset}`",
-            hints=("add it to `datasets` too",),
-        )
 
 
 def check_trial_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> None:

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from hopyard.config.schemas.run_rules import run_spec_from_json
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, NotFound
 from hopyard.interfaces.run_store import RunFilter, RunStore
 from hopyard.server.authentication import Caller
-from hopyard.server.schemas.runs import run_spec_from_json
 
 _MAX_CACHED_PARENTS = 4096
 _PAGE_SIZE = 500

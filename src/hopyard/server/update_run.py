@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hopyard.config.schemas.run_rules import check_spec
 from hopyard.domain.effective_limits import effective_admins
 from hopyard.domain.ids import QueueName, RunId, check_label
 from hopyard.domain.queue import QueueTree
@@ -15,7 +16,7 @@ from hopyard.server.authentication import Caller
 from hopyard.server.authorization import check_may_change
 from hopyard.server.queue_cache import assign_queue
 from hopyard.server.services import Services
-from hopyard.server.submit_run import check_can_ever_start, check_spec, check_trial_queue
+from hopyard.server.submit_run import check_can_ever_start, check_trial_queue
 
 _MAX_ATTEMPTS = 5  # at a run that others change at the same moment
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopyard.config.search.study_json import study_to_json
+from hopyard.config.schemas.study_json import study_to_json
 from hopyard.domain.ids import TrialId
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal

@@ -1,4 +1,4 @@
-"""Converts events of a study to JSON, as in its journal, and back. `config.search.study_json` converts the
+"""Converts events of a study to JSON, as in its journal, and back. `config.schemas.study_json` converts the
 spec."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.config.search.study_json import study_from_json
+from hopyard.config.schemas.study_json import study_from_json
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hopyard.config.search.study_json import study_to_json
+from hopyard.config.schemas.study_json import study_to_json
 from hopyard.domain.study import CONTINUE_EXIT_CODE, Parallel
 from hopyard.errors import Forbidden, HopyardError, StorageFull, StudyFailed, WorkersLost
 from hopyard.sdk import session

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hopyard.config.metric_goal import infer_goal
+from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.config.search.search_file import SEARCH_KEYS, read_search_file, search_from_mapping
-from hopyard.config.search.study_json import study_from_json, study_to_json
 from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec
 from hopyard.errors import SpecError

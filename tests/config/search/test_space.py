@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.config.schemas.study_json import space_from_json, space_to_json
 from hopyard.config.search.space import read_space
-from hopyard.config.search.study_json import space_from_json, space_to_json
 from hopyard.domain.space import (
     Choice,
     Condition,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.config.search.study_fork import fork_study_spec
-from hopyard.config.search.study_json import study_from_json, study_to_json
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, InitialState, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, SearchState

@@ -22,8 +22,8 @@ from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.config import key_values as pairs
 from hopyard.config.home import Home
 from hopyard.config.run_request import parse_scheduling
+from hopyard.config.schemas.study_json import study_from_json
 from hopyard.config.search.search_file import read_search_file
-from hopyard.config.search.study_json import study_from_json
 from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import ParamValue

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hopyard.config.run_request import RoleRequest, RunRequest
-from hopyard.config.search.study_json import study_to_json
+from hopyard.config.schemas.study_json import study_to_json
 from hopyard.domain.study import StudySpec
 
 _MAX_ATTEMPTS = 20  # a study that lost its driver has lost nothing: it goes on from its journal

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import Count, Hex, Id, Int64, Key, RequestModel, Text, Time, word_pattern
+from hopyard.config.schemas.run_rules import MAX_SPEC_BYTES
 from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, gang_state
 from hopyard.domain.checkpoint import Checkpoint
@@ -22,10 +24,9 @@ from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint, decode_json
 from hopyard.server.manifest_check import RESEND_HINT
 from hopyard.server.responses import MalformedRequest, json_response
-from hopyard.server.schemas.fields import Count, Hex, Id, Int64, Key, RequestModel, Text, Time, word_pattern
 from hopyard.server.schemas.runs import ReplicaStatusIn
 from hopyard.server.services import Services
-from hopyard.server.submit_run import MAX_NOTE_BYTES, MAX_SPEC_BYTES
+from hopyard.server.submit_run import MAX_NOTE_BYTES
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
 _MAX_HEAD_BYTES = 256 * 1024

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import TEXT, RequestModel, Time
 from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
 from hopyard.domain.suggest import closest_name
 from hopyard.domain.text import escape
 from hopyard.errors import Forbidden, SpecError
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.schemas.fields import TEXT, RequestModel, Time
 from hopyard.server.services import Services
 
 _FilterText = Annotated[str, Meta(max_length=400, pattern=TEXT)]

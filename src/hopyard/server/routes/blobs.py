@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
+from hopyard.config.schemas.fields import Hex, RequestModel
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, NotFound
@@ -24,7 +25,6 @@ from hopyard.server.blob_frames import (
 )
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
 from hopyard.server.remote_blobs import RemoteLookup
-from hopyard.server.schemas.fields import Hex, RequestModel
 from hopyard.server.services import Services
 
 # parts of files have 8 MiB at most; the manifest of two million files is larger

@@ -9,20 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.gang import Topology
-from hopyard.domain.ids import Digest, QueueName, RunId
-from hopyard.domain.run import ResumeFrom as Resume
-from hopyard.domain.run import RoleSpec, Run, RunSpec
-from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
-from hopyard.server.authorization import check_owns_run
-from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.fork_study import BEST_CHECKPOINT, fork_study
-from hopyard.server.masking import inherit_run, with_added_env
-from hopyard.server.pages import PageQuery
-from hopyard.server.queue_cache import without_removed_queue
-from hopyard.server.routes.runs import SubmitQuery, submission_response
-from hopyard.server.schemas.fields import (
+from hopyard.config.schemas.fields import (
     MAX_NAMES,
     EnvKey,
     Id,
@@ -38,7 +25,21 @@ from hopyard.server.schemas.fields import (
     SecretName,
     Text,
 )
-from hopyard.server.schemas.runs import MAX_ROLES, RoleIn, RunOut, TopologyIn
+from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, TopologyIn
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.gang import Topology
+from hopyard.domain.ids import Digest, QueueName, RunId
+from hopyard.domain.run import ResumeFrom as Resume
+from hopyard.domain.run import RoleSpec, Run, RunSpec
+from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
+from hopyard.server.authorization import check_owns_run
+from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.fork_study import BEST_CHECKPOINT, fork_study
+from hopyard.server.masking import inherit_run, with_added_env
+from hopyard.server.pages import PageQuery
+from hopyard.server.queue_cache import without_removed_queue
+from hopyard.server.routes.runs import SubmitQuery, submission_response
+from hopyard.server.schemas.runs import RunOut
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import LINE, Hex, LongText, RequestModel
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
 from hopyard.domain.spec_summary import truncate_text
 from hopyard.errors import Forbidden, NotFound
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery
-from hopyard.server.schemas.fields import LINE, Hex, LongText, RequestModel
 from hopyard.server.services import Services
 
 Metric = Annotated[str, Meta(max_length=1024, pattern=LINE)]

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import LINE, RequestModel
 from hopyard.domain.run import Run
 from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.schemas.fields import LINE, RequestModel
 from hopyard.server.services import Services
 from hopyard.tracking.leaderboard import MAX_RANKED_RUNS, LeaderboardRow, rank_runs
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import LINE, RequestModel
 from hopyard.config.suggest import closest_name
 from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Node, Running, Snapshot
@@ -19,7 +20,6 @@ from hopyard.errors import Conflict, NotFound
 from hopyard.scheduler.timeline.reservation_windows import is_active
 from hopyard.server.authorization import check_owner
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.schemas.fields import LINE, RequestModel
 from hopyard.server.schemas.reservations import ReservationOut, upcoming_reservations
 from hopyard.server.server_directory import ServerDirectory
 from hopyard.server.services import Services

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from hopyard.config.reservation_times import check_reservation
+from hopyard.config.schemas.reservations import ReservationIn
 from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Snapshot
 from hopyard.domain.effective_limits import effective_admins
@@ -23,7 +24,6 @@ from hopyard.server.responses import json_response
 from hopyard.server.run_names import replace_run_ids
 from hopyard.server.schemas.reservations import (
     GrantedOut,
-    ReservationIn,
     ReservationOut,
     ReservationsOut,
     ReserveQuery,

@@ -14,6 +14,22 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hopyard.config.home import Home
+from hopyard.config.schemas.fields import (
+    MAX_NAMES,
+    RUN_ID,
+    TEXT,
+    Id,
+    Key,
+    Label,
+    Name,
+    RequestModel,
+    Seconds,
+    Text,
+    Time,
+    full_match,
+    word_list_pattern,
+)
+from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
 from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
@@ -29,32 +45,7 @@ from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.resolve_run import resolve_run
 from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name, with_readable_names
-from hopyard.server.schemas.fields import (
-    MAX_NAMES,
-    RUN_ID,
-    TEXT,
-    Id,
-    Key,
-    Label,
-    Name,
-    RequestModel,
-    Seconds,
-    Text,
-    Time,
-    full_match,
-    word_list_pattern,
-)
-from hopyard.server.schemas.runs import (
-    MAX_ROLES,
-    PinnedOut,
-    ProgressOut,
-    RoleIn,
-    RunOut,
-    RunsOut,
-    SpecIn,
-    to_run_out,
-    to_run_spec,
-)
+from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, RunsOut, to_run_out
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 from hopyard.server.trial_access import check_trial_submission, list_trials

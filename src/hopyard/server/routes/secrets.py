@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import LongText, RequestModel
 from hopyard.domain.access import Scope
 from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.schemas.fields import LongText, RequestModel
 from hopyard.server.services import Services
 
 _MAX_SECRETS = 1000  # secrets of one user

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import RequestModel
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
@@ -19,7 +20,6 @@ from hopyard.server.audit import record_stops
 from hopyard.server.authorization import check_owner
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.routes.nodes import NodeOut, all_node_outs
-from hopyard.server.schemas.fields import RequestModel
 from hopyard.server.server_directory import ServerDirectory
 from hopyard.server.server_tokens import server_proof
 from hopyard.server.services import Services

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
+from hopyard.config.schemas.fields import TEXT, RequestModel, full_match, word_list_pattern, word_pattern
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
 from hopyard.domain.stream_limits import OUTPUT_STREAMS, STREAMS
@@ -20,7 +21,6 @@ from hopyard.server.other_servers import check_stored_here
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.responses import encode
 from hopyard.server.run_names import with_readable_name
-from hopyard.server.schemas.fields import TEXT, RequestModel, full_match, word_list_pattern, word_pattern
 from hopyard.server.schemas.runs import to_run_out
 from hopyard.server.services import Services
 from hopyard.tracking.follow import FollowRequest, RunFrameStream

@@ -13,6 +13,18 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from hopyard.config.schemas.fields import (
+    MAX_NAMES,
+    RUN_ID,
+    EnvKey,
+    Hex,
+    Id,
+    LongText,
+    Name,
+    RequestModel,
+    SecretName,
+)
+from hopyard.config.schemas.studies import MAX_TRIALS
 from hopyard.domain.access import Scope
 from hopyard.domain.attempt import Exit
 from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
@@ -26,19 +38,7 @@ from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.queue_cache import without_removed_queue
 from hopyard.server.responses import encode
 from hopyard.server.routes.runs import SubmitQuery, submission_response
-from hopyard.server.schemas.fields import (
-    MAX_NAMES,
-    RUN_ID,
-    EnvKey,
-    Hex,
-    Id,
-    LongText,
-    Name,
-    RequestModel,
-    SecretName,
-)
 from hopyard.server.schemas.runs import RunOut
-from hopyard.server.schemas.studies import MAX_TRIALS
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import NAME, Name, RequestModel, Time
 from hopyard.domain.access import Scope, Token
 from hopyard.domain.ids import check_name
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.server.authentication import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.pages import PageQuery, paginate
-from hopyard.server.schemas.fields import NAME, Name, RequestModel, Time
 from hopyard.server.services import Services
 from hopyard.server.unknown_users import no_such_user_error
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import RequestModel, Time, word_list_pattern
 from hopyard.domain.usage import Period, Usage, UsageKey, split_period, sum_usage
 from hopyard.errors import SpecError
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.schemas.fields import RequestModel, Time, word_list_pattern
 from hopyard.server.services import Services
 
 DEFAULT_SPAN = timedelta(days=30)  # of which is told where nothing is said

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import Name, RequestModel
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import check_name
 from hopyard.domain.run import Run, RunPhase
@@ -19,7 +20,6 @@ from hopyard.server.authentication import Caller, hash_token, new_user_token
 from hopyard.server.authorization import check_owner
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.pages import PageQuery, paginate
-from hopyard.server.schemas.fields import Name, RequestModel
 from hopyard.server.services import Services
 from hopyard.server.unknown_users import no_such_user_error
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hopyard.config.queues.export import QueueChange
+from hopyard.config.schemas.fields import LINE, RequestModel
 from hopyard.domain.effective_limits import effective_admins, effective_submitters
 from hopyard.domain.queue import QueueTree
 from hopyard.scheduler.quota.queue_report import QueueReport, UserReport
-from hopyard.server.schemas.fields import LINE, RequestModel
 from hopyard.server.schemas.reservations import ReservationOut
 
 OutAmounts = Mapping[str, int]

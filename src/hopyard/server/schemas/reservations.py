@@ -6,59 +6,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
+from hopyard.config.schemas.fields import RequestModel
 from hopyard.domain.cluster import Snapshot
 from hopyard.domain.gang import NodeSelector
-from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.timeline.reservation_windows import occurrences
-from hopyard.server.schemas.fields import MAX_SECONDS, Name, RequestModel, Time
-from hopyard.server.schemas.runs import ResourcesIn, WhereIn
 
 _MAX_LOOKAHEAD = timedelta(days=3660)
-
-
-class ReservationIn(RequestModel):
-    """users, queue: who may use it. Whole `nodes` by name, or `count` times `resources`, each on one node
-    that `where` allows. every_s: it happens again after so long, until `until`; 0: once. zone: a time zone
-    ("Europe/Berlin") on whose clocks it keeps its time of day where it repeats after whole days."""
-
-    name: Name
-    start_at: Time
-    end_at: Time
-    users: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
-    queue: Name | None = None
-    nodes: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
-    count: Annotated[int, Meta(ge=1, le=4096)] = 1
-    resources: ResourcesIn | None = None
-    where: WhereIn = msgspec.field(default_factory=WhereIn)
-    every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
-    until: Time | None = None
-    zone: Annotated[str, Meta(max_length=64)] = ""
-
-    def to_reservation(self, id: ReservationId, *, by: str, at: datetime) -> Reservation:
-        """As it is asked for: `pieces` holds the count alone until it is decided on which nodes they are."""
-        asked = self.resources
-        return Reservation(
-            id,
-            self.name,
-            self.start_at,
-            self.end_at,
-            self.users,
-            QueueName(self.queue) if self.queue is not None else None,
-            tuple(map(NodeId, self.nodes)),
-            () if asked is None else (self.count,),
-            None if asked is None else Resources(**msgspec.structs.asdict(asked)),
-            NodeSelector(tuple(map(PoolName, self.where.pools)), tuple(sorted(self.where.labels))),
-            self.every_s,
-            self.until,
-            by,
-            at,
-            self.zone,
-        )
 
 
 class ReservationOut(Struct, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ def importance_of(view: StudyView) -> dict[str, float]:
     where that cannot be told: too few results, all alike, or no Optuna here."""
     if not has_enough_results(view):
         return {}
-    from hopyard.config.search.study_json import space_from_json
+    from hopyard.config.schemas.study_json import space_from_json
     from hopyard.domain.study import Goal
     from hopyard.searchers.importance import importance
 

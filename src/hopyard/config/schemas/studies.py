@@ -1,4 +1,4 @@
-"""How a study looks on the wire: what `config.search.study_json` writes, with the bounds that a request must
+"""How a study looks on the wire: what `config.schemas.study_json` writes, with the bounds that a request must
 keep."""
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from hopyard.config.search.study_json import study_from_json
-from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
-from hopyard.domain.run import MAX_REPLICAS
-from hopyard.domain.study import Goal, Parallel, StudySpec
-from hopyard.errors import SpecError
-from hopyard.server.schemas.fields import (
+from hopyard.config.schemas.fields import (
     LINE,
     MAX_NAMES,
     MAX_SECONDS,
@@ -27,6 +22,9 @@ from hopyard.server.schemas.fields import (
     Text,
     full_match,
 )
+from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
+from hopyard.domain.run import MAX_REPLICAS
+from hopyard.domain.study import Goal, Parallel
 
 MAX_TRIALS, MAX_VALUES = 10**6, 100_000
 _ParamValues = Annotated[tuple[ParamField, ...], Meta(min_length=1, max_length=MAX_VALUES)]
@@ -140,19 +138,3 @@ def to_study_json(request: StudyIn) -> Mapping[str, Any]:
     """The StudySpec as JSON, equal to what the store gives back."""
     found: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(request))
     return found
-
-
-def check_study(study: Mapping[str, Any]) -> StudySpec:
-    """What of a study is wrong beyond its shape. Raises SpecError naming the path."""
-    spec = study_from_json(study)
-    if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
-        raise SpecError(
-            "study.trial: required, but absent",
-            hints=("set `trial` and remove `mop`: `parallel: trials` needs this",),
-        )
-    if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
-        raise SpecError(
-            "study.mop: required, but absent",
-            hints=("set `mop` and remove `trial`: `parallel: mop` needs this",),
-        )
-    return spec

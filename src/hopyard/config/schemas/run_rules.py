@@ -1,0 +1,138 @@
+"""The rules of a run that its shape cannot state: sizes, repeated names, contradicting fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hopyard.config.schemas.role_rules import check_role, check_topology
+from hopyard.config.schemas.runs import SpecIn, to_run_spec
+from hopyard.config.schemas.study_json import study_from_json
+from hopyard.config.schemas.validation_errors import friendly_validation_error
+from hopyard.domain.ids import check_label, check_name
+from hopyard.domain.run import MAX_REPLICAS, RunSpec
+from hopyard.domain.study import Parallel, StudySpec
+from hopyard.errors import SpecError
+
+MAX_SPEC_BYTES = 256 * 1024  # commands, variables, parameters, tags and packages together
+MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
+
+
+def run_spec_from_json(values: Mapping[str, Any], *, path: str) -> RunSpec:
+    """Returns the RunSpec that stands as JSON within another request. Raises SpecError naming the path."""
+    try:
+        return to_run_spec(msgspec.convert(values, SpecIn))
+    except msgspec.ValidationError as bad:
+        raise SpecError(f"{path}.{friendly_validation_error(str(bad))}") from bad
+
+
+def check_spec(spec: RunSpec) -> None:
+    """What of a spec is wrong beyond its shape. Raises SpecError naming the path."""
+    if not spec.roles:
+        raise SpecError("roles: the list is empty")
+    _check_size(spec)
+    check_name(spec.project, subject="project")
+    check_label(spec.label, subject="label")
+    seen: set[str] = set()
+    for at, role in enumerate(spec.roles):
+        check_name(role.name, subject=f"roles.{at}.name")
+        if role.name in seen:
+            raise SpecError(
+                f"roles.{at}.name: there are two roles `{role.name}`",
+                hints=("give each role a unique name",),
+            )
+        seen.add(role.name)
+        if not role.command or not role.command[0]:
+            raise SpecError(f"roles.{at}.command: the program is empty")
+        check_role(role, f"roles.{at}")
+    if not any(role.essential for role in spec.roles):
+        raise SpecError(
+            "roles: no role is essential",
+            hints=("remove `essential: false` from one role: a run ends with its essential replicas",),
+        )
+    if spec.size > MAX_REPLICAS:
+        raise SpecError(
+            f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together",
+            hints=("split the work into several runs",),
+        )
+    check_topology(spec.topology, "topology")
+    names: set[str] = set()
+    for at, ref in enumerate(spec.datasets):
+        check_name(ref.name, subject=f"datasets.{at}.name")
+        if ref.name in names:
+            raise SpecError(f"datasets.{at}.name: `{ref.name}` is given twice")
+        names.add(ref.name)
+    if spec.study is not None:
+        _check_study(spec, spec.study)
+
+
+def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
+    found = check_study(study)
+    if spec.parent is not None:
+        raise SpecError("study: a trial cannot be a study itself")
+    if found.trial is not None:
+        trial = run_spec_from_json(found.trial, path="study.trial")
+        if trial.study is not None or trial.parent is not None or trial.resume is not None:
+            raise SpecError(
+                "study.trial: `study`, `parent` and `resume` are not allowed",
+                hints=("remove `study`, `parent` and `resume`",),
+            )
+        check_spec(trial)
+    if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
+        raise SpecError(
+            f"study.mop.dataset: the run does not mount `{found.mop.dataset}`",
+            hints=("add it to `datasets` too",),
+        )
+
+
+def check_study(study: Mapping[str, Any]) -> StudySpec:
+    """What of a study is wrong beyond its shape. Raises SpecError naming the path."""
+    spec = study_from_json(study)
+    if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
+        raise SpecError(
+            "study.trial: required, but absent",
+            hints=("set `trial` and remove `mop`: `parallel: trials` needs this",),
+        )
+    if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
+        raise SpecError(
+            "study.mop: required, but absent",
+            hints=("set `mop` and remove `trial`: `parallel: mop` needs this",),
+        )
+    return spec
+
+
+def _check_size(spec: RunSpec) -> None:
+    """Raises SpecError. Specs are kept and listed for every run, so they count to no quota and have to be
+    small."""
+    packages = spec.environment.packages
+    large = {
+        "roles": spec.roles,
+        "env": spec.env,
+        "params": spec.params,
+        "tags": spec.tags,
+        "environment.packages": packages,
+        "secrets": spec.secrets,
+    }
+    sizes = {name: len(msgspec.json.encode(value)) for name, value in large.items()}
+    if sum(sizes.values()) > MAX_SPEC_BYTES:
+        name = max(sizes, key=sizes.__getitem__)
+        raise SpecError(
+            f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB "
+            f"together, at most {MAX_SPEC_BYTES >> 10} KiB are allowed",
+            hints=(
+                (
+                    f"`{name}` has {sizes[name] >> 10} KiB: move large values into a file of the code "
+                    "or of a dataset"
+                ),
+            ),
+        )
+    if (
+        spec.study is not None
+        and (size := len(msgspec.json.encode({**spec.study, "trial": None}))) > MAX_STUDY_BYTES
+    ):
+        raise SpecError(
+            f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are allowed",
+            hints=("set fewer or shorter values",),
+        )

@@ -1,0 +1,152 @@
+"""The shape of a run: the domain's records with the bounds that a request must keep.
+
+A request is decoded and checked in one pass (msgspec, in C), and then becomes the domain's record. The
+OpenAPI description is made of the same declarations. A test compares the fields with those of `domain`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from hopyard.config.schemas.fields import (
+    LINE,
+    MAX_NAMES,
+    EnvKey,
+    Hex,
+    Id,
+    Int64,
+    Key,
+    Label,
+    LimitBytes,
+    LongText,
+    Name,
+    ParamField,
+    RequestModel,
+    Seconds,
+    SecretName,
+    Text,
+    full_match,
+)
+from hopyard.config.schemas.studies import StudyIn, to_study_json
+from hopyard.domain.gang import Closeness
+from hopyard.domain.resources import WHOLE_GPU
+from hopyard.domain.run import MAX_REPLICAS, RunSpec
+from hopyard.domain.text import CONTROLS
+
+MAX_ROLES, MAX_DATASETS = 64, 64
+# As large as the command line takes: what no node has is refused in words that say what is missing.
+MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS, MAX_EXTRAS, MAX_EXTRA_NAMES = 10**9, 2**60, 999_999, 10**9, 64
+
+
+class ResourcesIn(RequestModel):
+    cpu_milli: Annotated[int, Meta(ge=0, le=MAX_CPU_MILLI)] = 1000
+    memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
+    gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
+    gpu_models: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=LINE)], ...], Meta(max_length=64)
+    ] = ()
+    cpu_limited: bool = False
+    gpu_milli: Annotated[int, Meta(ge=0, lt=WHOLE_GPU)] = 0
+    gpu_memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
+    extras: Annotated[
+        tuple[tuple[Name, Annotated[int, Meta(ge=1, le=MAX_EXTRAS)]], ...], Meta(max_length=MAX_EXTRA_NAMES)
+    ] = ()
+
+
+class WhereIn(RequestModel):
+    """Which nodes may be used: in one of these pools (none named: any), with all of these labels."""
+
+    pools: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    labels: Annotated[tuple[tuple[Key, Text], ...], Meta(max_length=64)] = ()
+
+
+class TopologyIn(RequestModel):
+    """How close replicas are to each other, within domains of a level: `node`, or the name of a label of
+    nodes."""
+
+    level: Key
+    rule: Closeness
+    slice: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
+
+
+class RoleIn(RequestModel):
+    command: Annotated[tuple[LongText, ...], Meta(min_length=1, max_length=10_000)]
+    name: Name = "worker"
+    replicas: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
+    resources: ResourcesIn = msgspec.field(default_factory=ResourcesIn)
+    min_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 0
+    where: WhereIn = msgspec.field(default_factory=WhereIn)
+    topology: TopologyIn | None = None
+    essential: bool = True
+
+
+class DatasetRefIn(RequestModel):
+    name: Name
+    version: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    manifest: Hex | None = None
+
+
+class GitIn(RequestModel):
+    commit: Text
+    branch: Text = ""
+    dirty: bool = False
+    remote: Text = ""
+    diff: Hex | None = None
+
+
+class EnvironmentIn(RequestModel):
+    interpreter: Annotated[str, Meta(pattern=full_match(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
+    requirements: Hex | None = None
+    lock: Hex | None = None
+    python: Annotated[str, Meta(pattern=full_match(r"([0-9]+(\.[0-9]+){0,2})?"), max_length=32)] = ""
+    packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
+
+
+class ResumeIn(RequestModel):
+    """foreign: set by the server for a checkpoint that is another user's, or not one of `run`; only tensors,
+    arrays and plain values are read of it."""
+
+    run: Id
+    step: Int64
+    manifest: Hex
+    foreign: bool = False
+
+
+class SpecIn(RequestModel):
+    """Everything that decides what a run does: `RunSpec` of the domain.
+    queue, priority: null takes what the tree of queues says."""
+
+    project: Name
+    roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)]
+    code: Hex | None = None
+    label: Label = ""
+    datasets: Annotated[tuple[DatasetRefIn, ...], Meta(max_length=MAX_DATASETS)] = ()
+    params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    environment: EnvironmentIn = msgspec.field(default_factory=EnvironmentIn)
+    git: GitIn | None = None
+    queue: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    preemptible: bool = True
+    topology: TopologyIn | None = None
+    time_limit_s: Seconds | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 4
+    forked_from: Id | None = None
+    resume: ResumeIn | None = None
+    study: StudyIn | None = None
+    parent: Id | None = None
+    secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
+    max_output_bytes: LimitBytes | None = None
+    max_metrics_bytes: LimitBytes | None = None
+
+
+def to_run_spec(request: SpecIn) -> RunSpec:
+    if request.study is None:
+        return msgspec.convert(request, RunSpec, from_attributes=True)
+    plain = msgspec.convert(msgspec.structs.replace(request, study=None), RunSpec, from_attributes=True)
+    return replace(plain, study=to_study_json(request.study))

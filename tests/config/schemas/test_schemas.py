@@ -1,0 +1,101 @@
+"""The shapes have the fields of the domain's records, and decode into them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hopyard.config.schemas.runs import (
+    DatasetRefIn,
+    EnvironmentIn,
+    GitIn,
+    ResourcesIn,
+    ResumeIn,
+    RoleIn,
+    SpecIn,
+    TopologyIn,
+    WhereIn,
+    to_run_spec,
+)
+from hopyard.config.schemas.studies import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study_json
+from hopyard.config.schemas.study_json import study_from_json, study_to_json
+from hopyard.domain.gang import Closeness, NodeSelector, Topology
+from hopyard.domain.ids import PoolName, QueueName
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, RunSpec
+from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+
+PAIRS = [
+    (SpecIn, RunSpec),
+    (RoleIn, RoleSpec),
+    (ResourcesIn, Resources),
+    (WhereIn, NodeSelector),
+    (TopologyIn, Topology),
+    (DatasetRefIn, DatasetRef),
+    (EnvironmentIn, Environment),
+    (GitIn, GitState),
+    (ResumeIn, ResumeFrom),
+    (MopIn, MopSpec),
+    (PartitionPlanIn, PartitionPlan),
+    (SearcherIn, SearcherSpec),
+]
+
+
+@pytest.mark.parametrize(("wire", "record"), PAIRS)
+def test_fields_are_those_of_the_record(wire: type[msgspec.Struct], record: type) -> None:
+    there = {field.name: field.required for field in msgspec.structs.fields(wire)}
+    assert there == {field.name: field.required for field in msgspec.inspect.type_info(record).fields}  # type: ignore[union-attr]
+
+
+def test_a_spec_survives_the_way_there_and_back() -> None:
+    spec = RunSpec(
+        project="p",
+        roles=(
+            RoleSpec(
+                ("python", "a.py"),
+                "chief",
+                2,
+                Resources(500, 2**30, 1, ("A100", "H100"), extras=(("fpga", 1),)),
+                min_replicas=1,
+            ),
+            RoleSpec(
+                ("b",),
+                resources=Resources(gpu_milli=500),
+                where=NodeSelector((PoolName("a"),), (("rack", "1"),)),
+            ),
+            RoleSpec(
+                ("c",),
+                "c",
+                4,
+                Resources(gpu_memory_bytes=2**30),
+                topology=Topology("node", Closeness.SAME, 2),
+            ),
+        ),
+        queue=QueueName("q"),
+        priority=0,
+        preemptible=False,
+        topology=Topology("rack", Closeness.BALANCED),
+        datasets=(DatasetRef("mnist", 3),),
+        params={"a": 1, "b": 0.5, "c": None, "d": True, "e": "x"},
+        git=GitState("abc", dirty=True),
+        environment=Environment("/usr/bin/python", python="3.11"),
+        time_limit_s=3.5,
+    )
+    assert to_run_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
+
+
+def test_a_study_survives_the_way_there_and_back() -> None:
+    space = Space((
+        Parameter("lr", Uniform(1e-4, 1.0, log=True)),
+        Parameter("kind", Choice(("a", 1, 2.5, True, None))),
+        Parameter("depth", Integer(1, 9, step=2, points=3), (Condition("kind", ("a", 1)),)),
+        Parameter("fixed", Constant(3)),
+    ))  # fmt: skip
+    mop = MopSpec("m.py:M", 4, "mnist", PartitionPlan(4, validation=0.2, columns=("x", "y")))
+    spec = StudySpec(
+        "s", space, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 4}), 9, 3, 27, mop=mop
+    )
+    taken = to_study_json(msgspec.json.decode(msgspec.json.encode(study_to_json(spec)), type=StudyIn))
+    assert study_from_json(taken) == spec
+    assert study_to_json(study_from_json(taken)) == study_to_json(spec)
