@@ -59,7 +59,7 @@ def test_a_stream_is_kept_up_to_its_limit_and_acknowledged_beyond(
         assert (ended["phase"], ended["unstored"]) == ("succeeded", told)
 
     play(tmp_path, scene, stream_limits=LIMITS)
-    assert sum("keeps no more of it" in record.message for record in caplog.records) == len(MOST)
+    assert sum("stores no more of it" in record.message for record in caplog.records) == len(MOST)
 
 
 def test_each_replica_has_its_limit_after_a_restart_too(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What runs say: streams taken in, metrics and logs read back, followers, leaderboards."""
+"""Tracking of runs: appends shipped streams, reads metrics and logs, serves followers, ranks leaderboards."""

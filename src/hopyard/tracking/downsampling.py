@@ -1,4 +1,4 @@
-"""Downsampling of series for display: which points stay."""
+"""Downsampling of series for display: chooses which points remain."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from itertools import pairwise
 
 
 def extreme_positions(values: Sequence[float], max_points: int) -> Sequence[int]:
-    """Returns the positions of at most `max_points` values, ascending: the first, the last, and the least and
-    largest of each of `max_points` / 2 equal stretches. Returns all positions if there are no more, or if
-    `max_points` is below 1. Skips NaN inside a stretch."""
+    """Returns the positions of at most `max_points` values, ascending: the first, the last, and the minimum
+    and maximum of each of `max_points` / 2 equal buckets. Returns all positions if there are no more, or if
+    `max_points` is below 1. NaN values within a bucket are ignored."""
     count = len(values)
     if count <= max_points or max_points < 1:
         return range(count)
-    kept = {0, count - 1} if max_points > 1 else {count - 1}
+    positions = {0, count - 1} if max_points > 1 else {count - 1}
     buckets = max(0, (max_points - 2) // 2)
     for bucket in range(buckets):
         begin, end = bucket * count // buckets, (bucket + 1) * count // buckets
-        numbers = [at for at in range(begin, end) if values[at] == values[at]]
+        numbers = [position for position in range(begin, end) if values[position] == values[position]]
         if numbers:
-            kept |= {min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__)}
-    return sorted(kept)
+            positions |= {min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__)}
+    return sorted(positions)
 
 
 def peak_positions(values: Sequence[int], max_points: int) -> Sequence[int]:
-    """Returns the positions of the largest value of each of `max_points` equal stretches, ascending. Returns
-    all positions if there are no more."""
+    """Returns the positions of the maximum of each of `max_points` equal buckets, ascending. Returns all
+    positions if there are no more."""
     count = len(values)
     if count <= max_points:
         return range(count)
-    edges = [at * count // max_points for at in range(max_points + 1)]
-    return [max(range(begin, end), key=values.__getitem__) for begin, end in pairwise(edges)]
+    bounds = [index * count // max_points for index in range(max_points + 1)]
+    return [max(range(begin, end), key=values.__getitem__) for begin, end in pairwise(bounds)]

@@ -1,7 +1,7 @@
-"""Following a run: its state, output and progress as they come, until it is final.
+"""Follows a run: yields its state, output and progress until it is final.
 
-The frames are described in docs/designs/0001-main-path.md, section 5. A follower reads the streams itself at
-its own pace: nothing is queued for it, so a slow one holds no memory and misses nothing.
+docs/designs/0001-main-path.md, section 5, describes the frames. A follower reads the streams itself at its
+own pace. Nothing is queued for it, so a slow follower uses no memory and misses nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hopyard.tracking.run_subscriptions import RunSubscriptions, Subscription
 
 PING_INTERVAL_S = 15.0
 PROGRESS_INTERVAL_S = 1.0
-_READ_BYTES = 64 * 1024  # what one follower holds of memory: there may be thousands
+_READ_BYTES = 64 * 1024  # memory per follower: there may be thousands
 _Cursors = dict[tuple[AttemptId, int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class FollowRequest:
-    """What a follower wants: which streams, which ranks (None: all), and where it stands in each stream
-    already."""
+    """A follower's request: the streams, the ranks (None for all), and the offset already read of each
+    stream."""
 
     streams: tuple[str, ...] = OUTPUT_STREAMS
     ranks: frozenset[int] | None = None
@@ -37,8 +37,11 @@ class FollowRequest:
 
 
 class RunFrameStream:
-    """Yields frames. `frame(head, bytes)` is made by the caller, who knows how a run is written as JSON, and
-    `readable(run)`, which is what people are to read of one."""
+    """Yields the frames of a run.
+
+    frame: encodes a frame from its head; the caller knows the JSON of a run. with_readable_names: replaces
+    internal names in a run by readable ones.
+    """
 
     def __init__(
         self, runs: RunStore, streams: Streams, ingest: StreamIngest, subscriptions: RunSubscriptions,
@@ -48,70 +51,70 @@ class RunFrameStream:
         self._frame, self._with_readable_names = frame, with_readable_names
 
     async def frames(self, run_id: RunId, update: FollowRequest) -> AsyncIterator[bytes]:
-        """Until the run is final and all its output was given, or the server ends.
-        Raises NotFound at the first step."""
-        with self._subscriptions.subscribe(run_id) as watch:
+        """Yields frames until the run is final and all its output was sent, or the server ends. Raises
+        NotFound at the first step."""
+        with self._subscriptions.subscribe(run_id) as subscription:
             cursors = dict(update.cursors)
-            past = await load_history(self._runs, self._streams, run_id)
-            watch.state_changed = False
-            yield self._frame({"kind": "state", "run": await self._with_readable_names(past.run)})
+            history = await load_history(self._runs, self._streams, run_id)
+            subscription.state_changed = False
+            yield self._frame({"kind": "state", "run": await self._with_readable_names(history.run)})
             next_progress = 0.0
             clock = asyncio.get_running_loop().time
-            everything = True
-            while not watch.closed:
-                if watch.state_changed:
-                    watch.state_changed, everything = False, True
-                    old, past = past.run, await load_history(self._runs, self._streams, run_id)
-                    if _is_changed(old, past.run):
-                        yield self._frame({"kind": "state", "run": await self._with_readable_names(past.run)})
-                # The state was read before the streams: what a final run said is all there by now.
-                grown = watch.take_stream_lengths()
-                async for piece in (
-                    self._all_new_output(past, update, cursors)
-                    if everything
-                    else self._new_output_of(past, update, cursors, grown)
+            read_all = True
+            while not subscription.closed:
+                if subscription.state_changed:
+                    subscription.state_changed, read_all = False, True
+                    previous, history = history.run, await load_history(self._runs, self._streams, run_id)
+                    if _is_changed(previous, history.run):
+                        yield self._frame(
+                            {"kind": "state", "run": await self._with_readable_names(history.run)}
+                        )
+                # The state was read before the streams, so the output of a final run is complete by now.
+                new_lengths = subscription.take_stream_lengths()
+                async for output_frame in (
+                    self._all_new_output(history, update, cursors)
+                    if read_all
+                    else self._new_output_of(history, update, cursors, new_lengths)
                 ):
-                    yield piece
-                everything = False
-                if watch.progress_changed and (clock() >= next_progress or past.run.phase.is_final):
-                    watch.progress_changed = False
+                    yield output_frame
+                read_all = False
+                if subscription.progress_changed and (clock() >= next_progress or history.run.phase.is_final):
+                    subscription.progress_changed = False
                     next_progress = clock() + PROGRESS_INTERVAL_S
                     frame = self._progress(run_id)
                     if frame is not None:
                         yield frame
-                if past.run.phase.is_final and not watch.state_changed:
-                    yield self._frame({"kind": "end", "run": await self._with_readable_names(past.run)})
+                if history.run.phase.is_final and not subscription.state_changed:
+                    yield self._frame({"kind": "end", "run": await self._with_readable_names(history.run)})
                     return
-                if not await self._wait_for_news(watch, next_progress - clock()):
-                    everything = True
+                if not await self._wait_for_news(subscription, next_progress - clock()):
+                    read_all = True
                     yield self._frame({"kind": "ping"})
 
     async def _wait_for_news(self, subscription: Subscription, until_progress_s: float) -> bool:
-        """Wait for something to do. False when nothing happened for so long that the line should be shown to
-        be alive."""
+        """Waits for a change. Returns False when a ping is due, because nothing changed for so long."""
         if subscription.progress_changed:
             await subscription.wait(max(0.0, until_progress_s))
             return True
-        # Progress alone does not wake a follower more than once a second: `wait` returns, the loop looks, and
-        # waits again.
+        # Progress alone wakes a follower at most once a second: the caller checks the time and waits again.
         return await subscription.wait(PING_INTERVAL_S)
 
     async def _all_new_output(
         self, history: RunHistory, update: FollowRequest, cursors: _Cursors
     ) -> AsyncIterator[bytes]:
-        """All that was not given yet."""
+        """Yields all output that was not sent yet."""
         ranks = range(history.run.spec.size) if update.ranks is None else sorted(update.ranks)
         for attempt in history.visible_streams.all_attempts:
-            of_it = [
+            visible_names = [
                 stream for stream in update.streams if attempt in history.visible_streams.attempts_of(stream)
             ]
-            for rank in ranks if of_it else ():
+            for rank in ranks if visible_names else ():
                 lengths = await self._streams.lengths(attempt, rank)
-                for stream in of_it:
-                    async for piece in self._stream_up_to(
+                for stream in visible_names:
+                    async for output_frame in self._stream_up_to(
                         history, StreamKey(attempt, rank, stream), lengths.get(stream, 0), b"", cursors
                     ):
-                        yield piece
+                        yield output_frame
 
     async def _new_output_of(
         self,
@@ -120,40 +123,40 @@ class RunFrameStream:
         cursors: _Cursors,
         lengths: Mapping[StreamKey, tuple[int, bytes]],
     ) -> AsyncIterator[bytes]:
-        """What was not given yet of streams that grew."""
-        wished = [
+        """Yields the output of streams that grew, as far as it was not sent yet."""
+        selected = [
             key
             for key in lengths
             if key.name in update.streams and (update.ranks is None or key.rank in update.ranks)
         ]
-        for key in sorted(wished, key=lambda key: (key.rank, update.streams.index(key.name))):
+        for key in sorted(selected, key=lambda key: (key.rank, update.streams.index(key.name))):
             if key.attempt in history.visible_streams.attempts_of(key.name):
-                async for piece in self._stream_up_to(history, key, *lengths[key], cursors):
-                    yield piece
+                async for output_frame in self._stream_up_to(history, key, *lengths[key], cursors):
+                    yield output_frame
 
     async def _stream_up_to(
         self, history: RunHistory, key: StreamKey, length: int, tail: bytes, cursors: _Cursors
     ) -> AsyncIterator[bytes]:
-        """Give a stream of this length as far as it is seen; `tail` is how it ends, as far as that is at
-        hand."""
-        place = (key.attempt, key.rank, key.name)
-        limit, begin = history.visible_streams.visible_length_of(*place), length - len(tail)
+        """Yields the visible part of a stream of this length. `tail`: its last bytes, as far as they are in
+        memory."""
+        cursor_key = (key.attempt, key.rank, key.name)
+        limit, tail_begin = history.visible_streams.visible_length_of(*cursor_key), length - len(tail)
         end = length if limit is None else min(limit, length)
-        while (at := cursors.get(place, 0)) < end:
+        while (offset := cursors.get(cursor_key, 0)) < end:
             data = (
-                tail[at - begin : end - begin]
-                if begin <= at
-                else await self._streams.read(key, at, min(_READ_BYTES, end - at))
+                tail[offset - tail_begin : end - tail_begin]
+                if tail_begin <= offset
+                else await self._streams.read(key, offset, min(_READ_BYTES, end - offset))
             )
             if not data:
                 break
-            cursors[place] = at + len(data)
+            cursors[cursor_key] = offset + len(data)
             head = {
                 "kind": "output",
                 "attempt": key.attempt,
                 "rank": key.rank,
                 "stream": key.name,
-                "offset": at,
+                "offset": offset,
                 "size": len(data),
             }
             yield self._frame(head) + data

@@ -1,9 +1,9 @@
-"""Where the streams of a gang's other ranks stood at a checkpoint that one of them saved, so that all roll
-back together.
+"""Finds the stream offsets of a gang's other ranks at a checkpoint that one rank saved, so that all ranks
+roll back together.
 
-Each rank notes its own offsets in its events as it comes to the turn of the checkpoint: it may come there
-earlier or later than the rank that saves. A rank that never does, such as a script without `hop.loop`, is cut
-where the saving rank saw its streams end.
+Each rank records its own offsets in its events when it reaches the turn of the checkpoint, possibly earlier
+or later than the saving rank. A rank that never does, such as a script without `hop.loop`, is cut at the
+offsets that the saving rank observed.
 """
 
 from __future__ import annotations
@@ -26,54 +26,63 @@ Offsets = Mapping[str, int]
 
 @dataclass(slots=True)
 class _RankOffsets:
-    """What one rank noted in one attempt. own: its own offsets by step.
-    others: by step, those that it saw of other ranks."""
+    """The offsets that one rank recorded in one attempt, by step. own: of its own streams. peers: of the
+    streams of other ranks, as it observed them."""
 
     own: dict[int, Offsets] = field(default_factory=dict)
-    others: dict[int, Mapping[int, Offsets]] = field(default_factory=dict)
+    peers: dict[int, Mapping[int, Offsets]] = field(default_factory=dict)
 
     def apply(self, event: Mapping[str, Any]) -> None:
         step, kind = to_int64(event.get("step")), event.get("kind")
         if step is None or kind not in _EVENT_KINDS:
             return
         self.own.setdefault(step, _parse_offsets(event.get("offsets")))
-        peers = event.get("peers")
-        if isinstance(peers, dict):
-            self.others.setdefault(
+        peer_values = event.get("peers")
+        if isinstance(peer_values, dict):
+            self.peers.setdefault(
                 step,
                 {
-                    int(rank): _parse_offsets(said)
-                    for rank, said in peers.items()
+                    int(rank): _parse_offsets(offsets)
+                    for rank, offsets in peer_values.items()
                     if rank.isdecimal() and len(rank) <= _RANK_DIGITS
                 },
             )
 
 
 async def cut_all_ranks(streams: Streams, visible_streams: VisibleStreams, *, size: int) -> VisibleStreams:
-    """The view with cuts for all of `size` ranks, where it has them only for those that saved the
-    checkpoints."""
-    cuts, known = dict(visible_streams.visible_lengths), {key[:2] for key in visible_streams.visible_lengths}
-    for attempt, (saver, step) in visible_streams.resume_points.items():
-        saved = await _read_offsets(streams, attempt, saver)
+    """Returns the view with visible lengths for all of `size` ranks. Before, it has lengths only for the
+    ranks that saved the checkpoints."""
+    visible_lengths, known_ranks = (
+        dict(visible_streams.visible_lengths),
+        {key[:2] for key in visible_streams.visible_lengths},
+    )
+    for attempt, (saving_rank, step) in visible_streams.resume_points.items():
+        saver_offsets = await _read_offsets(streams, attempt, saving_rank)
         for rank in range(size):
-            if rank == saver or (attempt, rank) in known:
+            if rank == saving_rank or (attempt, rank) in known_ranks:
                 continue
-            noted = await _read_offsets(streams, attempt, rank)
-            # One that notes turns, and did not come to this one, has said nothing that is said again.
-            offsets = noted.own.get(step, {}) if noted.own else saved.others.get(step, {}).get(rank, {})
-            cuts.update({(attempt, rank, stream): offset for stream, offset in offsets.items()})
-    return replace(visible_streams, visible_lengths=cuts)
+            recorded = await _read_offsets(streams, attempt, rank)
+            # A rank that records turns but did not reach this one has no output that will be repeated.
+            offsets = (
+                recorded.own.get(step, {})
+                if recorded.own
+                else saver_offsets.peers.get(step, {}).get(rank, {})
+            )
+            visible_lengths.update({(attempt, rank, stream): offset for stream, offset in offsets.items()})
+    return replace(visible_streams, visible_lengths=visible_lengths)
 
 
 async def _read_offsets(streams: Streams, attempt: AttemptId, rank: int) -> _RankOffsets:
-    noted, lines, at = _RankOffsets(), LineReader(_REQUIRED_SUBSTRINGS), 0
+    recorded, lines, position = _RankOffsets(), LineReader(_REQUIRED_SUBSTRINGS), 0
     key = StreamKey(attempt, rank, "events")
     length = (await streams.lengths(attempt, rank)).get("events", 0)
-    while at < length and (data := await streams.read(key, at, min(_READ_BYTES, length - at))):
-        at += len(data)
+    while position < length and (
+        data := await streams.read(key, position, min(_READ_BYTES, length - position))
+    ):
+        position += len(data)
         for event in lines.feed(data):
-            noted.apply(event)
-    return noted
+            recorded.apply(event)
+    return recorded
 
 
 def _parse_offsets(value: object) -> Offsets:

@@ -1,4 +1,4 @@
-"""JSON lines that come in pieces, from a program that may write anything."""
+"""Reads JSON lines that arrive in pieces, from a program that may write anything."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LINE_LIMIT = 1024 * 1024  # a longer line is skipped
 
 
 class LineReader:
-    """Turns bytes into the JSON objects of whole lines; a line that is not one is skipped and counted.
+    """Decodes bytes into the JSON objects of complete lines. Other lines are skipped and counted.
 
-    required_substrings: a line without any of these is passed over, which takes a hundredth of the time of
-    decoding it; () decodes all.
+    required_substrings: a line without any of these is ignored, in a hundredth of the time of decoding it; ()
+    decodes all.
     """
 
     def __init__(self, required_substrings: Sequence[bytes] = ()) -> None:
@@ -23,26 +23,27 @@ class LineReader:
         self.skipped_lines = 0
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        *lines, rest = (self._partial_line + data).split(b"\n")
-        self._partial_line = rest
+        *lines, partial_line = (self._partial_line + data).split(b"\n")
+        self._partial_line = partial_line
         for line in lines:
             if self._skipping:
                 self._skipping = False
             elif line.strip() and (
-                not self._required_substrings or any(word in line for word in self._required_substrings)
+                not self._required_substrings
+                or any(substring in line for substring in self._required_substrings)
             ):
                 value = parse_line(line)
                 if value is None:
                     self.skipped_lines += 1
                 else:
                     yield value
-        if len(rest) > LINE_LIMIT:
+        if len(partial_line) > LINE_LIMIT:
             self.skipped_lines += not self._skipping
             self._partial_line, self._skipping = b"", True
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line; None for anything else."""
+    """Returns the JSON object of a line; None for anything else."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -51,7 +52,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def to_number(value: object) -> float | None:
-    """`value` as a float when it is a number (a bool is none), else None."""
+    """Returns `value` as a float when it is a number (a bool is not), else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -61,8 +62,8 @@ def to_number(value: object) -> float | None:
 
 
 def to_int64(value: object) -> int | None:
-    """`value` as an int of 64 bits when it is a whole number, else None."""
-    found = to_number(value)
-    if found is None or not math.isfinite(found) or abs(found) >= 2**63:
+    """Returns `value` as an int of 64 bits when it is a whole number, else None."""
+    number = to_number(value)
+    if number is None or not math.isfinite(number) or abs(number) >= 2**63:
         return None
-    return int(found)
+    return int(number)

@@ -1,5 +1,5 @@
-"""Metric streams that come in pieces: the latest value of each metric, at the price of one look at each
-point."""
+"""Reads metric streams that arrive in pieces: the latest value of each metric, in one pass over the
+points."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hopyard.errors import IntegrityError
 
 
 class LatestMetrics:
-    """Takes the bytes of one metric stream as they come.
+    """Reads the bytes of one metric stream as they arrive.
     A damaged stream is read up to the damage and no further.
 
-    last_steps: by name, the step of the newest point before this stream; points that are logged without a
-    step are counted on from there, as `metrics.read_series` counts them.
+    last_steps: by name, the step of the newest point before this stream. Points that were logged without a
+    step are numbered on from there, as in `metrics.read_series`.
     """
 
     def __init__(self, last_steps: Mapping[str, int] | None = None) -> None:
@@ -25,34 +25,34 @@ class LatestMetrics:
         self.is_damaged = False
 
     def feed(self, data: bytes) -> dict[str, tuple[int, float]]:
-        """The newest (step, value) of each metric that has a point in `data`."""
+        """Returns the newest (step, value) of each metric that has a point in `data`."""
         if self.is_damaged:
             return {}
         joined = self._partial_record + data if self._partial_record else data
         newest: dict[int, tuple[int, float]] = {}
-        used = 0
+        consumed = 0
         try:
             for part in read_point_blocks(joined, self._names):
                 if isinstance(part, int):
-                    used = part
+                    consumed = part
                 else:
                     self._apply_points(part, newest)
         except IntegrityError:
             self.is_damaged = True
-        self._partial_record = b"" if self.is_damaged else bytes(joined[used:])
-        return {self._names[series]: found for series, found in newest.items() if series in self._names}
+        self._partial_record = b"" if self.is_damaged else bytes(joined[consumed:])
+        return {self._names[series]: point for series, point in newest.items() if series in self._names}
 
     def _apply_points(
         self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]
     ) -> None:
-        last = self._last
-        for _, series, given, _, value in points:
+        last_steps = self._last
+        for _, series, logged_step, _, value in points:
             step = (
-                given
-                if given != NO_STEP
-                else step_after(last[series] if series in last else self._last_step(series))
+                logged_step
+                if logged_step != NO_STEP
+                else step_after(last_steps[series] if series in last_steps else self._last_step(series))
             )
-            last[series] = step
+            last_steps[series] = step
             newest[series] = (step, value)
 
     def _last_step(self, series: int) -> int:
@@ -60,7 +60,7 @@ class LatestMetrics:
 
     @property
     def last_steps(self) -> dict[str, int]:
-        """By name, the step of the newest point so far."""
+        """The step of the newest point so far, by name."""
         return self._initial_steps | {
             self._names[series]: step for series, step in self._last.items() if series in self._names
         }

@@ -1,4 +1,4 @@
-"""Leaderboards: which run is best on a dataset, and whose checkpoint is worth keeping."""
+"""Leaderboards: ranks the runs on a dataset, and pins the checkpoint of the best run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LeaderboardRow:
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """metric: "" where no run has summarised anything yet."""
+    """metric: "" while no run has a summary."""
 
     metric: str
     higher_is_better: bool
@@ -36,44 +36,54 @@ class Leaderboard:
 def rank_runs(
     dataset: Dataset, runs: Sequence[RunSummary], *, metric: str = "", limit: int | None = None
 ) -> Leaderboard:
-    """Best first, one row a run; equal values go to the earlier submission.
+    """Returns the leaderboard, best run first, one row per run. Of equal values, the earlier submission ranks
+    first.
 
-    metric: "" takes the dataset's, else the name that most of the runs summarised (the first of the alphabet
-    of several). The direction is the dataset's where it says one for this metric, else what the metric's name
-    tells.
+    metric: "" takes the dataset's metric, else the name that most of the runs have in their summary (the
+    first in alphabetical order of several). The direction is the dataset's if it declares one for this
+    metric, else it follows from the metric's name.
     """
-    chosen = metric or dataset.metric or most_used_metric(runs)
-    told = dataset.higher_is_better if chosen == dataset.metric or not dataset.metric else None
-    higher = higher_is_better(chosen) if told is None else told
-    having = [run for run in runs if chosen in run.summary]
-    having.sort(key=lambda run: (sort_key(run.summary[chosen], higher=higher), run.submitted_at, run.id))
+    metric_name = metric or dataset.metric or most_used_metric(runs)
+    declared_direction = (
+        dataset.higher_is_better if metric_name == dataset.metric or not dataset.metric else None
+    )
+    is_higher_better = higher_is_better(metric_name) if declared_direction is None else declared_direction
+    ranked = [run for run in runs if metric_name in run.summary]
+    ranked.sort(
+        key=lambda run: (
+            sort_key(run.summary[metric_name], higher=is_higher_better),
+            run.submitted_at,
+            run.id,
+        )
+    )
     rows = [
-        LeaderboardRow(place, run, run.summary[chosen]) for place, run in enumerate(having[:limit], start=1)
+        LeaderboardRow(rank, run, run.summary[metric_name])
+        for rank, run in enumerate(ranked[:limit], start=1)
     ]
-    return Leaderboard(chosen, higher, tuple(rows))
+    return Leaderboard(metric_name, is_higher_better, tuple(rows))
 
 
 def most_used_metric(runs: Sequence[RunSummary]) -> str:
-    # how many trials a study made is no result
+    # the number of trials of a study is not a result
     counts = Counter(name for run in runs for name in run.summary if name not in COUNT_SUMMARIES)
     return min(counts, key=lambda name: (-counts[name], name), default="")
 
 
 async def pin_best_checkpoint(runs: RunStore, datasets: DatasetStore, ended: Run) -> RunId | None:
-    """A run ended: keep the newest checkpoint of the best run of each dataset that it used.
-    The last best run, if any.
+    """Keeps the newest checkpoint of the best run of each dataset that the ended run used. Returns the last
+    of these best runs, if any.
 
-    A checkpoint that was kept because it was best once stays kept: somebody may have taken note of it.
+    A checkpoint that was once kept as the best stays kept, since a user may rely on it.
     """
     best: RunId | None = None
     for name in {ref.name for ref in ended.spec.datasets}:
         dataset = await datasets.find(name)
         if dataset is None:
             continue
-        board = rank_runs(dataset, await runs.list_summaries(name, limit=MAX_RANKED_RUNS), limit=1)
-        if not board.rows:
+        leaderboard = rank_runs(dataset, await runs.list_summaries(name, limit=MAX_RANKED_RUNS), limit=1)
+        if not leaderboard.rows:
             continue
-        best = board.rows[0].run.id
+        best = leaderboard.rows[0].run.id
         checkpoints = await runs.checkpoints(best)
         if checkpoints and not checkpoints[-1].kept:
             await runs.set_checkpoint_kept(best, checkpoints[-1].step, True)

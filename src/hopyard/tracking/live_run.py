@@ -1,5 +1,5 @@
-"""What a run says now: latest metrics, progress, use of the machine.
-Kept in memory, written to the store now and then."""
+"""The live state of a run: latest metrics, progress, resource usage. It is kept in memory and written to the
+store periodically."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
 from hopyard.tracking.json_lines import to_int64, to_number
 
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
-NAMES_LIMIT = 10_000  # metrics, parameters … of one run that are kept in memory
+NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
 TEXT_LIMIT = 16 * 1024
-_MAX_TIMESTAMP = 2.0**33  # unix seconds: no clock says more
+_MAX_TIMESTAMP = 2.0**33  # unix seconds: beyond any real clock
 _MACHINE_ENV_LIMIT = 1000  # variables
-# notices of a time limit: each is an event of the run, and an attempt has one, or few where the limit was
-# changed
+# notices of a time limit: each is an event of the run. An attempt has one, or a few if the limit was changed
 _MAX_LIMIT_EVENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class LoopProgress:
-    """How far a loop has come; `total` is None where it is not known."""
+    """The progress of a loop. `total` is None if it is unknown."""
 
     done: float
     total: float | None
@@ -37,11 +36,11 @@ class LoopProgress:
 
 @dataclass(slots=True)
 class LiveRun:
-    """Everything here can be made again from the streams.
+    """The live state of a run. All of it can be rebuilt from the streams.
 
-    attempt: whose word it is, beside what is seen of those before it. began_at: by rank and name, the step of
-    the newest point that is seen of those before it. replace_metrics: the store may know metrics that are
-    seen no longer.
+    attempt: the attempt that reports; visible parts of earlier attempts count as well. began_at: by rank and
+    name, the step of the newest visible point of earlier attempts. replace_metrics: the store may have
+    metrics that were rolled back.
     """
 
     run: RunId
@@ -49,22 +48,22 @@ class LiveRun:
     began_at: dict[int, dict[str, int]] = field(default_factory=dict)
     replace_metrics: bool = False
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
-    # which replica's word on a metric counts: the lowest rank's
+    # the rank whose values count, by metric: the lowest that reports it
     ranks: dict[str, int] = field(default_factory=dict)
     progress: LoopProgress | None = None
     system: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # rank -> newest sample
-    last_at: float = 0.0  # the newest time that an event named, unix seconds
+    last_at: float = 0.0  # the newest time of an event, unix seconds
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
     _machine_env: Mapping[str, str | None] | None = None
     _unstored: list[str] = field(default_factory=list)
-    _limit_event: RunEvent | None = None  # that its time limit comes soon
-    _limit_count: int = 0  # how many of these came
+    _limit_event: RunEvent | None = None  # the run will soon reach its time limit
+    _limit_count: int = 0  # how many of these events were received
 
     def apply_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
-        """Whether anything of it counts."""
-        counted = False
+        """Applies the newest point of each metric. Returns whether any of them counts."""
+        changed = False
         for name, point in newest.items():
             if self.ranks.get(name, rank) < rank or (
                 name not in self.latest and len(self.latest) >= NAMES_LIMIT
@@ -72,12 +71,12 @@ class LiveRun:
                 continue
             self.ranks[name] = rank
             self.latest[name] = self._metrics[name] = point
-            counted = True
-        return counted
+            changed = True
+        return changed
 
     def apply_event(self, rank: int, event: Mapping[str, Any]) -> bool:
-        """Take in one line of an `events` stream, whatever it holds.
-        Whether it said something new about the run."""
+        """Applies one line of an `events` stream, which may contain anything. Returns whether it changed the
+        state."""
         at = to_number(event.get("t"))
         if at is not None and math.isfinite(at):
             self.last_at = max(self.last_at, at)
@@ -104,25 +103,25 @@ class LiveRun:
         return True
 
     def _apply_params(self, values: Mapping[str, Any]) -> bool:
-        known = {name: value for name, value in values.items() if _is_name(name) and _is_scalar(value)}
-        self._params.update(list(known.items())[:NAMES_LIMIT])
-        return bool(known)
+        valid = {name: value for name, value in values.items() if _is_name(name) and _is_scalar(value)}
+        self._params.update(list(valid.items())[:NAMES_LIMIT])
+        return bool(valid)
 
     def _apply_summary(self, values: Mapping[str, Any]) -> bool:
-        known = {
-            name: found
+        valid = {
+            name: number
             for name, value in values.items()
-            if _is_name(name) and (found := to_number(value)) is not None
+            if _is_name(name) and (number := to_number(value)) is not None
         }
-        self._summary.update(list(known.items())[:NAMES_LIMIT])
-        return bool(known)
+        self._summary.update(list(valid.items())[:NAMES_LIMIT])
+        return bool(valid)
 
     def _apply_progress(self, event: Mapping[str, Any]) -> bool:
         done, total, unit = to_number(event.get("done")), to_number(event.get("total")), event.get("unit")
         if done is None or not math.isfinite(done):
             return False
-        told = total if total is not None and math.isfinite(total) else None
-        self.progress = LoopProgress(done, told, unit[:64] if isinstance(unit, str) else "")
+        finite_total = total if total is not None and math.isfinite(total) else None
+        self.progress = LoopProgress(done, finite_total, unit[:64] if isinstance(unit, str) else "")
         return True
 
     def _apply_unstored(self, text: object) -> bool:
@@ -146,17 +145,17 @@ class LiveRun:
         return True
 
     def _apply_machine_env(self, values: Mapping[str, Any]) -> bool:
-        known = {
+        valid = {
             name: value
             for name, value in values.items()
             if _is_name(name) and (value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT))
         }
-        self._machine_env = dict(list(known.items())[:_MACHINE_ENV_LIMIT])
+        self._machine_env = dict(list(valid.items())[:_MACHINE_ENV_LIMIT])
         return True
 
     @property
     def is_dirty(self) -> bool:
-        told = (
+        pending = (
             self._metrics
             or self._summary
             or self._params
@@ -164,17 +163,17 @@ class LiveRun:
             or self._limit_event
             or self._machine_env is not None
         )
-        return bool(told or self.replace_metrics)
+        return bool(pending or self.replace_metrics)
 
     async def write(self, runs: RunStore) -> None:
-        """Bring the store up to date. What the store refuses is kept for the next time, unless a later
-        attempt began meanwhile."""
-        anew, self.replace_metrics = self.replace_metrics, False
+        """Writes changes to the store. After an error they are kept for the next time, unless a later attempt
+        has begun."""
+        replace_all, self.replace_metrics = self.replace_metrics, False
         metrics, self._metrics = self._metrics, {}
         summary, self._summary = self._summary, {}
         params, self._params = self._params, {}
         unstored, self._unstored = self._unstored, []
-        limit, self._limit_event = self._limit_event, None
+        limit_event, self._limit_event = self._limit_event, None
         machine_env, self._machine_env = self._machine_env, None
         try:
             if machine_env is not None:
@@ -183,36 +182,39 @@ class LiveRun:
                 await runs.record_params(self.run, params, attempt=self.attempt)
             if summary:
                 await runs.record_summary(self.run, summary, attempt=self.attempt)
-            if metrics or anew:
+            if metrics or replace_all:
                 await runs.record_metrics(
-                    self.run, dict(self.latest) if anew else metrics, attempt=self.attempt, replace_all=anew
+                    self.run,
+                    dict(self.latest) if replace_all else metrics,
+                    attempt=self.attempt,
+                    replace_all=replace_all,
                 )
             if unstored:
                 await runs.record_unstored(self.run, unstored)
-            if limit is not None:
-                await runs.record_event(self.run, limit)
+            if limit_event is not None:
+                await runs.record_event(self.run, limit_event)
         except Conflict:
             return
         except BaseException:
-            self.replace_metrics |= anew
+            self.replace_metrics |= replace_all
             self._metrics, self._summary, self._params = (
                 metrics | self._metrics,
                 summary | self._summary,
                 params | self._params,
             )
             self._unstored = unstored + self._unstored
-            self._limit_event = self._limit_event or limit
+            self._limit_event = self._limit_event or limit_event
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             raise
 
 
 def parse_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
-    """A line of a `system` stream in the shape that the API answers; None where it names no time."""
+    """Returns a line of a `system` stream as the API returns it; None if it has no time."""
     at = to_number(line.get("t"))
     if at is None or not math.isfinite(at):
         return None
-    listed = line.get("gpus")
-    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    values = line.get("gpus")
+    gpus = [gpu for gpu in values if isinstance(gpu, dict)] if isinstance(values, list) else []
     return {
         "t": at,
         "rank": rank,

@@ -1,4 +1,4 @@
-"""The log as users see it: the visible parts of all attempts, one after another."""
+"""The log that users see: the visible parts of all attempts in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.run_history import RunHistory
 
-READ_BYTES = 64 * 1024  # what one reader holds of memory
+READ_BYTES = 64 * 1024  # memory per reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,43 +23,45 @@ class StreamRange:
 async def visible_ranges(
     streams: Streams, history: RunHistory, *, stream: str, rank: int
 ) -> list[StreamRange]:
-    """What is seen of this stream of one rank, attempt by attempt."""
-    parts: list[StreamRange] = []
+    """Returns the visible part of this stream of one rank, attempt by attempt."""
+    ranges: list[StreamRange] = []
     for attempt in history.visible_streams.attempts:
         length = (await streams.lengths(attempt, rank)).get(stream, 0)
         limit = history.visible_streams.visible_length_of(attempt, rank, stream)
-        parts.append(
+        ranges.append(
             StreamRange(StreamKey(attempt, rank, stream), 0, length if limit is None else min(limit, length))
         )
-    return [part for part in parts if part.end]
+    return [stream_range for stream_range in ranges if stream_range.end]
 
 
 async def last_lines(streams: Streams, ranges: Sequence[StreamRange], lines: int) -> list[StreamRange]:
-    """The parts cut down to their last `lines` lines. A last line without its end counts."""
+    """Returns the ranges cut down to their last `lines` lines. A last line without a line break counts."""
     if lines <= 0:
         return []
-    missing, first = lines, True
-    for at in range(len(ranges) - 1, -1, -1):
-        part, end = ranges[at], ranges[at].end
+    remaining, is_last_read = lines, True
+    for index in range(len(ranges) - 1, -1, -1):
+        part, end = ranges[index], ranges[index].end
         while end > part.begin:
             begin = max(part.begin, end - READ_BYTES)
             data = await streams.read(part.key, begin, end - begin)
-            cut = len(data)
-            if first and data.endswith(b"\n"):
-                cut -= 1  # the end of the last line begins none
-            first = False
-            while (cut := data.rfind(b"\n", 0, cut)) >= 0:
-                missing -= 1
-                if not missing:
-                    return [StreamRange(part.key, begin + cut + 1, part.end), *ranges[at + 1 :]]
+            position = len(data)
+            if is_last_read and data.endswith(b"\n"):
+                position -= 1  # this line break ends the last line and begins no other
+            is_last_read = False
+            while (position := data.rfind(b"\n", 0, position)) >= 0:
+                remaining -= 1
+                if not remaining:
+                    return [StreamRange(part.key, begin + position + 1, part.end), *ranges[index + 1 :]]
             end = begin
     return list(ranges)
 
 
 async def read_ranges(streams: Streams, ranges: Sequence[StreamRange]) -> AsyncIterator[bytes]:
-    """The bytes, a piece at a time."""
+    """Yields the bytes of the ranges in pieces."""
     for part in ranges:
-        at = part.begin
-        while at < part.end and (data := await streams.read(part.key, at, min(READ_BYTES, part.end - at))):
-            at += len(data)
+        offset = part.begin
+        while offset < part.end and (
+            data := await streams.read(part.key, offset, min(READ_BYTES, part.end - offset))
+        ):
+            offset += len(data)
             yield data

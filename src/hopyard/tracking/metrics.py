@@ -1,4 +1,4 @@
-"""Reads metrics back: columns per name, downsampled where the request limits the points."""
+"""Reads metrics into columns by name, downsampled if the caller limits the points."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from hopyard.tracking.downsampling import extreme_positions
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 4 * 1024 * 1024
-_MIN_READ_BYTES = 64 * 1024  # are read at once; more in a thread, so that others are served meanwhile
+_MIN_READ_BYTES = (
+    64 * 1024
+)  # up to so many are parsed on the event loop; more in a thread, so that other requests are served
 MAX_POINTS = 1_000_000  # of all series together
 _BYTES_PER_POINT, _BYTES_PER_RESPONSE_POINT = (
     24,
     100,
-)  # in arrays, and as Python numbers in lists beside these
+)  # in arrays, and additionally as Python numbers in lists
 
 
 @dataclass(slots=True)
 class Series:
-    """One metric. steps, values, times (unix seconds) have equal lengths; `count` is how many points there
-    were before thinning."""
+    """The points of one metric. steps, values, times (unix seconds) have equal lengths. `count` is the number
+    of points before downsampling."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     times: array[float] = field(default_factory=lambda: array("d"))
     count: int = 0
-    dropped: bool = False  # while it is read: others come first, so what follows is passed over
+    dropped: bool = False  # replaced by earlier names while it was read: later points are ignored
 
 
 class _SeriesSelection:
-    """The series of one rank while its streams are read: of the names that are wanted the first `limit`, in
-    order of the alphabet."""
+    """The series of one rank while its streams are read: the first `limit` of the requested names, in
+    alphabetical order."""
 
     def __init__(self, requested: set[str] | None, after: str | None, limit: int | None) -> None:
         self.series: dict[str, Series] = {}
@@ -49,14 +51,14 @@ class _SeriesSelection:
         return _ColumnReader(self)
 
     def find_series(self, name: str) -> Series | None:
-        """The series to which points of this name go; None where it is not wanted."""
-        found = self.series.get(name)
+        """Returns the series to which points of this name are added; None if it is not selected."""
+        series = self.series.get(name)
         if (
-            found is not None
+            series is not None
             or (self._requested is not None and name not in self._requested)
             or (self._after is not None and name <= self._after)
         ):
-            return found
+            return series
         if self._limit is not None and len(self._selected) >= self._limit:
             if name > self._selected[-1]:
                 return None
@@ -72,10 +74,10 @@ class _ColumnReader:
         self._columns = columns
         self._names: dict[int, str] = {}
         self._series_by_id: dict[int, Series | None] = {}
-        self._partial_record = b""  # a record that the end of a read cut in two
+        self._partial_record = b""  # a record that the end of a read cut off
 
     def feed(self, data: bytes) -> None:
-        """Raises IntegrityError at damage; what comes before it is taken."""
+        """Raises IntegrityError for damaged data; the records before it are read."""
         self._partial_record += data
         for part in read_point_blocks(self._partial_record, self._names):
             if isinstance(part, int):
@@ -84,19 +86,19 @@ class _ColumnReader:
                 self._append(part)
 
     def _append(self, points: Iterator[tuple[int, int, int, float, float]]) -> None:
-        found = self._series_by_id
-        for _, number, given, time, value in points:
+        series_by_id = self._series_by_id
+        for _, number, logged_step, time, value in points:
             try:
-                series = found[number]
+                series = series_by_id[number]
             except KeyError:
                 name = self._names.get(number)
-                series = found[number] = None if name is None else self._columns.find_series(name)
+                series = series_by_id[number] = None if name is None else self._columns.find_series(name)
             if series is not None:
                 if series.dropped:
-                    found[number] = None
+                    series_by_id[number] = None
                     continue
                 steps = series.steps
-                steps.append(given if given != NO_STEP else step_after(steps[-1]) if steps else 0)
+                steps.append(logged_step if logged_step != NO_STEP else step_after(steps[-1]) if steps else 0)
                 series.values.append(value)
                 series.times.append(time)
 
@@ -111,41 +113,41 @@ async def read_series(
     rank: int | None = None,
     max_points: int | None = None,
 ) -> dict[str, Series]:
-    """The metrics as users see them, rolled-back parts left out, by name.
+    """Returns the metrics that users see, by name. Rolled-back parts are omitted.
 
-    names: only these. after, limit: only names after this one, and at most so many. rank: only this replica's
-    word; None takes for each name the lowest rank that logged it. max_points: at most about so many a series;
-    of each stretch the least and the largest value are kept. There are never more than MAX_POINTS: all
-    series are thinned then.
-    A point that was logged without a step gets the one after the step before it. A damaged stream is read up
+    names: only these. after, limit: only names after this one, and at most so many. rank: only the values of
+    this replica; None takes for each name the lowest rank that logged it. max_points: at most about so many
+    per series; each bucket keeps its minimum and maximum. All series are downsampled so that their total
+    never exceeds MAX_POINTS.
+    A point that was logged without a step gets the step after the previous one. A damaged stream is read up
     to the damage.
     """
-    wanted = None if names is None else set(names)
+    requested = None if names is None else set(names)
     keys = await streams.list(history.run.id)
     ranks = sorted({key.rank for key in keys}) if rank is None else [rank]
-    found: dict[str, Series] = {}
-    for one in ranks:
-        columns = _SeriesSelection(wanted, after, limit)
+    series_by_name: dict[str, Series] = {}
+    for series_rank in ranks:
+        columns = _SeriesSelection(requested, after, limit)
         for attempt in history.visible_streams.attempts:
             for stream in METRIC_STREAMS:
-                key = StreamKey(attempt, one, stream)
+                key = StreamKey(attempt, series_rank, stream)
                 if key in keys:
                     await _merge_stream(
                         streams,
                         key,
-                        history.visible_streams.visible_length_of(attempt, one, stream),
+                        history.visible_streams.visible_length_of(attempt, series_rank, stream),
                         columns,
-                        found,
+                        series_by_name,
                     )
         for name, series in columns.series.items():
-            found.setdefault(name, series)
-    shown = dict(sorted(found.items())[:limit])
-    await asyncio.to_thread(_downsample_to_limit, shown, max_points)
-    return shown
+            series_by_name.setdefault(name, series)
+    selected = dict(sorted(series_by_name.items())[:limit])
+    await asyncio.to_thread(_downsample_to_limit, selected, max_points)
+    return selected
 
 
 async def estimate_series_bytes(streams: Streams, history: RunHistory, *, max_points: int | None) -> int:
-    """About how much memory `read_series` and an answer with all that it gives take at most."""
+    """Returns about how much memory `read_series` and a response with its result use at most."""
     points = 0
     for attempt, rank in {
         (key.attempt, key.rank) for key in await streams.list(history.run.id) if key.name in METRIC_STREAMS
@@ -167,12 +169,14 @@ def _downsample_to_limit(all_series: dict[str, Series], max_points: int | None) 
 async def _merge_stream(
     streams: Streams, key: StreamKey, limit: int | None, columns: _SeriesSelection, others: dict[str, Series]
 ) -> None:
-    reader, at = columns.reader(), 0
-    while limit is None or at < limit:
-        data = await streams.read(key, at, _READ_BYTES if limit is None else min(_READ_BYTES, limit - at))
+    reader, offset = columns.reader(), 0
+    while limit is None or offset < limit:
+        data = await streams.read(
+            key, offset, _READ_BYTES if limit is None else min(_READ_BYTES, limit - offset)
+        )
         if not data:
             return
-        at += len(data)
+        offset += len(data)
         try:
             if len(data) <= _MIN_READ_BYTES:
                 reader.feed(data)
@@ -180,23 +184,23 @@ async def _merge_stream(
                 await asyncio.to_thread(reader.feed, data)
         except IntegrityError:
             return
-        every = [*columns.series.values(), *others.values()]
-        if sum(len(series.values) for series in every) > MAX_POINTS:
-            await asyncio.to_thread(_halve_all, every)
+        all_series = [*columns.series.values(), *others.values()]
+        if sum(len(series.values) for series in all_series) > MAX_POINTS:
+            await asyncio.to_thread(_halve_all, all_series)
 
 
 def _halve_all(all_series: Sequence[Series]) -> None:
-    """Downsample all series alike, to half of what there may be together."""
-    each = MAX_POINTS // 2 // len(all_series)
+    """Downsamples all series equally, to half of MAX_POINTS in total."""
+    points_per_series = MAX_POINTS // 2 // len(all_series)
     for series in all_series:
-        before = len(series.values)
-        _downsample(series, max(1, each))
-        series.count += before - len(series.values)
+        old_count = len(series.values)
+        _downsample(series, max(1, points_per_series))
+        series.count += old_count - len(series.values)
 
 
 def _downsample(series: Series, max_points: int) -> None:
-    kept = extreme_positions(series.values, max_points)
-    if len(kept) < len(series.values):
-        series.steps = array("q", [series.steps[at] for at in kept])
-        series.values = array("d", [series.values[at] for at in kept])
-        series.times = array("d", [series.times[at] for at in kept])
+    positions = extreme_positions(series.values, max_points)
+    if len(positions) < len(series.values):
+        series.steps = array("q", [series.steps[position] for position in positions])
+        series.values = array("d", [series.values[position] for position in positions])
+        series.times = array("d", [series.times[position] for position in positions])

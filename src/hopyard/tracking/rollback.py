@@ -1,5 +1,5 @@
-"""What of a run's streams users see: parts after the checkpoint that a later attempt started from are left
-out."""
+"""Which part of a run's streams users see: parts after the checkpoint from which a later attempt resumed are
+omitted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ JOURNAL_STREAM = "journal"
 
 @dataclass(frozen=True, slots=True)
 class VisibleStreams:
-    """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one
-    ends for users. all_attempts: all attempts: a journal is what happened, and is seen whole. resume_points:
-    of attempts that end for users at a checkpoint, which rank saved it at which step."""
+    """The visible parts of a run's streams.
+
+    attempts: the attempts with visible parts, in order. `visible_lengths[(attempt, rank, stream)]` is where a
+    stream ends for users. all_attempts: all attempts, since a journal records what happened and is never cut.
+    resume_points: for attempts that end for users at a checkpoint, the rank and step of that checkpoint.
+    """
 
     attempts: tuple[AttemptId, ...]
     visible_lengths: Mapping[tuple[AttemptId, int, str], int]
@@ -25,55 +28,58 @@ class VisibleStreams:
     resume_points: Mapping[AttemptId, tuple[int, int]] = field(default_factory=dict)
 
     def attempts_of(self, stream: str) -> tuple[AttemptId, ...]:
-        """The attempts of which this stream is seen."""
+        """Returns the attempts of which this stream is visible."""
         return self.all_attempts if stream == JOURNAL_STREAM else self.attempts
 
     def visible_length_of(self, attempt: AttemptId, rank: int, stream: str) -> int | None:
-        """How many bytes of this stream are seen; None for all there are."""
+        """Returns how many bytes of this stream are visible; None for all."""
         return None if stream == JOURNAL_STREAM else self.visible_lengths.get((attempt, rank, stream))
 
 
 def visible_streams(
     run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpoint]
 ) -> VisibleStreams:
-    """The view after all attempts so far.
+    """Returns the view after all attempts so far.
 
-    An attempt that started from a checkpoint of this run hides what the saving attempt said after it and
-    whatever came between; one that started from nothing (or from another run's checkpoint) hides all before
-    it. An offline run has had one attempt, which exists before it is recorded.
+    An attempt that resumed from a checkpoint of this run hides the later output of the attempt that saved it,
+    and all attempts in between. An attempt that started from nothing, or from another run's checkpoint, hides
+    all earlier attempts. An offline run has one attempt, which exists before it is recorded.
     """
     if run.offline and not attempts:
         return VisibleStreams((attempt_id(run.id, 1),), {}, (attempt_id(run.id, 1),))
-    seen: list[AttemptId] = []
-    every = tuple(attempt.id for attempt in sorted(attempts, key=lambda a: a.number))
-    cuts: dict[tuple[AttemptId, int, str], int] = {}
-    turned: dict[AttemptId, tuple[int, int]] = {}
+    visible: list[AttemptId] = []
+    all_attempts = tuple(attempt.id for attempt in sorted(attempts, key=lambda a: a.number))
+    visible_lengths: dict[tuple[AttemptId, int, str], int] = {}
+    resume_points: dict[AttemptId, tuple[int, int]] = {}
     for attempt in sorted(attempts, key=lambda a: a.number):
-        source = _resumed_checkpoint(attempt, checkpoints, seen)
+        source = _resumed_checkpoint(attempt, checkpoints, visible)
         if source is None:
-            seen = []
+            visible = []
         else:
-            del seen[seen.index(source.attempt) + 1 :]
-            turned[source.attempt] = source.rank, source.step
+            del visible[visible.index(source.attempt) + 1 :]
+            resume_points[source.attempt] = source.rank, source.step
             for checkpoint in checkpoints:
                 if checkpoint.attempt == source.attempt and checkpoint.step == source.step:
                     for stream, offset in checkpoint.offsets.items():
                         key = (checkpoint.attempt, checkpoint.rank, stream)
-                        cuts[key] = min(offset, cuts.get(key, offset))
-        seen.append(attempt.id)
+                        visible_lengths[key] = min(offset, visible_lengths.get(key, offset))
+        visible.append(attempt.id)
     return VisibleStreams(
-        tuple(seen), cuts, every, {attempt: turn for attempt, turn in turned.items() if attempt in seen}
+        tuple(visible),
+        visible_lengths,
+        all_attempts,
+        {attempt: resume_point for attempt, resume_point in resume_points.items() if attempt in visible},
     )
 
 
 def _resumed_checkpoint(
     attempt: Attempt, checkpoints: Sequence[Checkpoint], visible_attempts: Sequence[AttemptId]
 ) -> Checkpoint | None:
-    """The newest checkpoint of the step that this attempt started from, saved by an attempt whose words still
-    count."""
+    """Returns the newest checkpoint of the step from which this attempt resumed, saved by an attempt that is
+    still visible."""
     if attempt.resumed_from_step is None:
         return None
-    fitting = [
+    candidates = [
         c for c in checkpoints if c.step == attempt.resumed_from_step and c.attempt in visible_attempts
     ]
-    return max(fitting, key=lambda c: (visible_attempts.index(c.attempt), -c.rank), default=None)
+    return max(candidates, key=lambda c: (visible_attempts.index(c.attempt), -c.rank), default=None)

@@ -1,5 +1,5 @@
-"""A run with all that reading its streams needs: attempts, checkpoints, and the view that follows from
-them."""
+"""Loads a run with everything that readers of its streams need: attempts, checkpoints, and the resulting
+view."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ async def load_history(runs: RunStore, streams: Streams, run_id: RunId) -> RunHi
     """Raises NotFound."""
     run = await runs.get(run_id)
     attempts = await runs.attempts(run_id)
-    several = len(attempts) > 1  # with one attempt nothing can be hidden
-    view = visible_streams(run, attempts, await runs.checkpoints(run_id, damaged=True) if several else ())
+    has_several_attempts = len(attempts) > 1  # with one attempt nothing can be hidden
+    view = visible_streams(
+        run, attempts, await runs.checkpoints(run_id, damaged=True) if has_several_attempts else ()
+    )
     if view.resume_points and run.spec.size > 1:
         view = await cut_all_ranks(streams, view, size=run.spec.size)
     return RunHistory(run, view)

@@ -1,6 +1,8 @@
-"""Who waits for news of a run. A follower holds flags, and of each stream that grew its newest piece where
-that is short: one that keeps up need not read what was just taken in, and a slow one costs next to no
-memory."""
+"""Subscriptions of followers to changes of runs.
+
+A subscription has flags, and for each stream that grew its newest bytes if they are few. A follower that
+keeps up need not read the stream again, and a slow follower uses almost no memory.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from contextlib import contextmanager
 from hopyard.domain.ids import RunId
 from hopyard.interfaces.streams import StreamKey
 
-MAX_TAIL_BYTES = 4096  # a longer piece of output is read from its stream again
+MAX_TAIL_BYTES = 4096  # more output is read from its stream again
 
 
 class Subscription:
-    """One follower's flags: what may have changed since it looked last.
-    event: shared by who watches several runs.
+    """The flags of one follower: what may have changed since its latest check.
+    event: shared by the subscriptions of a caller that follows several runs.
 
-    stream_lengths: how long each stream of output is that grew, and its last bytes; none where they are many.
+    stream_lengths: the length of each output stream that grew, and its last bytes; b"" if they are many.
     """
 
     def __init__(self, event: asyncio.Event | None = None) -> None:
@@ -27,15 +29,15 @@ class Subscription:
         self._event = event or asyncio.Event()
 
     def take_stream_lengths(self) -> dict[StreamKey, tuple[int, bytes]]:
-        """What grew since this was asked last."""
-        grown, self.stream_lengths = self.stream_lengths, {}
-        return grown
+        """Returns and clears the lengths of streams that grew."""
+        lengths, self.stream_lengths = self.stream_lengths, {}
+        return lengths
 
     def notify(self) -> None:
         self._event.set()
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the next news; False when none came within `timeout_s`."""
+        """Waits for the next notification. Returns False when none came within `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
@@ -46,7 +48,7 @@ class Subscription:
 
 
 class RunSubscriptions:
-    """Rings the followers of a run. All calls belong to one event loop."""
+    """Notifies the followers of a run. All calls belong to one event loop."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[RunId, set[Subscription]] = {}
@@ -54,40 +56,40 @@ class RunSubscriptions:
 
     @contextmanager
     def subscribe(self, run: RunId, event: asyncio.Event | None = None) -> Iterator[Subscription]:
-        """event: rung instead of one of its own."""
-        watch = Subscription(event)
-        watch.closed = self.closed
-        self._subscriptions.setdefault(run, set()).add(watch)
+        """event: notified instead of an event of its own."""
+        subscription = Subscription(event)
+        subscription.closed = self.closed
+        self._subscriptions.setdefault(run, set()).add(subscription)
         try:
-            yield watch
+            yield subscription
         finally:
-            found = self._subscriptions[run]
-            found.discard(watch)
-            if not found:
+            subscriptions = self._subscriptions[run]
+            subscriptions.discard(subscription)
+            if not subscriptions:
                 del self._subscriptions[run]
 
     def notify_state(self, run: RunId) -> None:
-        """The run's phase, hold or result is another now."""
-        for watch in self._subscriptions.get(run, ()):
-            watch.state_changed = True
-            watch.notify()
+        """Notifies of a change of the run's phase, hold or result."""
+        for subscription in self._subscriptions.get(run, ()):
+            subscription.state_changed = True
+            subscription.notify()
 
     def notify_output(self, run: RunId, key: StreamKey, length: int, tail: bytes) -> None:
-        """One of the run's streams has this length now; `tail` is what came last."""
-        for watch in self._subscriptions.get(run, ()):
-            watch.stream_lengths[key] = (length, tail if len(tail) <= MAX_TAIL_BYTES else b"")
-            watch.notify()
+        """Notifies that a stream of the run has this length now. tail: the bytes appended last."""
+        for subscription in self._subscriptions.get(run, ()):
+            subscription.stream_lengths[key] = (length, tail if len(tail) <= MAX_TAIL_BYTES else b"")
+            subscription.notify()
 
     def notify_progress(self, run: RunId) -> None:
-        """The run's progress, latest metrics or use of the machine is another now."""
-        for watch in self._subscriptions.get(run, ()):
-            watch.progress_changed = True
-            watch.notify()
+        """Notifies of a change of the run's progress, latest metrics or resource usage."""
+        for subscription in self._subscriptions.get(run, ()):
+            subscription.progress_changed = True
+            subscription.notify()
 
     def close(self) -> None:
-        """The server ends: every follower is told to leave."""
+        """Ends every subscription, because the server ends."""
         self.closed = True
-        for watches in self._subscriptions.values():
-            for watch in watches:
-                watch.closed = True
-                watch.notify()
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.closed = True
+                subscription.notify()

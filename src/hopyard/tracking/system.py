@@ -1,4 +1,4 @@
-"""Reading back what the runs' processes used: CPU, memory, GPUs over time."""
+"""Reads the resource usage of runs: CPU, memory and GPUs over time."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ from hopyard.tracking.live_run import parse_sample
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 1024 * 1024
-MAX_SAMPLES = 100_000  # of all replicas together; never more than twice as many are in memory
+MAX_SAMPLES = 100_000  # of all replicas together; at most twice as many are in memory
 
 
 async def read_system(
     streams: Streams, history: RunHistory, *, max_points: int | None = None
 ) -> list[dict[str, Any]]:
-    """Samples of all replicas in order of time (what was used is never rolled back).
+    """Returns the samples of all replicas in order of time. Resource usage is never rolled back.
 
-    max_points: at most so many per replica; of each stretch the sample with the most memory is kept. Many
-    samples are thinned in any case.
+    max_points: at most so many per replica; each bucket keeps the sample with the most memory. Very many
+    samples are always downsampled.
     """
     by_rank: dict[int, list[dict[str, Any]]] = {}
     for key in await streams.list(history.run.id):
         if key.name == "system":
             by_rank.setdefault(key.rank, []).extend(await _read_samples(streams, key))
             if sum(map(len, by_rank.values())) > 2 * MAX_SAMPLES:
-                each = max(1, MAX_SAMPLES // len(by_rank))
-                by_rank = {rank: _downsample(samples, each) for rank, samples in by_rank.items()}
-    found: list[dict[str, Any]] = []
+                samples_per_rank = max(1, MAX_SAMPLES // len(by_rank))
+                by_rank = {rank: _downsample(samples, samples_per_rank) for rank, samples in by_rank.items()}
+    selected: list[dict[str, Any]] = []
     for samples in by_rank.values():
         samples.sort(key=lambda sample: float(sample["t"]))
-        found += samples if max_points is None else _downsample(samples, max_points)
-    return sorted(found, key=lambda sample: (float(sample["t"]), int(sample["rank"])))
+        selected += samples if max_points is None else _downsample(samples, max_points)
+    return sorted(selected, key=lambda sample: (float(sample["t"]), int(sample["rank"])))
 
 
 async def _read_samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    lines, at = LineReader(), 0
+    parsed: list[dict[str, Any]] = []
+    lines, position = LineReader(), 0
 
-    def take(data: bytes) -> None:
-        nonlocal found
-        found += [sample for line in lines.feed(data) if (sample := parse_sample(line, key.rank)) is not None]
-        if len(found) > 2 * MAX_SAMPLES:
-            found = _downsample(found, MAX_SAMPLES)
+    def parse(data: bytes) -> None:
+        nonlocal parsed
+        parsed += [
+            sample for line in lines.feed(data) if (sample := parse_sample(line, key.rank)) is not None
+        ]
+        if len(parsed) > 2 * MAX_SAMPLES:
+            parsed = _downsample(parsed, MAX_SAMPLES)
 
-    while data := await streams.read(key, at, _READ_BYTES):
-        at += len(data)
-        await asyncio.to_thread(take, data)
-    return found
+    while data := await streams.read(key, position, _READ_BYTES):
+        position += len(data)
+        await asyncio.to_thread(parse, data)
+    return parsed
 
 
 def _downsample(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]]:
     memory = [int(sample["memory_bytes"]) for sample in samples]
-    return [samples[at] for at in peak_positions(memory, max_points)]
+    return [samples[position] for position in peak_positions(memory, max_points)]
