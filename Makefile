@@ -56,7 +56,7 @@ types: $(DONE)/test  ## mypy, strict, over all of hopyard and its benchmarks
 contracts: $(DONE)/test  ## which room may import which
 	$(BIN)/lint-imports
 
-reference: $(DONE)/test  ## write docs/cli.md and docs/openapi.json from the program
+reference: $(DONE)/test  ## write docs/cli.md, docs/openapi.json and the typed client from the program
 	$(BIN)/python scripts/reference.py
 
 docs: $(DONE)/docs  ## build the documentation site in build/site; check the changelog fragments

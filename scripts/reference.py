@@ -1,9 +1,9 @@
-"""Write the references that are made from the program itself: docs/cli.md and docs/openapi.json (`make
-reference`).
+"""Write what is generated from the program (`make reference`): docs/cli.md, docs/openapi.json, and from the
+latter the typed client, `types.py` and `client.py` of `hopyard.api_client`.
 
 python scripts/reference.py [--check]
 
---check changes nothing and fails where a file is not as it would be written.
+--check changes nothing, and fails if a file is not up to date.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from client_code import client_module, types_module
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 HEAD = """# Command reference
 
 `make reference` writes this page from the commands' own help, which `hop COMMAND --help` prints.
@@ -52,15 +53,15 @@ def cli_reference() -> str:
 
 
 def openapi() -> str:
-    """What a server says of itself, asked over HTTP: one is started for this in a home of its own."""
-    from hopyard.api_client.client import Client
+    """Returns the description that a server sends; the server is started for this, in a home of its own."""
+    from hopyard.api_client.http_client import HttpClient
     from hopyard.api_client.local_server import start_server, stop_server
     from hopyard.config.home import Home
 
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "home")
         try:
-            described = Client(start_server(home).url, token="").get("/openapi.json")
+            described = HttpClient(start_server(home).url, token="").get("/openapi.json")
         finally:
             stop_server(home, runs="stop")
     return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -69,18 +70,22 @@ def openapi() -> str:
 def main(check: bool) -> int:
     # no default in a help text may come from this machine's home
     os.environ.setdefault("HOPYARD_HOME", os.devnull)
+    description = openapi()
+    texts = {
+        "docs/cli.md": cli_reference(),
+        "docs/openapi.json": description,
+        "src/hopyard/api_client/types.py": types_module(json.loads(description)),
+        "src/hopyard/api_client/client.py": client_module(json.loads(description)),
+    }
     stale = []
-    for name, text in (("cli.md", cli_reference()), ("openapi.json", openapi())):
-        file = DOCS / name
+    for name, text in texts.items():
+        file = ROOT / name
         if not file.exists() or file.read_text() != text:
             stale.append(name)
             if not check:
                 file.write_text(text)
     if stale and check:
-        print(
-            f"error: docs/{', docs/'.join(stale)} are not what the program says\nhint: make reference",
-            file=sys.stderr,
-        )
+        print(f"error: {', '.join(stale)}: not up to date\nhint: run `make reference`", file=sys.stderr)
         return 1
     return 0
 

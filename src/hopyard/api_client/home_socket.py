@@ -19,8 +19,9 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from hopyard.api_client.client import API, Client
+from hopyard.api_client.client import Client
 from hopyard.api_client.http11 import HttpConnection
+from hopyard.api_client.http_client import API
 from hopyard.config.home import Home, user_name
 from hopyard.config.home_identity import NONCE_BYTES, folder_identity, identity_proof, read_identity
 from hopyard.private_files import GROUP_AND_OTHERS_BITS

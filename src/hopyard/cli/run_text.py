@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hopyard.api_client.client import API, Client
+from hopyard.api_client.client import Client
+from hopyard.api_client.http_client import API
 from hopyard.cli.terminal.console import format_duration, format_number, seconds_since
 
 Run = dict[str, Any]

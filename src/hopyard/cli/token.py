@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from hopyard.api_client.client import API, Client
+from hopyard.api_client.client import Client
+from hopyard.api_client.http_client import API
 from hopyard.cli.options import json_option
 from hopyard.cli.terminal import console
 from hopyard.config.home import Home

@@ -17,8 +17,9 @@ from datetime import datetime
 from functools import partial
 from urllib.parse import urlsplit
 
-from hopyard.api_client.client import API, Client
+from hopyard.api_client.client import Client
 from hopyard.api_client.http11 import HttpConnection
+from hopyard.api_client.http_client import API
 from hopyard.config.home_identity import NONCE_BYTES
 from hopyard.domain.cluster import ServerRecord
 from hopyard.domain.ids import Digest

@@ -1,0 +1,417 @@
+"""A small HTTP client for the API: one connection kept open per thread, errors rebuilt as `hopyard.errors`.
+
+Standard library only, because it also runs inside users' processes and because importing it must be cheap.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import hopyard.errors as errors
+from hopyard.api_client.http11 import HttpConnection, HttpResponse, ServerClosedConnection
+from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerFault, ServerUnavailable
+
+API = "/api/v1"
+PAGE_SIZE = 1000  # rows that a listing sends at most
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_FRAME_HEADER = struct.Struct("<32sQ")
+_RETRY_TIMEOUT_S = 60.0  # with a server that has too much to do
+_CONNECT_RETRIES, _CONNECT_RETRY_INTERVAL_S = (
+    6,
+    0.02,
+)  # how often a new connection may break, and the first pause after it
+_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT"})
+_STALE_CONNECTION_ERRORS = (ServerClosedConnection, BrokenPipeError, ConnectionResetError)
+_ERROR_BY_CODE: dict[str, type[HopyardError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, HopyardError)
+}
+
+Value = str | int | float | Sequence[str] | None
+Query = Mapping[str, Value]  # a sequence: the parameter is given once for each of its words
+
+
+class StreamedResponse:
+    """An answer whose body is still to be read. Reading raises ServerUnavailable when the connection
+    breaks."""
+
+    def __init__(self, raw: HttpResponse, url: str) -> None:
+        self._raw, self._url = raw, url
+        self.status = raw.status
+        self.headers = raw.headers
+
+    def read(self, size: int | None = None) -> bytes:
+        try:
+            return self._raw.read(size)
+        except OSError as broken:
+            raise self._connection_error(broken) from broken
+
+    def read_exactly(self, size: int) -> bytes:
+        """Raises ServerUnavailable when the stream ends before."""
+        parts: list[bytes] = []
+        while size:
+            part = self.read(size)
+            if not part:
+                raise ServerUnavailable("the server closed the connection in the middle of an answer")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def readline(self) -> bytes:
+        try:
+            return self._raw.readline()
+        except OSError as broken:
+            raise self._connection_error(broken) from broken
+
+    def _connection_error(self, error: OSError) -> ServerUnavailable:
+        return ServerUnavailable(f"the connection to {self._url} broke: {error}")
+
+
+class HttpClient:
+    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several
+    threads. hint: what helps where nobody answers. dial: connects in place of the address, to a server of
+    this machine (see `home_link`)."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 60.0,
+        hint: str = "run `hop status` to check for a server; run `hop up` to start one",
+        dial: Callable[[float], socket.socket] | None = None,
+    ) -> None:
+        self._unavailable_hint = hint
+        host, port = _host_and_port(url)
+        if not (token.isascii() and token.isprintable()):
+            raise errors.AuthError(
+                "the token contains characters that are not allowed in a token",
+                hints=("copy it again: a token is `hop_` followed by letters, digits, `-` and `_`",),
+            )
+        self.url, self.token = url.rstrip("/"), token
+        self._authority, self._timeout = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", timeout_s
+        self._dial = dial or partial(_dial, host, port)
+        self._is_loopback = dial is not None or host in _LOOPBACK
+        self._local = threading.local()
+
+    # -- one request -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | Iterable[bytes] | None = None,
+        content_type: str = "application/octet-stream",
+        timeout_s: float | None = None,
+        retry: bool = True,
+        send_once: bool = False,
+    ) -> Iterator[StreamedResponse]:
+        """Send a request and yield the answer with its body unread. Raises what the server's error says, or
+        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A
+        server that has too much to do is asked again when it said, for a minute in all. send_once: the
+        request, done twice, would do something else than done once, so it is sent again only where the server
+        cannot have done it."""
+        try:
+            target = API + (
+                path
+                if path.isascii() and path.isprintable() and " " not in path
+                else quote(path, safe="/?&=%")
+            )
+            if query:
+                given = {k: v for k, v in query.items() if v is not None}
+                target += "?" + urlencode(given, quote_via=quote, doseq=True) if given else ""
+        except UnicodeEncodeError as bad:
+            raise _encoding_error(bad) from bad
+        headers = {"Authorization": f"Bearer {self.token}"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        connection, raw = self._send_with_retry(
+            method, target, body, headers, timeout_s or self._timeout, retry, send_once
+        )
+        try:
+            response = StreamedResponse(raw, self.url)
+            if raw.status >= 400:
+                raise error_from_response(raw.status, response.read())
+            # what fails where it is used, such as a write to a full disk, is no trouble of the connection
+            yield response
+        except BaseException:
+            connection.close()
+            raise
+        if not raw.isclosed():
+            connection.close()  # unread rest: the connection cannot be used again
+
+    def _send_with_retry(
+        self,
+        method: str,
+        target: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: dict[str, str],
+        timeout_s: float,
+        retry: bool,
+        send_once: bool,
+    ) -> tuple[HttpConnection, HttpResponse]:
+        """As `_send`; a request that the server put off (429 or 503 with `Retry-After`: nothing of it was
+        done) is sent again."""
+        give_up_at = time.monotonic() + _RETRY_TIMEOUT_S
+        while True:
+            connection, raw = self._send(method, target, body, headers, timeout_s, retry, send_once)
+            pause_s = (
+                _retry_after_s(raw)
+                if raw.status in (429, 503) and (body is None or isinstance(body, bytes))
+                else None
+            )
+            if pause_s is None or time.monotonic() + pause_s > give_up_at:
+                return connection, raw
+            try:
+                raw.read()
+            except OSError:
+                connection.close()
+            time.sleep(pause_s)
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: dict[str, str],
+        timeout_s: float,
+        retry: bool,
+        send_once: bool,
+    ) -> tuple[HttpConnection, HttpResponse]:
+        fresh, refusals = False, 0
+        while True:
+            connection: HttpConnection | None = getattr(self._local, "connection", None)
+            if connection is None or connection.sock is None:
+                connection, fresh = HttpConnection(self._dial, self._authority, timeout=timeout_s), True
+                self._local.connection = connection
+            else:
+                connection.sock.settimeout(timeout_s)
+            try:
+                connection.request(method, target, body=body, headers=headers)
+                return connection, connection.getresponse()
+            except _STALE_CONNECTION_ERRORS as gone:
+                # else the server may have done it
+                harmless = connection.sock is not None and (
+                    connection.response_incomplete or method in _IDEMPOTENT
+                )
+                connection.close()
+                again = retry and (body is None or isinstance(body, bytes))
+                # it had too many connections at that moment
+                if fresh and again and harmless and refusals < _CONNECT_RETRIES:
+                    time.sleep(_CONNECT_RETRY_INTERVAL_S * 2**refusals)
+                    refusals += 1
+                    continue
+                if fresh or not again or (send_once and not harmless):
+                    raise ServerUnavailable(
+                        f"the server at {self.url} closed the connection: {gone}"
+                    ) from gone
+            except OSError as broken:
+                connection.close()
+                raise ServerUnavailable(
+                    f"no server answers at {self.url}: {broken}", hints=(self._unavailable_hint,)
+                ) from broken
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json_body: Any = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+        send_once: bool = False,
+    ) -> Any:
+        """A request with JSON in and out; None for an empty answer."""
+        try:
+            body = None if json_body is None else json.dumps(json_body, ensure_ascii=False).encode()
+        except UnicodeEncodeError as bad:
+            raise _encoding_error(bad) from bad
+        with self.open(
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type="application/json",
+            timeout_s=timeout_s,
+            send_once=send_once,
+        ) as response:
+            data = response.read()
+        try:
+            return json.loads(data) if data else None
+        except ValueError as bad:
+            hint = "another program uses this address; run `hop status` for the server's address"
+            raise ServerUnavailable(f"{self.url} is not a Hopyard server", hints=(hint,)) from bad
+
+    def get(self, path: str, **query: Value) -> Any:
+        return self.call("GET", path, query=query)
+
+    def iterate_pages(
+        self,
+        path: str,
+        rows_key: str,
+        *,
+        cursor_key: str = "after",
+        max_rows: int | None = None,
+        **query: Value,
+    ) -> Iterator[Any]:
+        """The rows of a listing, page by page as they are taken; `max_rows`: at most so many.
+        rows_key: the field of the answer that holds them, pairs where it maps names to them.
+        cursor_key: the parameter that names where a page begins."""
+        begin: Value = None
+        while max_rows is None or max_rows > 0:
+            limit = {} if max_rows is None else {"limit": min(max_rows, PAGE_SIZE)}
+            page = self.get(path, **query, **limit, **{cursor_key: begin})
+            found = page[rows_key]
+            yield from found.items() if isinstance(found, dict) else found
+            begin = page.get("next")  # a server of before this version has no pages: it sends everything
+            if begin is None:
+                return
+            if max_rows is not None:
+                max_rows -= len(found)
+
+    def post(self, path: str, json_body: Any = None, **query: Value) -> Any:
+        return self.call("POST", path, json_body={} if json_body is None else json_body, query=query)
+
+    def patch(self, path: str, json_body: Any = None, **query: Value) -> Any:
+        return self.call("PATCH", path, json_body=json_body, query=query)
+
+    def delete(self, path: str, **query: Value) -> Any:
+        return self.call("DELETE", path, query=query)
+
+    def use_socket(self, sock: socket.socket) -> None:
+        """Take a socket that is connected already for this thread's first request."""
+        self.close()
+        self._local.connection = connection = HttpConnection(
+            lambda _: sock, self._authority, timeout=self._timeout
+        )
+        connection.connect()
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection: HttpConnection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+
+    def wait_ready(self, *, timeout_s: float) -> bool:
+        """Whether the server answers its health check within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.call("GET", "/health", timeout_s=max(0.2, deadline - time.monotonic()))
+                return True
+            except (ServerUnavailable, HopyardError):
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(0.02)
+
+    # -- blobs: what `datasets` asks of a transport ----------------------------------------------------------
+
+    def missing(self, digests: Sequence[str]) -> list[str]:
+        return list(self.post("/blobs/missing", {"digests": list(digests)})["missing"]) if digests else []
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        with self.open("PUT", f"/blobs/{digest}", body=data) as response:
+            response.read()
+
+    def put_pack(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        """Many small blobs in one request, all or none."""
+        parts: list[bytes] = []
+        for digest, data in blobs:
+            parts.append(_FRAME_HEADER.pack(bytes.fromhex(digest), len(data)))
+            parts.append(data)
+        with self.open("POST", "/blobs/pack", body=b"".join(parts)) as response:
+            response.read()
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The blobs in the order asked for. The bytes are not checked here: whoever stores them does."""
+        body = json.dumps({"manifest": manifest, "digests": list(digests)}).encode()
+        with self.open("POST", "/blobs/fetch", body=body, content_type="application/json") as response:
+            for wanted in digests:
+                raw, size = _FRAME_HEADER.unpack(response.read_exactly(_FRAME_HEADER.size))
+                if raw.hex() != wanted:
+                    raise IntegrityError(f"requested blob {wanted[:12]}, received {raw.hex()[:12]}")
+                yield wanted, response.read_exactly(size)
+            response.read()
+
+    def verify(self, digest: str) -> bool:
+        """Have the server read and check a blob. False: it set it aside, or has none; the next push brings it
+        anew."""
+        return bool(self.post(f"/blobs/{digest}/verify")["ok"])
+
+    def locate(self, manifest: str, digests: Sequence[str]) -> list[str | None]:
+        """For each blob a file that may hold it; all None where the server is another machine, or does not
+        tell."""
+        if not self._is_loopback:
+            return [None] * len(digests)
+        return list(self.post("/blobs/locate", {"manifest": manifest, "digests": list(digests)})["paths"])
+
+
+def _encoding_error(error: UnicodeEncodeError) -> errors.SpecError:
+    """The error of a text with bytes of another encoding, as Python hands them on from a command line or a
+    file's name."""
+    near = error.object[max(0, error.start - 40) : error.end + 20]
+    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it again in UTF-8",))
+
+
+def _retry_after_s(raw: HttpResponse) -> float | None:
+    """How long the server wants us to wait, spread a little so that clients that were refused together do not
+    come back together."""
+    said = raw.headers.get("Retry-After") or ""
+    if not said.isdecimal() or len(said) > 6:
+        return None
+    import random
+
+    return int(said) * random.uniform(0.8, 1.2)
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    """Host and port of a server's address. Raises SpecError."""
+    try:
+        split = urlsplit(url)
+        host, port = split.hostname, split.port
+    except ValueError:  # a port that is no number or too large, a bracket that does not close
+        split, host, port = None, None, None
+    if split is None or split.scheme != "http" or not host or port == 0:
+        raise errors.SpecError(
+            f"`{url}` is not the address of a server",
+            hints=("give an address such as http://127.0.0.1:8765",),
+        )
+    return host, port or 80
+
+
+def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    sock = socket.create_connection((host, port), timeout_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def error_from_response(status: int, data: bytes) -> HopyardError:
+    """The exception that an error answer stands for. A fault inside the server says nothing about the
+    request: ServerFault."""
+    otherwise = ServerFault if status >= 500 else HopyardError
+    try:
+        body = json.loads(data)["error"]
+        code, message, hints = (
+            str(body["code"]),
+            str(body["message"]),
+            tuple(map(str, body.get("hints") or ())),
+        )
+    except (ValueError, KeyError, TypeError):
+        return otherwise(f"the server answered {status}: {data[:200].decode(errors='replace')}")
+    if code == MissingBlobs.code:
+        return MissingBlobs(message, digests=body.get("digests") or (), hints=hints)
+    kind = _ERROR_BY_CODE.get(code, HopyardError)
+    return (otherwise if kind is HopyardError else kind)(message, hints=hints)
