@@ -979,7 +979,7 @@ class RunSpec(TypedDict):
     """Everything that decides what a run does. Immutable; a fork is a copy with changes. queue, priority:
     None asks for none; what the tree of queues says then is filled in when the run is accepted. topology:
     of all replicas together, beside what each role asks for itself. study: of a run that is a study, its
-    StudySpec as JSON (`config.search.study_json`). parent: the study that a trial's run belongs to.
+    StudySpec as JSON (`config.schemas.study_json`). parent: the study that a trial's run belongs to.
     max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what is more,
     is as the node says. max_metrics_bytes: the same of its metrics, TensorBoard scalars, events and
     samples, of each. secrets: names of secrets of the run's user, whose values its processes get as
